@@ -79,7 +79,7 @@ async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_ex
     async def deleted() -> bool:
         try:
             return not await fetched(given, gone)
-        except Unavailable:  # deleted during the download, which the results server then cuts short
+        except Unavailable:  # the results were deleted during the download, so the server ended it early
             return False
 
     await eventually(deleted)
@@ -106,7 +106,7 @@ async def test_objects_that_run_created_for_a_trial_are_deleted_with_it(given: G
 
 
 async def until_counted(given: Given, kind: str) -> None:
-    """Wait until the operator's metric counts a deleted orphan, which happens after the deletion."""
+    """Wait until the operator's metric counts a deleted orphan. The operator increments it only after the deletion."""
 
     async def counted() -> bool:
         return (await samples(given.client))[f'multistep_orphans_deleted_total{{kind="{kind}"}}'] > 0

@@ -104,7 +104,7 @@ async def test_when_no_retry_is_left_the_trial_is_failed_by_its_reason_and_has_n
 
 @pytest.mark.alone
 async def test_a_pod_of_another_client_with_the_same_name_is_known_by_its_uid(given: Given) -> None:
-    """The operator's processes are suspended while the pod is replaced, so that it never sees the pod missing."""
+    """The operator's processes are suspended while the pod is replaced, so that the operator never finds the pod missing."""
     operators = await given.client.list_all(PODS, "multistep-system", label_selector="app.kubernetes.io/name=multistep")
     asleep_ones = [pid for each in operators for pid in processes(each)]
     assert asleep_ones
@@ -123,7 +123,7 @@ async def test_a_pod_of_another_client_with_the_same_name_is_known_by_its_uid(gi
 
 @pytest.mark.long
 async def test_a_preempted_trial_restarts_when_there_is_room_again(given: Given) -> None:
-    """The trial's pod has the lowest priority and requests so much memory that the scheduler preempts no other pod."""
+    """The trial's pod has the lowest priority and requests so much memory that the scheduler preempts this pod and no other."""
     low, high = f"low-{given.namespace}", f"high-{given.namespace}"
     classes = [priority(low, -10), priority(high, -5)]
     for each in classes:
@@ -166,7 +166,7 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 
 
 async def cut(given: Given, name: str, times: int) -> None:
-    """Kill the trial's exec sessions this many times. The runner is suspended meanwhile, so that none of them finishes first."""
+    """Kill this many of the trial's exec sessions. The runner is suspended meanwhile, so that no session finishes first."""
     serving = await eventually(lambda: in_containers(given, name, RUNNER_SERVES))
     killed = 0
 

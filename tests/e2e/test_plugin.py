@@ -77,7 +77,7 @@ def test_there_is_a_completion_script_for_each_shell(installed: Mapping[str, str
 async def test_shells_complete_commands_options_trials_sweeps_namespaces_and_steps(
     given: Given, installed: Mapping[str, str]
 ) -> None:
-    """The trial and the sweep are suspended: the test needs their names only."""
+    """The trial and the sweep stay suspended, because completion needs only their names."""
     waiting = trial(Step("scaffold"), name="complete-me", suspend=True)
     await given.applied(waiting)
     agents, tasks = [{"name": "nop", "agent": {"name": "nop"}}], [{"name": "a", **waiting["spec"]["task"]}]

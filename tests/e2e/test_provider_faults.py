@@ -57,7 +57,7 @@ async def test_no_trial_scores_0_because_its_provider_failed(given: Given, model
     await given.applied(sweep("faults", await agent(given, model), TRIALS))
     await asyncio.gather(eventually(all_met_faults), asyncio.sleep(FAULT_SECONDS))
     await set_faults(model, ())
-    for count in range(1, TRIALS + 1):  # wait for each trial with its own timeout: a slow machine may need long for all of them
+    for count in range(1, TRIALS + 1):  # a timeout for each trial: on a slow machine, one may be too short for all trials
         await given.sweep_until("faults", partial(has_finished, count))
     found = await given.sweep_until("faults", finished)
     result = found["status"]["agents"][0]

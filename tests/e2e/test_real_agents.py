@@ -54,7 +54,7 @@ done
 
 
 def gates(directory: Path, dockerfile: str = DOCKERFILE, turn: str = "run: printf '{0} ok' > /app/{0}") -> Path:
-    """Write a task of three gated steps. In each, the model makes the agent write a file, which the step's tests read.
+    """Write a task of three steps, each with a gate. In each, the model makes the agent write a file, which the step's tests read.
 
     Args:
         turn: The model's turn that makes the agent write the file; {0} is the step's name.
@@ -98,7 +98,7 @@ async def charged(model: servers.Server) -> Counter[str]:
 
 
 def counted(steps: list[dict[str, Any]]) -> Counter[str]:
-    """Return the usage in the trial's status, in the form of `charged`."""
+    """Return the usage in the trial's status, in the form that `charged` returns."""
     found = Counter[str]()
     for each in steps:
         usage = each["usage"]
@@ -110,7 +110,7 @@ def counted(steps: list[dict[str, Any]]) -> Counter[str]:
 
 ANTHROPIC = (
     *("--model", "anthropic/claude-sonnet-4-5", "--key-from-secret", "ANTHROPIC_API_KEY=keys:key"),
-    *("--agent-env", "MCP_CONNECTION_NONBLOCKING=0"),  # claude-code's first request then offers the tools of MCP servers
+    *("--agent-env", "MCP_CONNECTION_NONBLOCKING=0"),  # so that claude-code's first request offers the MCP servers' tools
 )
 OPENAI = ("--model", "openai/gpt-5", "--key-from-secret", "OPENAI_API_KEY=keys:key")
 

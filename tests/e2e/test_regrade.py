@@ -18,8 +18,8 @@ from tests.e2e.test_cli import multistep
 from tests.support import servers
 
 KEEP: Mapping[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
-# A test whose reward is the number of lines in a file, to which each step's agent adds one. It also checks the file's mode and a
-# link.
+# A test whose reward is 0.1 more than the number of lines in a file, to which each step's agent adds one. It also checks the file's
+# mode and a link.
 TEST = r"""#!/bin/bash
 lines=$(wc -l < /srv/work/lines)
 [ "$(stat -c %a /srv/work/lines)" = 640 ] && [ "$(readlink /srv/work/link)" = lines ] && mode=1 || mode=0
@@ -56,7 +56,7 @@ def verdicts(found: Object) -> Any:
 
 
 def ran_no_agent(given: Given, name: str) -> bool:
-    """Return whether no pod of a trial had an agent host or the role of an agent's pod."""
+    """Return whether the trial's pods had only the roles records and verifier, and one container each: no agent host."""
     label = identity.label_value(name)
     states = [each.object for each in given.recorder._states if each.kind == PODS.kind]
     pods = [each for each in states if each["metadata"]["labels"].get(identity.LABEL_TRIAL) == label]
@@ -123,7 +123,7 @@ async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp
     name = of["metadata"]["name"]
     options = ["-n", given.namespace, "--name", "again", "--tests", str(tmp_path / "changed"), "-o", "json"]
     code, out, err = await multistep("regrade", name, *options)
-    assert code == 1, out + err  # exit code 1 as for the source, because the agent of a step exceeded its timeout
+    assert code == 1, out + err  # exit code 1, as for the regraded trial: a step's agent exceeded its timeout
     shown = json.loads(out)
     assert [each["rewards"]["reward"] for each in shown["status"]["steps"]] == [1.1, 7.0, 3.1], out
     code, out, err = await multistep("show", "again", "-n", given.namespace)

@@ -68,8 +68,8 @@ async def test_a_service_that_does_not_start_fails_the_trial_as_the_tasks_failur
         assert (code, out) == (0, "no disk\n"), err
 
 
-# A service that ends when a client connects. Its exit status, 137, does not show whether a process of the service or something
-# outside of the container caused the end.
+# A service that ends when a client connects. Its exit status, 137, does not show whether its program ended by itself or was killed
+# from outside of the container.
 _PROGRAM = "IO::Socket::INET->new(LocalPort => 7000, Listen => 1, ReuseAddr => 1)->accept; exit 137"
 FRAGILE = f"{SERVES}    command: [perl, -MIO::Socket::INET, -e, '{_PROGRAM}']\n"
 

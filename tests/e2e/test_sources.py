@@ -118,7 +118,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(giv
         assert not resolved_tasks(await sweep_until(given, lambda found: holds(found, "Suspended"))), "it has not begun"
         await given.client.patch(SWEEPS, given.namespace, "all", {"spec": {"suspend": False}})
         pinned = await sweep_until(given, resolved_tasks)
-        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # move the branch before the sweep creates its second trial
+        commit(tmp_path / "work", 0.9, there.git.directory / "r.git")  # move the Git branch before the second trial is created
         moved = trial("git-moved", sources["git-branch"][0])
         await given.applied(moved)
 
@@ -145,7 +145,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(giv
 
 
 def sweep(source: Object) -> Object:
-    """Return a suspended sweep of all tasks of a branch, with one trial at a time."""
+    """Return a suspended sweep of all tasks in a Git repository's directory, with one trial at a time."""
     return {
         "apiVersion": SWEEPS.api_version,
         "kind": SWEEPS.kind,

@@ -75,7 +75,7 @@ async def test_a_released_trial_holds_no_pod_and_restarts(given: Given) -> None:
 
 
 async def test_a_released_trial_with_checkpoints_keeps_its_steps(given: Given) -> None:
-    """The file that step a's agent left is in the next pod, and step a does not run again."""
+    """The next pod has the file that step a's agent wrote, and step a does not run again."""
     manifest = trial(
         Step("a", solve="#!/bin/sh\necho x >> /srv/began\n", test="#!/bin/sh\nwc -l < /srv/began > /logs/verifier/reward.txt\n"),
         Step("b", solve=STAYS_IN_FIRST_POD, test="#!/bin/sh\nwc -l < /srv/began > /logs/verifier/reward.txt\n"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from localkube.packages import ensure_packages
 
-OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else litellm fetches prices at import, and without a network tries for seconds
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # stops litellm from fetching prices at import: slow without a network
 SUITE = "trixie"  # this Debian release has Python 3.13
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _VENV = "/venv"

@@ -52,7 +52,7 @@ def _accepts(model: Any, name: str, value: object) -> bool:
         model.model_validate({name: value})
     except ValidationError as error:
         return not any(each["loc"][:1] == (name,) for each in error.errors())
-    # A validator can raise other errors if it opens the value as a file, or imports a package that is not installed here.
+    # A validator raises other errors if it cannot open the value as a file (rejected) or import a package (accepted).
     except Exception as error:
         return isinstance(error, ImportError)
     return True
@@ -90,6 +90,6 @@ if __name__ == "__main__":
             "rejectsUnknown": bool(cls.options_model) and cls.options_model.model_config.get("extra") == "forbid",
             "needsModel": fails_without_model(each),
         }
-    errors = exit_errors(NonZeroAgentExitCodeError)  # also those of the agents' modules, which are imported by now
+    errors = exit_errors(NonZeroAgentExitCodeError)  # with the subclasses in the agents' modules, which the loop imported
     print(json.dumps({"values": VALUES, "agents": found, "exitErrors": errors}), flush=True)
     os._exit(0)  # some agents leave threads that do not end

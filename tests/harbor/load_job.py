@@ -23,7 +23,7 @@ from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import TrialResult
 
 _HOST = "127.8.7.6"  # an address without other servers and connections, so that a free port stays free until the viewer listens
-_RETRIES = 8  # httpx waits 0, 0.5, 1, 2 ... 32 s before each: about a minute in all
+_RETRIES = 8  # httpx waits 0, 0.5, 1, 2 ... 32 s before these retries: about a minute in all
 
 
 def main(jobs: Path) -> None:

@@ -38,7 +38,7 @@ BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.v
 class Load:
     """The server's capacity, and the load that it measured. All times are in seconds.
 
-    capacity: maximum number of concurrent requests; the server answers further requests with 429. In every eighth second it is 1.
+    capacity: maximum number of concurrent requests, but 1 in every eighth second; the server answers further requests with 429.
     retry_after: the value of the Retry-After header.
     delay: maximum response time. start: maximum time until a created pod runs.
     The other fields are measurements; in_flight includes rejected requests.

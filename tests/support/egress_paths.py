@@ -35,13 +35,13 @@ UNREACHABLE: Final = frozenset({"IPv6", "IPv6 by HTTP", "UDP over IPv6", "ping o
 
 
 def reached(printed: str) -> dict[str, bool]:
-    """Return whether each way reached its target, by name."""
+    """Return whether each way reached its target, by the name of the way."""
     return {name: error == "" for name, error in json.loads(printed).items()}
 
 
 @asynccontextmanager
 async def targets() -> AsyncIterator[None]:
-    """Run the servers that the ways lead to, each on its own address."""
+    """Run the servers that the pod tries to reach, each on its own address."""
     program = await asyncio.to_thread(_program)
     for each in _ADDRESSES:
         await localkube("node", "ip", "address", "replace", each, "dev", "lo")

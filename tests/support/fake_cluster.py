@@ -292,7 +292,7 @@ def _key(manifest: Mapping[str, Any]) -> Key:
 
 
 def image_id(pod_name: str) -> str:
-    """Return the image ID that the kubelet reports for a pod: one for all attempts, and a different one for each separate
-    verifier."""
+    """Return the image ID that the kubelet reports for a pod: one for the agent's pods of all attempts, and another for each number
+    of a separate verifier."""
     verifier = re.search(r"-v\d+", pod_name)
     return f"registry.example/image{verifier[0] if verifier else ''}@sha256:{'12' * 32}"

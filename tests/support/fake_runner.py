@@ -60,12 +60,12 @@ class FakeRunner:
         self.streams: list[FakeStream] = []
         self.changes: list[str] = []  # ids of the phases since the last commit; they stand for changed files
         self.restored: list[str] = []  # ids of the phases whose changes were restored
-        # digest of the last committed checkpoint, and all changes since the image that it covers
+        # digest of the last committed checkpoint, and all changes to the image that this checkpoint and earlier ones contain
         self.base, self.committed = "", list[str]()
         self.forgetful = False  # whether each commit fails with NotFound, as if the checkpoint were unknown
         self.packed = ""  # digest of the last checkpoint that was packed
         self.survivors = 0  # number of processes that the steps left running
-        self.unpackable = ""  # error code with which checkpoints are refused
+        self.unpackable = ""  # error code with which requests for checkpoints fail
         self.packed_bytes = 0  # size of each checkpoint, to compare with the request's maxPackedBytes
         self.killed = 0  # number of upcoming exec sessions that are killed at their first response
 

@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 class FakeSidecar:
-    """Accepts every switch of the network, and reports one refused DNS lookup at each switch. answer: bytes to answer instead."""
+    """Accepts every switch of the network, and reports one refused DNS lookup at each switch. answer: replaces the response."""
 
     def __init__(self) -> None:
         self.boot = "boot-1"

@@ -210,7 +210,7 @@ class FakeShipping:
 
 
 class FakeRoom:
-    """The room for results. room_bytes: bytes that a collection may store; room_alone_bytes: those without other trials."""
+    """The limits of results. room_bytes: bytes that a collection may store; room_alone_bytes: the same without other trials."""
 
     faults: Faults
     room_bytes = room_alone_bytes = 1 << 30

@@ -6,5 +6,5 @@ from io import DEFAULT_BUFFER_SIZE, BufferedWriter, FileIO
 
 
 def file_on_a_full_disk(buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedWriter:
-    """Open a file on a full disk. Writes fail only when the buffer is written, as does closing the file."""
+    """Open a file on a full disk. Only flushing its buffer fails: when the buffer is full, and when the file is closed."""
     return BufferedWriter(FileIO("/dev/full", "w"), buffer_bytes)

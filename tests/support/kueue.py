@@ -1,7 +1,7 @@
 """A fake of Kueue that admits plain pods in one namespace of a real cluster.
 
-The API server calls the webhook over TLS; it adds Kueue's label, finalizer and scheduling gate to each pod that names a queue.
-The controller removes the gate while the queue has quota, highest priority first; it preempts lower priorities.
+The webhook, called over TLS, adds Kueue's label, finalizer and scheduling gate to each pod that names a queue.
+The controller removes pods' scheduling gates while the queue has quota, highest priority first; it preempts lower priorities.
 A pod uses quota until it has finished or is deleted. Tests read the fake's attributes instead of the status of Kueue's resources.
 """
 

@@ -15,4 +15,4 @@ async def read_here(order: Order) -> Answer:
 def reads_here(reconciler: Reconciler) -> None:
     """Make a reconciler read tasks without a child process."""
     reconciler.reader._read = read_here
-    reconciler.reads.patience_seconds = 60.0  # real seconds: even a slow machine must not make a reconcile give up waiting
+    reconciler.reads.patience_seconds = 60.0  # real seconds: a reconcile waits for the task even on a slow machine

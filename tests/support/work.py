@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # allowed CPU time for 4 times the input: this factor, and this much more
+WIDE_FACTOR, NOISE_SECONDS = 10.0, 0.05  # 4 times the input may take this factor times the CPU time, plus these seconds
 
 
 @dataclass
@@ -48,7 +48,7 @@ def superlinear(run: Callable[[int], object], few: int) -> str:
     """Return the CPU times if ``run`` takes clearly more than linear time, else "". run: works on an input of n parts, for n = few
     and 4 few.
 
-    A failure must be seen twice, the second time in the shortest of five runs each, because other processes slow this one down.
+    The time must be too long twice, the second time as the shortest of five runs, because other processes slow this one down.
     """
     for tries in (1, 5):
         pairs = [(_cpu_seconds(run, few), _cpu_seconds(run, 4 * few)) for _ in range(tries)]

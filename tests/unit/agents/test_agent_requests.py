@@ -21,13 +21,13 @@ from tests.unit.agents.test_harbor_agents import CREDENTIALS
         (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
         (CREDENTIALS, "public", None),
         ({**CREDENTIALS, "kwargs": {"disable_web_search": False}}, "no-network", False),
-        ({**CREDENTIALS, "name": "aider"}, "no-network", None),  # it has no such tools
+        ({**CREDENTIALS, "name": "aider"}, "no-network", None),  # aider has no web search
     ],
 )
 def test_an_agent_with_a_limited_network_does_not_search_the_web(
     agent: Mapping[str, Any], mode: str, disabled: bool | None
 ) -> None:
-    """Its provider would do so for it, and could find the task's solution."""
+    """The model's provider would search on its own, unlimited network, and could find the task's solution."""
     end = '"]\n' if "hosts" in mode else '"\n'
     toml = THREE.replace(IMAGE, f'{IMAGE}network_mode = "{mode}{end}')
     made = plan(toml, {"agent": agent}, env=TrialEnv(credentials={"ANTHROPIC_API_KEY": "k"}), egress="Sidecar")

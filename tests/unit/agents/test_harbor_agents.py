@@ -161,7 +161,7 @@ def test_a_user_that_does_not_exist_is_the_agents_error() -> None:
 
 @pytest.mark.parametrize("agent", [MODEL, OWN])
 def test_a_user_that_the_image_lacks_is_the_tasks_failure_because_no_code_of_the_agent_ran(agent: Mapping[str, Any]) -> None:
-    """The record of an admission comes from the environment's runner, before any code of the agent runs."""
+    """The environment's runner rejects the agent host's admission before any code of the agent runs."""
     played = play(hosted(agent), {"/agent-setup-admit": NO_USER})
     assert "/host/agent-setup" not in played.ids and played.journal.lost is None and played.journal.broken
     assert played.journal.exception is not None and played.journal.exception.phase != AGENT_SETUP
@@ -169,7 +169,7 @@ def test_a_user_that_the_image_lacks_is_the_tasks_failure_because_no_code_of_the
 
 
 def test_a_user_that_restored_files_lack_is_the_checkpoints_failure() -> None:
-    """A class that acts as root can remove its user before the checkpoint is made, so an earlier checkpoint is used next."""
+    """A custom class that acts as root can remove its user before the checkpoint is made, so an earlier checkpoint is used next."""
     made = hosted(OWN)
     records = {id: each for id, each in play(made).records.items() if id.startswith("1/a/")}
     kept = (KeptStep(1, CheckpointStatus(digest="d")),)
@@ -247,8 +247,8 @@ def test_keys_are_redacted_and_named_in_no_file() -> None:
         (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
         ({**CREDENTIALS, "access": "Direct"}, 'allowlist"\nallowed_hosts = ["10.0.0.1', False),
         ({**CREDENTIALS, "access": "Direct"}, "no-network", True),
-        (MODEL, "no-network", True),  # its key is in agent.env, or in a file of its image
-        ({**MODEL, "baseURL": "http://localhost:8000"}, "no-network", False),  # a server in the pod
+        (MODEL, "no-network", True),  # the agent's key is in agent.env, or in a file of its image
+        ({**MODEL, "baseURL": "http://localhost:8000"}, "no-network", False),  # a model server in the pod
         ({**MODEL, "env": [{"name": "ANTHROPIC_BASE_URL", "value": "http://localhost:8000"}]}, "no-network", False),
     ],
 )

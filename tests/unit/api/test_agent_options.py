@@ -79,7 +79,7 @@ def test_a_models_name_that_the_gateway_refuses_is_rejected(model: str) -> None:
     [("ANTHROPIC_BASE_URL", "baseURL"), ("ANTHROPIC_API_BASE", "baseURL"), ("ANTHROPIC_API_KEY", "credentials")],
 )
 def test_a_variable_that_replaces_the_gateways_is_rejected(variable: str, right: str) -> None:
-    """The agent would call another URL with the step's token, or the gateway with another key, and its trials score 0."""
+    """The agent would call another URL with the step's token, or the gateway with another key, and its trials would score 0."""
     env = [{"name": variable, "value": "x"}]
     found = problem(name="claude-code", env=env, **KEY)
     assert f"env: {variable} must not be set with access Gateway, as it replaces the model gateway's; use {right}" in found
@@ -114,7 +114,7 @@ def test_a_base_url_that_cannot_be_parsed_is_rejected() -> None:
 
 
 def test_the_name_of_the_keys_variable_is_no_option() -> None:
-    """Harbor has it as a field of its own configuration, and rejects it as an option."""
+    """model_api_key_name is a field of Harbor's own configuration, and Harbor rejects it as an option."""
     assert "claude-code has no option 'model_api_key_name'" in problem(name="claude-code", kwargs={"model_api_key_name": "X"})
 
 

@@ -36,7 +36,7 @@ def render(program: str, tmp_path: Path) -> Render:
         file = tmp_path / "values.json"
         file.write_text(json.dumps(values or {}))
         command = [program, "template", release, str(CHART), "--namespace", "multistep-system", "--values", str(file), *arguments]
-        env = os.environ | {"KUBECONFIG": os.devnull}  # only the arguments can name a cluster
+        env = os.environ | {"KUBECONFIG": os.devnull}  # Helm uses no cluster unless the arguments name one
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(done.stderr)

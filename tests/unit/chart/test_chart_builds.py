@@ -19,7 +19,7 @@ def pod_spec(render: Render, monkeypatch: pytest.MonkeyPatch, values: Object) ->
 
 
 def test_quantities_may_be_numbers(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
-    """YAML reads cpu: 2 as a number. An operator that rejected it would not start."""
+    """YAML reads cpu: 2 as a number. An operator that rejected numbers would not start."""
     resources = {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"cpu": 2.5, "memory": 4294967296}}
     spec = pod_spec(render, monkeypatch, {"builds": {"resources": resources}})
     assert spec["containers"][0]["resources"] == {

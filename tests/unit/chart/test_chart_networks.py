@@ -124,7 +124,7 @@ def test_limited_egress_of_trials_leads_to_the_gateway(render: Render) -> None:
 
 
 def test_the_policy_of_one_release_admits_the_sidecars_of_another(render: Render) -> None:
-    """All policies apply to a pod. Each pins the image of its own release's sidecars, and admits those of others."""
+    """All releases' admission policies apply to a pod. Each pins its own sidecars' image and admits other releases' sidecars."""
     values = {"trials": {"egress": "Sidecar"}, "image": {"repository": "r/i", "tag": "1"}}
     variables = {
         each["name"]: each["expression"]

@@ -128,7 +128,7 @@ class CliCluster:
             raise Unavailable("no answer")
         if not self.installed:
             raise NotFound("404 page not found", status=404)
-        if not name:  # the path of all objects
+        if not name:  # the path is then that of the list of objects
             return {"kind": f"{resource.kind}List", "metadata": {}, "items": self.of(resource.kind)}
         try:
             return self.objects[resource.kind, name]

@@ -115,7 +115,7 @@ def test_an_image_for_an_agent_that_is_not_chosen_is_an_error(image: str) -> Non
 
 @pytest.mark.parametrize("keys", [("keys:anthropic",), ("keys:anthropic", "keys:openai")])
 def test_a_key_of_agents_with_several_providers_needs_the_name_of_its_variable(keys: tuple[str, ...]) -> None:
-    """Otherwise one provider would get the other one's key."""
+    """Without the variable's name, one provider could get the other provider's key."""
     entries = [{"name": "claude-code", "model": "anthropic/m"}, {"name": "codex", "model": "openai/m"}, {"name": "oracle"}]
     with pytest.raises(UsageError, match="Name its variable: ANTHROPIC_API_KEY=SECRET:KEY and OPENAI_API_KEY=SECRET:KEY"):
         check_keys(ModelOptions(keys=keys), entries)
@@ -137,7 +137,7 @@ def test_an_agent_that_cannot_resume_is_refused_before_anything_is_built(command
 
 @pytest.mark.parametrize("command", ["run", "package"])
 def test_an_agent_without_a_key_is_refused_before_anything_is_built(command: str, invoke: Invoke) -> None:
-    """Its trials would all score 0."""
+    """Without the key, all trials of the agent would score 0."""
     result = invoke(command, "examples/hello-multi-step-advanced", "--agent", "codex", "--model", "openai/gpt-5")
     assert result.exit_code == 2 and "credentials must hold the provider's key (--key-from-secret)" in result.stderr
 

@@ -1,4 +1,4 @@
-"""Completion of names: what cannot be read from the cluster is not completed, and nothing disturbs the user's command line."""
+"""Test completion: names that cannot be read from the cluster are not completed, and no error is printed."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_none_is_deleted_when_one_does_not_exist(invoke: Invoke, cluster: CliClu
     "command", [("delete", "--yes"), ("show",), ("sweep", "report"), ("sweep", "status"), ("sweep", "stop"), ("sweep", "compare")]
 )
 def test_an_empty_name_is_that_of_no_object(invoke: Invoke, cluster: CliCluster, command: tuple[str, ...]) -> None:
-    """The API server would answer with the list of all objects."""
+    """For an empty name, the API server would return the list of all objects."""
     trial(cluster, "t")
     result = invoke(*command, "")
     assert (result.exit_code, "'' " in result.stderr, len(cluster.objects)) == (2, True, 1), result.output
@@ -119,7 +119,7 @@ def test_exactly_the_excluded_trials_of_a_sweep_run_again(invoke: Invoke, cluste
 def test_a_sweep_is_followed_until_its_retries_have_finished(
     invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first version is from before the operator saw spec.retries."""
+    """The first status that the command sees is from before the operator reconciled spec.retries."""
     sweep(cluster)
     trial(cluster, "b", number=1)
     versions = [{**status(phase), "observedGeneration": seen} for phase, seen in (("Complete", 1), ("Running", 2), ("Failed", 2))]

@@ -111,7 +111,7 @@ def test_a_file_in_the_place_of_the_directory_is_reported(invoke: Invoke, sweep:
 def test_the_numbers_of_the_job_are_of_one_trial_for_each_number_as_in_the_report(
     invoke: Invoke, sweep: CliCluster, tmp_path: Path
 ) -> None:
-    """spec.retries may name a trial that has a score; its retry has results, but does not count."""
+    """spec.retries may name a trial that has a score; the retry then has results, but does not count."""
     for name, labels in (("hosted", {"number": "1"}), ("single-step", {"number": "9", "retry-of": "1"})):
         found = sweep.objects["MultiStepTrial", name]["metadata"]["labels"]
         found |= {f"multistep.dev/{key}": value for key, value in labels.items()}

@@ -113,7 +113,7 @@ def test_options_do_not_apply_to_a_file_whatever_their_value(
 def test_options_of_a_model_without_an_agent_that_uses_one_are_rejected(
     task: Path, invoke: Invoke, cluster: CliCluster, agent: tuple[str, ...]
 ) -> None:
-    """A command's model requests would have no budget."""
+    """A command's model requests would have no budget, although the user set one."""
     result = invoke("sweep", "run", task, *agent, "--max-cost", 1)
     assert (result.exit_code, "no agent uses a model: --max-cost" in result.stderr) == (2, True), result.stderr
 

@@ -15,7 +15,7 @@ OTHERS = (
     *("localkube/README.md", "runner/README.md", "skills/create-task/SKILL.md", "tests/conformance/README.md"),
 )  # documents whose commands the tests do not run
 
-read = cache(pages.read)  # hundreds of links lead to a few pages
+read = cache(pages.read)  # cached, because hundreds of links lead to a few pages
 
 
 @pytest.mark.parametrize("path", pages.paths(), ids=lambda path: str(path.relative_to(pages.ROOT)))

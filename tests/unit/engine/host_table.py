@@ -1,4 +1,4 @@
-"""Expected decisions after the agent host ended, or any container in the setup of a custom agent class, by situation. A row has the
+"""Expected decisions after the agent host ended, or any container during a custom agent class's setup, by situation. A row has the
 trial, its pod and the decision."""
 
 from __future__ import annotations

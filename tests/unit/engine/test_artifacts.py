@@ -176,7 +176,7 @@ class Counted:
 
 
 def test_an_agent_cannot_make_the_search_for_a_free_place_long() -> None:
-    """It chooses the files in /logs/artifacts, which take the places of other entries. Two threads serve all trials."""
+    """The agent chooses the files in /logs/artifacts, which take the places of other entries. Few threads unpack for all trials."""
     taken = ["", "data", "app/data", *(f"{number}/app/data" for number in range(2, 1000))]
     files = Counted(["", *map(str, range(1000))])
     assert place([entry(LOGS_ARTIFACTS), entry("/app/data")], [taken, files])[1].destination == "1000/app/data"
