@@ -1,4 +1,4 @@
-"""All pods of the cluster can reach the port of the results, also those of agents."""
+"""Limits of the results' port, which all pods of the cluster can reach, also those of agents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GET = b"GET /signing-key.pem HTTP/1.1\r\nHost: results\r\n"
 async def test_a_head_that_does_not_end_is_cut_off(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int], before: list[bytes]
 ) -> None:
-    """Otherwise one agent could fill the operator's memory with them."""
+    """Otherwise one agent could fill the operator's memory with unfinished heads."""
     results = unused_tcp_port_factory()
     settings = Settings(results_dir=tmp_path, listen_host="127.0.0.1", results_port=results, metrics_port=0)
     unused = cast(Any, None)
@@ -37,7 +37,7 @@ async def test_a_head_that_does_not_end_is_cut_off(
 
 
 async def test_the_operator_uses_all_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
-    """One agent could occupy the first 1024, and no trial could go on."""
+    """Otherwise one agent could occupy the first 1024 file descriptors, and no trial could continue."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most - 1), most))
     unused = cast(Any, None)

@@ -1,6 +1,6 @@
 """Test that the fakes of the results volume and the object store have the calls of the classes that they stand for.
 
-The consumers take these classes themselves, so mypy does not compare the fakes with them.
+The operator's type annotations name these classes, not protocols, so mypy does not compare the fakes with them.
 """
 
 from __future__ import annotations

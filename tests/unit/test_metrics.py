@@ -140,7 +140,7 @@ async def test_the_metrics_show_whether_the_model_gateway_answers(tmp_path: Path
         [line] = [each for each in app.metrics.render().decode().splitlines() if each.startswith("multistep_gateway_up ")]
         return line.split()[1]
 
-    assert shown() == "NaN"  # without a gateway
+    assert shown() == "NaN"  # no gateway is configured
     await app._renew_keys(works)
     assert shown() == "1.0"
     with pytest.raises(GatewayUnavailable):

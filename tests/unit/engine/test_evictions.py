@@ -19,10 +19,10 @@ def low(resource: str, use: str, container: str = "main") -> str:
         ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ", False, "OutOfDiskError"),
         ('Container main exceeded its local ephemeral storage limit "1Gi". ', False, "OutOfDiskError"),
         ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', False, "OutOfDiskError"),
-        ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', True, None),  # if disrupted, the node was short of space
+        ('Usage of EmptyDir volume "x" exceeds the limit "1Gi". ', True, None),  # disrupted: the node was short of space
         (low("ephemeral-storage", "1048576Ki, request is 0"), True, "OutOfDiskError"),
         (low("ephemeral-storage", "1048576Ki, request is 0"), False, "OutOfDiskError"),
-        (low("ephemeral-storage", "1048575Ki, request is 0"), True, None),  # less than 1 GiB: another pod may have filled the disk
+        (low("ephemeral-storage", "1048575Ki, request is 0"), True, None),  # used < 1 GiB: maybe another pod filled the disk
         (low("ephemeral-storage", "3Gi, request is 2Gi"), True, "OutOfDiskError"),
         (low("ephemeral-storage", "3Gi, request is 2049Mi"), True, None),
         (low("memory", "5Gi, request is 512Mi"), True, "OutOfMemoryError"),

@@ -53,7 +53,7 @@ def test_a_reason_has_one_row_in_its_table() -> None:
 
 
 def test_only_outside_causes_are_tried_again() -> None:
-    users = (SUSPENDED, SWEEP_BUDGET_SPENT)  # ended by a user's setting: a user decides when the trial continues
+    users = (SUSPENDED, SWEEP_BUDGET_SPENT)  # reasons that a user's setting causes: a user decides when the trial continues
     assert {row.failure_class for row in ATTEMPTS if row.reason not in users} == {"Infrastructure", "Provider"}
 
 

@@ -19,7 +19,7 @@ from tests.support.work import Work, measured
 from tests.support.world import manifest
 
 STEPS = 1000  # the highest number of steps that a task may have
-PEAK_BYTES = 10 << 20  # the documented memory of a plan
+PEAK_BYTES = 10 << 20  # the documented maximum memory for making a plan
 VARIABLES = {f"V{number}": "${X:-y}" for number in range(256)}
 HOOKS = [{"command": "x"}]
 
@@ -33,7 +33,7 @@ def separate(count: int) -> dict[str, Any]:
 
 
 def planner(steps: int, env: TrialEnv | None = None, spec: dict[str, Any] | None = None, **config: Any) -> Callable[[], TrialPlan]:
-    """Return a function that makes the plan of a trial with so many steps, whose task and spec have been parsed."""
+    """Return a function that makes the plan of a trial with this number of steps, whose task and spec have been parsed."""
     names = [f"s{number}" for number in range(steps)]
     layout = TaskLayout(steps={name: StepLayout(instruction="x", tests=True) for name in names})
     own = config.pop("step", {})

@@ -125,7 +125,7 @@ def test_steps_that_another_trial_ran_are_verified_and_count_in_the_reward_but_n
     ],
 )
 def test_a_regrade_that_would_end_before_its_sources_first_step_has_no_score(toml: str, result: Any, why: str) -> None:
-    """The verdict would be about the work of another trial's agent."""
+    """A score would judge the agent of trial base, which ran step b, and not the agent of trial source."""
     journal = regraded(ran_by_another("a", "b"), toml, {"b/verifier/verifier": result}).journal
     message = f"step b, which trial base ran, would end the trial before the first step of trial source: {why}"
     assert journal.lost == AttemptLost("RegradeIncomplete", message, final=True) and not journal.finished

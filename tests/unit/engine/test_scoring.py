@@ -67,7 +67,7 @@ def score(played: Played, scoring: Scoring | None = None) -> float | None:
     return counted_score(known(played), scoring or Scoring())
 
 
-# By the way in which an agent leaves a later step without a reward: the task, and the results of the step's operations.
+# By the event with which an agent prevents a later step's reward: the task, and the results of the step's operations.
 DROPS: Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
     "the verifier times out": (THREE, {"b/verifier": TIMED_OUT}),
     "the verifier writes no reward": (THREE, {"b/verifier": rewarded()}),

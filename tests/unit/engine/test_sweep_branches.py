@@ -47,7 +47,7 @@ LEFT = st.builds(StepCheckpoints, st.sampled_from([[], STEPS, STEPS[:1]]), st.se
 
 
 def left(**kept: list[str]) -> dict[int, StepCheckpoints]:
-    """Return, by trial number, what the trials with attempt 1 left. kept: names of the steps with a checkpoint, by task and agent:
+    """Return the checkpoints of the trials with attempt 1, by trial number. kept: names of the steps with one, by task and agent:
     the argument tx is for task t and agent x."""
     return {["tx", "ty", "ux", "uy"].index(name): StepCheckpoints(STEPS, steps) for name, steps in kept.items()}
 
@@ -236,7 +236,7 @@ def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
             break
         if counts.unplanned and counts.planned_finished:
             ends = {each.number: data.draw(LEFT) for each in cluster.values()}
-            record = record or to_text(states_of(grid, ends))  # a restarted operator keeps the stored record
+            record = record or to_text(states_of(grid, ends))  # stored once: a restarted operator does not replace it
             if data.draw(st.booleans(), label="dies"):
                 continue
             now = replace(grid, branches=cells_of(grid, branch, from_text(record, grid)))

@@ -12,7 +12,7 @@ from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts,
 
 NOW = 1_700_000_000.0
 GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)  # of tasks and agents
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)  # names of tasks and agents
 GRIDS = st.builds(
     Grid,
     st.lists(NAMES, min_size=1, max_size=4, unique=True),

@@ -38,7 +38,7 @@ def inspected(*findings: Mapping[str, Any], **result: Any) -> dict[str, Any]:
 
 
 def played(**results: Mapping[str, Any]) -> Played:
-    """Play the task. results: result of each step's inspection, by step name."""
+    """Run the task's script. results: result of each step's inspection, by step name."""
     return play(plan(TWO), {f"{step}/inspect": result for step, result in results.items()})
 
 

@@ -99,7 +99,7 @@ SKILLS = 'skills_dir = "/skills"'
 def test_servers_and_skills_that_harbors_agent_does_not_use_are_refused(
     agent: Mapping[str, Any], text: str, path: str | None
 ) -> None:
-    """Without the servers or skills that the task is about, the agent would score 0."""
+    """Without the servers or skills that the task is about, the agent would score 0, so the task is rejected."""
     spec = AgentSpec.model_validate({**agent, "model": "openai/m", "access": "Direct"})
     found = unsupported(parse_task(in_environment(text)), TaskLayout(), spec)
     assert [(each.path, each.refused) for each in found] == ([(path, True)] if path else [])

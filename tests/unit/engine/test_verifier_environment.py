@@ -91,7 +91,7 @@ def test_an_image_of_its_own_brings_the_tests() -> None:
 
 
 def test_a_verifiers_own_image_is_not_asked_for_what_the_agents_image_runs() -> None:
-    """[environment.healthcheck] may ask a server of the agent's image, which a verifier's own image lacks."""
+    """[environment.healthcheck] may check a server that only the agent's image has, so a verifier's own image does not get it."""
     checked = 'healthcheck = {command = "up"}'
     built = plan(task(TASK_SEPARATE, environment=checked), root=WITH_DOCKERFILE, images={"tests": "built"}).steps[0].verifier
     assert built and built.environment and (built.environment.image, built.environment.healthcheck) == ("built", None)

@@ -97,7 +97,7 @@ async def test_what_was_spent_before_a_restart_counts(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_could_not_be_recorded_costs_nothing(tmp_path: Path) -> None:
-    """A full volume would use up the budgets of all trials until the gateway was restarted."""
+    """If such requests counted, a full volume would use up the budgets of all trials until the gateway was restarted."""
     async with world(tmp_path) as it:
         token = token_for("messages", limits={"outputTokens": 1500})
         monkeypatch = pytest.MonkeyPatch()
@@ -200,7 +200,7 @@ async def test_a_request_that_other_requests_leave_no_room_is_refused_after_the_
 
 @in_virtual_time
 async def test_no_trial_reserves_what_is_left_of_its_sweeps_budget() -> None:
-    """The agent could suspend its sweep and get another attempt, and all other trials would lose theirs."""
+    """Otherwise an agent could suspend its sweep and get another attempt, and all other trials would lose their attempts."""
     accounts, who = budgets(), claims(sweepLimits={"costUSD": 100})
     other = claims(sub="other/1/0/agent", sweepLimits={"costUSD": 100})
     held = [await accounts.reserve(who, Spent(0, 0, 20), 1) for _ in range(3)]

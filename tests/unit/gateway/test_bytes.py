@@ -36,8 +36,8 @@ FIELDS = st.text(max_size=8).filter(
 MEMBERS = st.dictionaries(FIELDS, JSON, max_size=5)
 NAMES = st.from_regex(r"[Xx]-[A-Za-z0-9-]{1,12}", fullmatch=True)
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
-# A header's name may repeat, but always with the same capitals: of two spellings, aiohttp's client, which both the tests and the
-# gateway use, sends only one.
+# A name may occur in several headers, but not with different capitals: of headers whose names differ only in capitals, aiohttp's
+# client, which both the tests and the gateway use, sends only one.
 HEADERS = st.lists(st.tuples(NAMES, VALUES), max_size=5).filter(
     lambda headers: len({name for name, _ in headers}) == len({name.lower() for name, _ in headers})
 )

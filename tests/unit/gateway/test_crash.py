@@ -128,7 +128,7 @@ async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(
     recorded = sum(each.requests - each.incomplete for each in usages)
     entries = it.model.entries
     unfinished = [each for each in entries if each.outcome != "answered"]
-    # The gateway records an answer before the agent has all of it. If it is killed in between, the agent repeats the request.
+    # The gateway records an answer before the agent has all of it. If it is killed between the two, the agent repeats the request.
     assert complete <= recorded <= len(entries) - len(unfinished)
     assert sum(each.incomplete for each in usages) >= len(unfinished) >= 2
     assert sum(each.requests for each in usages) >= len(entries)

@@ -164,7 +164,7 @@ LARGE = 64
 
 
 async def fill(lane: Lane, trial: str, admitted: Counter[str]) -> list[asyncio.Task[None]]:
-    """Send as many requests of the trial as the lane has slots. None ends. Count those that are admitted."""
+    """Send as many requests of the trial as the lane has slots. No request ends. Count the admitted ones."""
 
     async def request() -> None:
         await lane.enter("s", trial, 240)
@@ -177,7 +177,7 @@ async def fill(lane: Lane, trial: str, admitted: Counter[str]) -> list[asyncio.T
 
 @in_virtual_time
 async def test_no_trial_fills_a_lane() -> None:
-    """The requests of an agent can take hours: those of all others with the same model would fail."""
+    """An agent's requests can take hours: if they filled the lane, all other trials' requests to the same model would fail."""
     lane, admitted = Lane(LARGE), Counter[str]()
     tasks = [task for trial in "123" for task in await fill(lane, trial, admitted)]
     assert admitted == {"1": 33, "2": 16, "3": 8}
@@ -199,7 +199,7 @@ async def test_no_trial_fills_a_lane() -> None:
 async def test_a_trial_with_few_requests_may_take_the_last_slot() -> None:
     lane = Lane(LARGE)
     for number in range(LARGE):
-        await lane.enter("s", str(max(3, number)), 1)  # the first four are the same trial's
+        await lane.enter("s", str(max(3, number)), 1)  # the first four requests are those of trial 3
     lane.leave("60")
     await lane.enter("s", "3", 0.001)
     assert lane.in_flight == LARGE

@@ -80,7 +80,7 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
     ("document", "blamed"),
     [
         ({"error": GEMINI_KEY}, True),
-        ([{"error": GEMINI_KEY}], True),  # streamGenerateContent without alt=sse
+        ([{"error": GEMINI_KEY}], True),  # as streamGenerateContent answers without alt=sse
         ({"error": {**GEMINI_KEY, "details": [{"reason": "BAD_FIELD"}, "text"]}}, False),
         ({"error": {"type": "invalid_request_error", "code": "model_not_found", "message": "The model does not exist"}}, True),
         ({"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "You exceeded"}}, True),
@@ -114,7 +114,7 @@ def test_an_error_shows_whether_the_key_or_the_model_is_wrong(document: Any, bla
 async def test_a_reference_to_nothing_is_no_misconfiguration(
     tmp_path: Path, path: str, body: dict[str, Any], status: int, kind: str | None
 ) -> None:
-    """An agent could send such a request, so that its trial is excluded instead of scored."""
+    """If it counted as one, an agent could send such a request, so that its trial is excluded instead of scored."""
     async with world(tmp_path) as it:
         it.model.faults = [f"-fail-{status}"]
         token = token_for("gemini" if "gemini" in path else "responses")
@@ -248,7 +248,7 @@ async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: P
 
 
 async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "MARGIN_SECONDS", 500)  # so the gateway answers only when it has given the request up
+    monkeypatch.setattr(admin, "MARGIN_SECONDS", 500)  # so the gateway reports the usage only after it has given up the request
     async with world(tmp_path, drain_seconds=0.3) as it:
         await leave_when(it, "-slow-60000", partial(has_requests, it, 1))
         usage = await it.admin.close(step_of())
@@ -270,12 +270,12 @@ async def test_an_agent_that_leaves_the_queue_costs_nothing(tmp_path: Path) -> N
 async def test_an_agent_that_leaves_as_its_request_is_admitted_keeps_no_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slot was lost, and with the only one all other agents of the model."""
+    """Regression: such a request kept its slot. If that was the model's only one, no other agent could use the model."""
     writes, written, write = Counter[str](), asyncio.Event(), Ledger.write_stall
 
     async def write_stall(ledger: Ledger, step: StepKey, seconds: float) -> None:
         writes["begun"] += 1
-        if writes["begun"] == 2:  # the first is written after the pause, the second when the request has its slot again
+        if writes["begun"] == 2:  # the first stall is written after the pause, the second when the request has a slot again
             written.set()
             await asyncio.sleep(600)
         await write(ledger, step, seconds)
@@ -347,8 +347,8 @@ async def test_an_offer_of_http_2_is_answered_with_http_1(tmp_path: Path) -> Non
 async def test_silence_is_the_providers_failure_only_if_it_answered_no_request_for_the_model_that_was_sent_later(
     tmp_path: Path, stream: bool, other: str, seconds: float
 ) -> None:
-    """An agent can ask for an answer that takes long, and would get another attempt. An overloaded provider, such as a vLLM with a
-    long queue, answers requests that were sent before."""
+    """Otherwise an agent could get another attempt by asking for an answer that takes long. An overloaded provider, such as a vLLM
+    with a long queue, may still answer requests that were sent before."""
     app, arrived, silent = web.Application(), asyncio.Event(), asyncio.Event()
 
     async def provide(request: web.Request) -> web.StreamResponse:

@@ -73,7 +73,7 @@ async def test_a_connection_serves_a_request_that_follows_a_stream_at_once(tmp_p
     head, body = chat({}, stream=True)
 
     def converse(port: int) -> list[bytes]:
-        """Send each request as soon as the end of the answer before has come. Return the answers."""
+        """Send each request as soon as the answer to the previous one has ended. Return the answers."""
         answers = []
         with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             for _ in range(20):
@@ -102,7 +102,7 @@ async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monk
             await each.send(START)
         await found[3].closed()
         assert not any(each.reader.at_eof() for each in found[:3])
-        await found[4].send(*chat({}))  # a head in one piece is never unfinished
+        await found[4].send(*chat({}))  # a head that arrives in one piece does not count as unfinished
         assert (await found[4].answer())[0] == 200
         found[0].writer.close()
         await found[0].writer.wait_closed()
@@ -133,7 +133,7 @@ async def test_an_address_may_have_so_many_connections(tmp_path: Path, monkeypat
 
 
 async def test_the_gateway_uses_all_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
-    """Many container runtimes give a process 1024 at first. One agent could occupy them, and all trials would fail."""
+    """Many container runtimes give a process 1024 descriptors at first. One agent could occupy them, and all trials would fail."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most - 1), most))
     try:
@@ -156,7 +156,7 @@ async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Pat
 
 
 async def test_the_head_after_an_expectation_that_fails_is_limited(tmp_path: Path) -> None:
-    """aiohttp answers it before any handler."""
+    """aiohttp answers a failed expectation before it calls any handler."""
     async with world(tmp_path) as it, clients(it) as (client,):
         await client.send(START + b"Expect: nothing\r\n\r\n")
         assert (await client.answer())[0] == 417
@@ -167,7 +167,7 @@ async def test_the_head_after_an_expectation_that_fails_is_limited(tmp_path: Pat
 
 @pytest.mark.parametrize("body", [b"", b"Content-Length: 5\r\n\r\nabcde"])
 async def test_no_head_may_begin_before_the_answer_to_the_request_before(tmp_path: Path, body: bytes) -> None:
-    """Its bytes would not be counted."""
+    """The gateway would not count the bytes of such a head."""
     async with world(tmp_path) as it, clients(it) as (client,):
         await client.send(START + (body or b"\r\n") + START + b"x: " + b"a" * 8000)
         assert (await client.answer())[0] == 401

@@ -160,7 +160,7 @@ async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatc
 
 
 async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that the agent of each step leaves could hold the bodies of its requests in the gateway's memory."""
+    """Otherwise each step's agent could leave a process whose unfinished requests keep their bodies in the gateway's memory."""
     monkeypatch.setattr(admin, "MARGIN_SECONDS", 0.1)
     opened, working = asyncio.Event(), Steps.working
 
@@ -195,7 +195,7 @@ async def test_a_step_may_send_so_many_requests() -> None:
 
 
 async def test_a_step_may_request_so_many_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator reads the usage of all of them at once."""
+    """The operator reads the usage of all models of a step at once."""
     monkeypatch.setattr("multistep.gateway.steps.MAX_MODELS", 2)
     async with world(tmp_path) as it:
         assert [(await it.call("chat", suffix)).status for suffix in ("-a", "-b", "-c", "-a")] == [200, 200, 429, 200]
@@ -204,7 +204,7 @@ async def test_a_step_may_request_so_many_models(tmp_path: Path, monkeypatch: py
 
 
 async def test_many_rejected_models_do_not_make_the_report_on_a_step_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator gives up after 100 s, and tries again: the trial would wait until its deadline, and be excluded."""
+    """The operator waits 100 s for a report, then retries: if it always came late, the trial would be excluded at its deadline."""
     do, statements = vars(Ledger)["_do"], 0
 
     async def counting(ledger: Ledger, statement: Any) -> Any:
@@ -213,7 +213,7 @@ async def test_many_rejected_models_do_not_make_the_report_on_a_step_late(tmp_pa
         return await do(ledger, statement)
 
     monkeypatch.setattr(Ledger, "_do", counting)
-    monkeypatch.setattr("multistep.gateway.app._BEAT_SECONDS", 3600.0)  # each beat is a statement
+    monkeypatch.setattr("multistep.gateway.app._BEAT_SECONDS", 3600.0)  # no beat during the test: each one is a statement
     counts = []
     async with world(tmp_path) as it:
         for step, models in (("0", 1), ("1", 20)):
@@ -256,7 +256,7 @@ async def gauge(it: World, name: str) -> int:
 
 
 async def in_flight(it: World, count: int = 1) -> asyncio.Task[int]:
-    """Send a request of step 0, which takes a slot of the lane; return its task once the provider has as many requests."""
+    """Send a request of step 0, which takes a slot of the lane; return its task once the provider has ``count`` requests."""
 
     async def sent() -> bool:
         return len(it.model.entries) == count
@@ -309,7 +309,7 @@ async def test_an_agent_that_waits_for_more_than_its_share_of_the_queue_is_not_e
 
 
 async def test_bodies_of_a_step_are_parsed_half_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer to a probe takes several turns of the event loop. After as many bodies it would be too late."""
+    """An answer to a probe takes several turns of the event loop. If each turn parsed a body, the answer would be too late."""
     times = list[tuple[float, float]]()
 
     def parse(body: bytes, route: Route) -> Asked:
@@ -323,12 +323,12 @@ async def test_bodies_of_a_step_are_parsed_half_of_the_time(tmp_path: Path, monk
     monkeypatch.setattr(public, "read_body", parse)
     async with world(tmp_path) as it:
         assert {each.status for each in await asyncio.gather(*(it.call("chat") for _ in range(3)))} == {200, 400}
-        await it.call("chat")  # also if the step had no other request meanwhile
+        await it.call("chat")  # waits as well, although the step has no other open request
     assert all(later - ended >= 0.09 for (_, ended), (later, _) in pairwise(times))
 
 
 def test_a_body_may_have_so_many_fields() -> None:
-    """A million would take ten seconds to check."""
+    """Checking a million fields would take ten seconds."""
     parsed(**{str(number): 0 for number in range(900)})
     with pytest.raises(InvalidBody, match="more than 1000 fields"):
         parsed(**{str(number): 0 for number in range(1001)})

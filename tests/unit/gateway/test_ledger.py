@@ -85,7 +85,7 @@ async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
 
 
 async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agents' requests fail as well then, so their failures must not be scored."""
+    """While the gateway cannot write, the agents' requests fail as well, so these failures must not be scored."""
     now = [1000.0]
     monkeypatch.setattr("multistep.gateway.ledger.time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
     ledger = Ledger(tmp_path / "ledger.db")
@@ -95,7 +95,7 @@ async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Pa
     for now[0] in (1031.0, 1062.0):
         with pytest.raises(sqlite3.OperationalError):
             await ledger.beat()
-        assert ledger.downtimes == [(1000.0, now[0])]  # it has not ended yet
+        assert ledger.downtimes == [(1000.0, now[0])]  # the downtime has not ended yet
     ledger._database.execute("pragma query_only = off")
     now[0] = recorded = 1063.0
     await ledger.beat()
@@ -109,7 +109,7 @@ async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Pa
 
 async def test_a_running_gateway_deletes_what_is_older_than_its_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.gateway.app._FORGET_SECONDS", 0.001)
-    monkeypatch.setattr("multistep.gateway.app.RETENTION_SECONDS", -60.0)  # all that has ended is old enough
+    monkeypatch.setattr("multistep.gateway.app.RETENTION_SECONDS", -60.0)  # everything that has ended is old enough
     async with world(tmp_path) as it:
         assert (await it.call("chat")).status == 200
         with pytest.raises(StepUnknownToGateway):
@@ -127,7 +127,7 @@ async def test_the_metrics_have_the_free_space_of_the_ledgers_volume(tmp_path: P
 async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path) -> None:
     async with world(tmp_path, register=False) as it:
         assert await it.admin.downtimes() == []
-        former = GatewayAdmin(it.http, f"http://127.0.0.1:{it.port}", "")  # like a gateway of an earlier release, 404
+        former = GatewayAdmin(it.http, f"http://127.0.0.1:{it.port}", "")  # this port answers 404, like an earlier release
         assert await former.downtimes() == []
     async with world(tmp_path, register=False) as it:
         ((began, ended),) = await it.admin.downtimes()

@@ -1,4 +1,4 @@
-"""Answers that other services give than the three providers themselves: OpenRouter, vLLM, Kimi, LiteLLM, proxies and web pages."""
+"""Answers of services other than the three providers: OpenRouter, vLLM, Kimi, LiteLLM, proxies and web pages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def asked(service: Service, directory: Path) -> tuple[Seen, StepUsage]:
     ],
 )
 async def test_an_error_in_an_answer_with_status_200_is_the_providers(tmp_path: Path, error: Any, kind: str | None) -> None:
-    """OpenRouter answers 200 once the model has started."""
+    """OpenRouter sends status 200 once the model has started, and reports a later error in the answer's body."""
     seen, usage = await asked(Service(body=json.dumps({"error": error}).encode()), tmp_path)
     assert (seen.status, json.loads(seen.body)["error"]) == (200, error)
     assert (usage.last_failure and (usage.last_failure.kind, usage.last_failure.message)) == (
@@ -151,13 +151,13 @@ def test_an_error_of_a_response_has_a_message() -> None:
 
 @pytest.mark.parametrize("name", ["X-Goog-FieldMask", "X-HTTP-Method-Override"])
 def test_no_header_makes_an_answer_look_cut_off(name: str) -> None:
-    """Without its finish reason, an answer is the provider's failure, which gives the trial another attempt."""
+    """An answer without a finish reason counts as the provider's failure, which gives the trial another attempt."""
     assert upstream_headers([(name, "x")], ("x-goog-api-key", "k"))[:-2] == []
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_tokens_of_a_compaction_are_counted(streamed: bool) -> None:
-    """Anthropic's own counts are those of the messages only."""
+    """Anthropic's counts outside of ``iterations`` are those of the messages only."""
     compaction = {"type": "compaction", "input_tokens": 180_000, "cache_read_input_tokens": 1000, "output_tokens": 3500}
     message = {"type": "message", "input_tokens": 23_000, "output_tokens": 1000}
     usage = {"input_tokens": 23_000, "output_tokens": 1000, "iterations": [compaction, message]}

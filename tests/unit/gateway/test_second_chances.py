@@ -1,4 +1,4 @@
-"""Requests with which an agent could have its own doing reported as a failure of the provider or of the configuration: its trial
+"""Requests with which an agent could have its own failure reported as one of the provider or of the configuration: its trial
 would get another attempt, or would be excluded."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.unit.gateway.world import World, request_of, step_of, token_for, worl
 
 @pytest.mark.parametrize("name", ["Your credit balance is too low", "model: claude", "\tmodels/x"])
 def test_no_unknown_field_looks_like_a_wrong_configuration(name: str) -> None:
-    """Anthropic answers "NAME: Extra inputs are not permitted", so a trial would be excluded whenever its agent wants."""
+    """Anthropic answers "NAME: Extra inputs are not permitted": with a suitable name, an agent could have its trial excluded."""
     with pytest.raises(InvalidBody, match="which no API has"):
         parsed(**{name: 1})
 
@@ -49,7 +49,7 @@ def test_an_answer_that_is_nested_too_deeply_is_complete(dialect: Dialect) -> No
 
 @pytest.mark.parametrize("name", ["X-Server-Timeout", "x-litellm-timeout", "X-LiteLLM-Stream-Timeout", "cf-aig-request-timeout"])
 def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
-    """The provider would have failed, which gives the trial another attempt."""
+    """Such an end would count as the provider's failure, which gives the trial another attempt."""
     assert upstream_headers([(name, "0.001")], ("x-api-key", "k"))[:-2] == []
 
 
@@ -57,7 +57,7 @@ def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
 async def test_lost_attempts_do_not_explain_why_a_request_for_many_answers_is_refused(
     tmp_path: Path, answers: int, most: int
 ) -> None:
-    """The trial would be excluded if the request had room without them, so an agent could ask for as many as fit."""
+    """If they did, the trial would be excluded, so an agent could ask for as many answers as fit without the lost attempts."""
     async with world(tmp_path) as it:
         path, headers, body = request_of("chat", "gpt-4o", token_for("chat", limits={"outputTokens": 1000}))
         body |= {"max_tokens": 1001, "n": answers}
@@ -70,7 +70,7 @@ async def test_lost_attempts_do_not_explain_why_a_request_for_many_answers_is_re
 
 @pytest.mark.parametrize(("answers", "kind"), [(1, "SweepBudget"), (2, "Budget")])
 async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: Path, answers: int, kind: str) -> None:
-    """The trial would get another attempt, and no other trial of the sweep would start."""
+    """If it did, the trial would get another attempt, and no other trial of the sweep would start."""
     async with world(tmp_path) as it:
         token = token_for("chat", sweep="ns/s/uid", sweepLimits={"outputTokens": 1000})
         path, headers, body = request_of("chat", "gpt-4o", token)
@@ -125,7 +125,7 @@ async def has_requests(it: World) -> bool:
 async def test_the_wait_for_an_agents_own_budget_is_not_the_providers_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: float, own_seconds: float, status: int, kind: str | None
 ) -> None:
-    """An agent chooses when its own request ends, and so how much of the hold is left for the provider. own_seconds: how much of
+    """An agent chooses when its other request ends, and so how much of the hold is left for the provider. own_seconds: how much of
     the wait for a budget the trial's own requests caused."""
     passed, reserve = [0.0], Budgets.reserve
 

@@ -1,4 +1,4 @@
-"""Invalid and hostile image layers result in a task or in an error, within the limits."""
+"""Invalid and hostile image layers result in a task or in an error; no task exceeds the limits of its size."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ async def test_a_watch_survives_cuts_and_large_objects() -> None:
 
 
 def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Replace the pauses of watches; return a list to which each pause appends the number of the attempt."""
+    """Replace the pauses of watches; return a list to which each pause appends the number of the try."""
     pauses: list[int] = []
 
     def pause(attempt: int) -> float:

@@ -293,7 +293,7 @@ SCENARIOS = {
     "continued from a checkpoint": Scenario(
         {
             "trial": _trial(APART, checkpoints={"policy": "AfterStep"}),
-            "durations": {"a/agent": 100.0, "b/agent": 4000.0},  # long, so that no delay moves the loss to another step
+            "durations": {"a/agent": 100.0, "b/agent": 4000.0},  # b is long: whatever is delayed, the pod is lost in b
             "happens": {2000.0: lose_pod},
         },
         reward=0.75,

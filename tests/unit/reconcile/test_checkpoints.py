@@ -348,7 +348,7 @@ async def test_a_pod_lost_after_the_last_checkpoint_costs_the_last_step(config: 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["on the volume", "in an object store"])
 async def test_checkpoints_are_kept_before_the_status_says_that_the_trial_finished(stored: bool) -> None:
-    """A trial may be deleted as soon as its status shows that it has finished, even while no operator runs."""
+    """A user may delete a trial as soon as its status shows that it has finished, even while no operator runs."""
     world = World(trial=manifest({"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}), stored=stored)
 
     def record() -> None:

@@ -136,7 +136,7 @@ async def ran(trial: Json, options: Json, **more: Any) -> World:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_trial_ends_the_same_whatever_happens_that_no_agent_causes(seed: int) -> None:
-    random.seed(seed)  # of the polls' jitter
+    random.seed(seed)  # for the jitter of the polls
     rng = random.Random(seed)
     trial, options = features(rng)
     calm = await ran(trial, options)

@@ -59,7 +59,7 @@ async def test_of_those_that_wait_the_namespace_with_the_fewest_places_is_served
         bound.acquire(each)
     for each in crowd[:4]:
         bound.release(each)
-    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # then each namespace holds two of the four slots
+    assert woken == [few[0], few[1], crowd[4], crowd[5]]  # now each namespace holds two of the four slots
 
 
 async def test_a_slow_namespace_does_not_take_all_places_from_a_fast_one() -> None:

@@ -63,7 +63,7 @@ async def test_a_verifier_that_still_runs_at_the_deadline_is_not_waited_for() ->
 
 @dataclass
 class Reading:
-    """A loader of tasks whose first call ends before the task is read."""
+    """A loader of tasks whose first call raises SourceError, as if the task were still being read."""
 
     loader: TrialLoader
     read: bool = False
@@ -112,7 +112,7 @@ async def test_a_trial_that_is_queued_for_an_exec_session_does_not_miss_its_dead
 async def test_a_call_that_is_refused_at_first_does_not_hide_at_the_deadline_that_the_agent_has_finished(
     call: str, error: ClusterError
 ) -> None:
-    """An API server that was away often refuses some requests when it is back."""
+    """After an outage, an API server often rejects some requests at first."""
     world = await away_at_the_deadline(600.0, toStep="a")
     refused = 0
 

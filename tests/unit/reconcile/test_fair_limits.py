@@ -107,7 +107,7 @@ JOBS = st.lists(
 def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, events: Events) -> None:
     @in_virtual_time
     async def check() -> None:
-        # A key that gets a slot later starts no job with it: settle releases the slot.
+        # When a queued key gets a slot, this test starts no job with it: settle releases the slot.
         jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.settle(key))
         tasks: dict[tuple[Key, int], asyncio.Task[int]] = {}
         gates: dict[tuple[Key, int], asyncio.Event] = {}

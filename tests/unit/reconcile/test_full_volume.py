@@ -87,7 +87,7 @@ class HangingVolume(FullVolume):
 
 
 async def test_a_trial_does_not_miss_its_deadline_while_the_write_of_its_results_hangs() -> None:
-    """An object store that does not answer fails a write only at its timeout."""
+    """If an object store does not answer, a write fails only after its timeout."""
 
     def hang() -> None:
         world.now += 2000

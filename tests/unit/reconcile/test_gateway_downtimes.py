@@ -30,7 +30,7 @@ async def test_a_downtime_after_the_steps_last_request_is_reported(tmp_path: Pat
 
 
 async def test_the_downtime_in_which_a_steps_last_request_was_lost_is_reported(tmp_path: Path) -> None:
-    """The request may be for a model that the provider never answered, whose loss alone is no evidence."""
+    """The provider never answered the lost request's model, so the loss alone is no evidence of a failure of the provider."""
     agent = {"name": "codex", "model": "openai/gpt-5-mini", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
     other = parse_trial({**manifest({"agent": agent}), "status": {"attempt": 1}})
     async with world(tmp_path) as here:

@@ -111,7 +111,7 @@ async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_a
 
 @pytest.mark.parametrize("seconds", [100.0, 900.0])
 async def test_a_gateway_that_is_down_until_the_deadline_does_not_score_an_agent_that_has_finished_0(seconds: float) -> None:
-    """The agent ran for some of the 1,000 s; the rest of the time the operator waited for the usage of the step."""
+    """The agent ran for ``seconds`` of the 1,000 s; for the rest, the operator waited for the usage of the step."""
     models = FakeModels()
 
     def fault(_: World) -> None:
@@ -243,7 +243,7 @@ async def test_the_usage_of_a_setup_counts_although_the_agent_ends_its_container
 
 
 async def test_the_status_shows_that_a_custom_class_may_run_before_it_runs() -> None:
-    """The class can end its container at once, and with it the runner's records."""
+    """The class can end its container, and with it the runner's records, as soon as it runs."""
     shown: list[bool] = []
 
     def setup(_: Any) -> dict[str, Any]:
@@ -288,7 +288,7 @@ async def test_a_poll_and_the_end_of_an_agent_open_one_session_each() -> None:
 
 
 async def test_a_command_of_main_that_ends_while_the_agent_works_does_not_hide_the_agents_end() -> None:
-    """A pod that is not ready because of the command's result could not report the agent's result by a change of its readiness."""
+    """If the command's result left the pod unready, the pod's readiness would not change when the agent's result is available."""
     world = World(trial=manifest(HOSTED), **HOSTED_OPTIONS)
     await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
     id = "1//main-command-process"

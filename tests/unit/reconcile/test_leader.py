@@ -127,7 +127,7 @@ class Replicas:
         await self.world.run()
 
 
-# Options of the world, the argument `reconciles` of ``Replicas.run``, and n: the test suspends the replica before every n-th call.
+# Options of the world, the argument `reconciles` of ``Replicas.run``, and n: every n-th call is tried as the point of suspension.
 CASES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 

@@ -218,7 +218,7 @@ async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> N
         while len(world.finished) < count:
             await asyncio.sleep(1)
     assert_all_complete(world.cluster, count)
-    assert world.edge.over_quota < 2 * count  # an attempt every ten seconds would cause ten times as many rejections
+    assert world.edge.over_quota < 2 * count  # a try every ten seconds would cause ten times as many rejections
     assert max(writes(world, (CROWD, f"t{number}")) for number in range(count)) <= 12
     assert quotas.waiting == 0
     await world.queue.stop()

@@ -56,7 +56,7 @@ def owned(uid: str, agent: Mapping[str, Any] | None = None) -> MultiStepTrial:
 
 
 def gateway(here: World, sweep: Mapping[str, Any] | None = None) -> ModelGateway:
-    """Return the operator's client of the gateway. sweep: the only sweep in the cluster."""
+    """Return the operator's client of the gateway. sweep: the only sweep in the cluster; None: no sweep exists."""
 
     async def get_sweep(namespace: str, name: str) -> Mapping[str, Any]:
         if sweep is None or (namespace, name) != (trial().metadata.namespace, "nightly"):
@@ -207,7 +207,7 @@ async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path)
 
 
 async def test_a_new_signing_key_is_not_used_before_the_gateway_has_it(tmp_path: Path) -> None:
-    """The copies of the Secret in the operator's and in the gateway's pod are not updated at the same time."""
+    """The Secret's copies in the two pods are updated at different times, so the operator may have a new key before the gateway."""
     secret = signing_keys(tmp_path / "operators", 1, 2)
     async with world(tmp_path) as here:
         variables = await connected(here, secret).variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
@@ -252,7 +252,7 @@ async def test_a_rejected_model_is_evidence_only_if_it_is_the_trials(tmp_path: P
 @pytest.mark.parametrize(
     ("model", "requested", "kind"),
     [
-        (None, "claude-sonnet-4-5-fail-401", "Configuration"),  # claude-code has a model of its own
+        (None, "claude-sonnet-4-5-fail-401", "Configuration"),  # claude-code chooses a model itself
         (None, "claude-sonnet-4-5-fail-404", None),
         ("anthropic/claude-sonnet-4-5-fail-401[1m]", "claude-sonnet-4-5-fail-401", "Configuration"),
     ],
@@ -270,7 +270,7 @@ async def test_a_rejected_key_is_evidence_though_the_agent_chooses_the_models_na
 
 
 async def test_a_key_that_works_for_another_model_is_no_wrong_key(tmp_path: Path) -> None:
-    """A proxy may answer 401 for one of several models. An agent could also cause this, to be excluded instead of scored."""
+    """A proxy may answer 401 for one of several models. An agent could request that model, to be excluded instead of scored."""
     asked = parse_trial({**manifest({"agent": {"name": "claude-code", "access": "Direct"}}), "status": {"attempt": 1}})
     async with world(tmp_path) as here:
         token = (await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
@@ -291,7 +291,7 @@ async def test_a_base_url_that_the_gateway_refuses_is_named(tmp_path: Path) -> N
 async def test_a_rejected_model_is_evidence_though_a_request_for_another_model_ended_later(
     tmp_path: Path, rejected: str, later: str
 ) -> None:
-    """Some agents request a small model for titles at the same time. Which of the two requests ends last is chance."""
+    """Beside their main request, some agents request a small model for titles. Which of the two requests ends last is chance."""
     spec = {"agent": {"name": "opencode", "model": f"openai/{rejected}", "access": "Direct"}}
     asked = parse_trial({**manifest(spec), "status": {"attempt": 1}})
     async with world(tmp_path) as here:

@@ -42,7 +42,7 @@ def test_another_model_is_not_mistaken_for_it(requested: str) -> None:
 
 @given(st.lists(totals, max_size=8))
 def test_the_increases_add_up_to_the_total_since_the_first_report(steps: list[Mapping[str, ModelLoad]]) -> None:
-    """Each step is the load of one interval, by requested model."""
+    """steps: the load of each requested model, for each interval between two reports."""
     loads, so_far, seen = ModelLoads([MODEL]), dict[str, ModelLoad](), ModelLoad()
     assert loads.since_last({}) == {}
     for step in steps:

@@ -22,6 +22,6 @@ def test_after_a_session_that_found_a_result_the_pauses_are_short_again() -> Non
 
 
 def test_a_probe_that_fails_for_days_raises_no_error() -> None:
-    """Regression: after 1,024 sessions, 17 hours, the pause was too large for a float, and each reconcile failed."""
+    """Regression: after 1,024 sessions (in 17 hours), the pause was too large for a float, and each reconcile failed."""
     hint = PodHint("uid", empty_sessions=5000)
     assert hint.phase_runs(0.0, 300.0, ready=False, found_nothing=True) == 60.0

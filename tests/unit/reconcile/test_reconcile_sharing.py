@@ -181,7 +181,7 @@ async def test_a_session_is_kept_longer_for_a_phase_unless_there_is_other_work(
 
 
 async def test_a_session_near_its_timeout_is_not_kept_for_a_phase() -> None:
-    """At the timeout it would break, which counts as a failed session and delays the trial."""
+    """A session that is still open at its timeout breaks, which counts as a failed session and delays the trial."""
     world = World(durations={"a/agent": 100_000.0}, settings={"linger_seconds": 4.0, "exec_session_seconds": 3.5})
     await world.reconcile()
     waited = [each["id"] for each in world.runner.requests if each["op"] == "wait"]

@@ -113,7 +113,7 @@ async def test_steps_that_a_third_trial_ran_do_not_count_in_the_score_either(del
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["that exists", "that was deleted"])
 async def test_a_source_that_its_agent_ended_between_two_steps_keeps_its_score(deleted: bool) -> None:
-    """Every step that it started has a checkpoint, but no verification shows that the agent ended the trial."""
+    """Every step that the source started has a checkpoint, but no verification shows that the agent ended the trial."""
 
     def suspend(world: World) -> None:
         world.change_trial(suspend=True)
@@ -134,7 +134,7 @@ async def test_a_source_that_its_agent_ended_between_two_steps_keeps_its_score(d
     ("start", "score"), [({"from": {"trial": "source", "step": "a"}}, 0), ({"fromStep": "b"}, None)], ids=["agent", "reference"]
 )
 async def test_a_setup_that_fails_after_the_reference_state_is_no_agents_failure(start: Any, score: float | None) -> None:
-    """Another trial's agent may have broken the environment, but the task's own solutions count as the task."""
+    """Only after steps of another trial's agent, which may have broken the environment, such a failure scores 0."""
     of = await branch(results={"b/setup": {"exitCode": 1}})
     spec = {key: value for key, value in of.trial["spec"].items() if key != "from"}
     of.trial["spec"] = {**spec, **start}

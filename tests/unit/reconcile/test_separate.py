@@ -159,7 +159,7 @@ async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> No
     (container,) = pod["spec"]["containers"]
     assert (container["image"], container["workingDir"], container["resources"]["limits"]) == ("judge", "/judge", {"cpu": "2"})
     assert pod["metadata"]["labels"][identity.LABEL_ROLE] == "verifier"
-    assert pod["spec"]["initContainers"]  # init containers add the runner: runnerInImage concerns only the agent's image
+    assert pod["spec"]["initContainers"]  # an init container adds the runner: runnerInImage applies to the agent's image only
     assert identity.trial_of(pod) == KEY
     verifier = list(world.cluster.runners.values())[1]
     start = next(each for each in verifier.requests if each["op"] == "start")

@@ -196,7 +196,7 @@ async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_
 async def test_a_404_that_is_not_the_api_servers_does_not_end_the_reconciliation_of_a_sweep() -> None:
     world = SweepWorld(sweep())
     world.sweeps.cluster = cast(Cluster, Unserved(world.cluster, SWEEPS))
-    with pytest.raises(NotFound):  # the queue calls again
+    with pytest.raises(NotFound):  # the queue then retries
         await world.sweeps.reconcile(KEY)
 
 

@@ -83,8 +83,8 @@ async def regraded(world: SweepWorld, its: Plan) -> dict[int, int]:
 
 
 async def test_the_trial_that_counts_for_a_number_is_regraded() -> None:
-    """Number 4 has no score, but its second retry has one. Number 5 and its retry have no score. Number 2 has a score, which its
-    retry does not replace. The retry of number 3 is missing."""
+    """Trial 4 has no score, but its second retry has one. Trial 5 and its retry have no score. Trial 2 has a score, which its retry
+    does not replace. The retry of trial 3 is missing."""
     world = SweepWorld(manifest=REGRADE)
     world.cluster.put(former("Complete"))
     its = put_source(world, {2: 2, 3: 4, 4: 4, 5: 4, 8: 4, 9: 1, 10: 4, 11: 1}, 4, 4, 5, 2, 3)
@@ -92,7 +92,7 @@ async def test_the_trial_that_counts_for_a_number_is_regraded() -> None:
 
 
 async def test_a_retry_is_regraded_as_its_own_task_agent_and_attempt_also_if_the_numbers_differ() -> None:
-    """In the source, number 1 is the first attempt of agent b at task t. Here it is the second attempt of agent a."""
+    """In the source, trial 1 is the first attempt of agent b at task t. In the regrade, it is the second attempt of agent a."""
     world = SweepWorld(manifest=sweep(regrade={"sweep": "former"}, order="Tasks"))
     world.cluster.put(former("Complete"))
     its = put_source(world, {1: 4, 5: 4, 8: 1, 9: 1}, 1, 5)

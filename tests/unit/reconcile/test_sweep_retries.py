@@ -1,4 +1,4 @@
-"""Retries of a sweep: trials without a score are run again as new trials, and each number counts once."""
+"""Retries of a sweep: trials without a score are run again as new trials; of a trial and its retries, one counts."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ async def test_at_its_deadline_its_trials_are_stopped_and_it_is_failed() -> None
 
 
 def renewed_until(world: SweepWorld, end: float) -> None:
-    """Renew the sweep's lease in each round, as its client does, for some seconds."""
+    """Renew the sweep's lease in each round, as its client does, until ``end`` seconds after START."""
 
     def renew() -> None:
         if world.now < START + end:

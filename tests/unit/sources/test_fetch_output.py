@@ -11,7 +11,7 @@ from tests.support.full_disk import file_on_a_full_disk
 
 
 def test_what_does_not_fit_on_the_disk_is_deleted(tmp_path: Path) -> None:
-    """Closing the file fails as well, because it writes what is buffered. Left files would fill the disk for good."""
+    """Closing the file fails as well, because that writes the buffered bytes. Files that stayed would fill the disk for good."""
     with pytest.raises(OSError, match="No space left on device"), Output(tmp_path) as output:
         output._stream.close()
         output._stream = file_on_a_full_disk()

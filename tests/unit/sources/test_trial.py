@@ -85,7 +85,7 @@ def test_a_task_is_checked_for_each_way_of_running_it() -> None:
 
 
 def test_only_a_trial_that_has_not_started_fails_if_the_process_that_reads_its_task_dies_repeatedly() -> None:
-    """Its task was read before, so the operator or its node must be short of memory."""
+    """The task of a trial that has started was read before, so the operator or its node must be short of memory."""
 
     async def dies(_: Order) -> Answer:
         raise ReadFailed("the process that read the task was killed")

@@ -28,7 +28,7 @@ STREAM = tar(
     link("3/outside", "../../tests/test.sh"),
     link("3/absolute", "/logs/verifier/reward.txt"),
     link("3/sub/up", ".."),
-    link("3/through", "sub/up/../../tests/expected"),  # where 3/sub/up leads, not in 3/sub
+    link("3/through", "sub/up/../../tests/expected"),  # ../../ starts at the target of 3/sub/up, not at 3/sub/up
 )
 
 

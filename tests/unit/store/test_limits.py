@@ -118,7 +118,7 @@ async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_f
     await collect(volume, OTHER)
     assert (await room_of(volume, OTHER, index=1)).bytes == 11_000 - 2 * 5114
     assert (await room_of(volume, replace(KEY, namespace="elsewhere"), index=0)).bytes == 6000
-    again = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))  # a restarted operator
+    again = limited(tmp_path, trial=Amount(6000, 500), namespace=Amount(11_000, 1000))  # like a restarted operator
     assert await room_of(again, OTHER, index=1) == await room_of(volume, OTHER, index=1)
     await volume.remove(KEY)
     assert (await room_of(volume, OTHER, index=1)).bytes == 6000 - 5114
@@ -256,7 +256,7 @@ async def test_logs_of_very_many_files_do_not_displace_artifacts(tmp_path: Path,
     collected = await collect(volume, data=tar(*logs, member("1/reward.txt", b"1"), *artifacts, member("3", b"out")))
     found = snapshot(trial_path(volume) / "steps/one")
     assert sum(path.startswith("agent/") for path in found) == 40
-    assert "verifier/reward.txt" in found and sum(path.startswith("artifacts/") for path in found) == 31  # with the manifest
+    assert "verifier/reward.txt" in found and sum(path.startswith("artifacts/") for path in found) == 31  # one is the manifest
     assert collected.incomplete == (
         "/logs/artifacts: 10 files: left out: cannot be stored",
         "/app/out: 1 file: left out: cannot be stored",

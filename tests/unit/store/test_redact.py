@@ -124,7 +124,7 @@ def test_a_file_of_any_size_is_redacted_in_little_memory(tmp_path: Path) -> None
 
 
 def test_a_file_of_quotes_is_searched_for_secrets_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent may write gigabytes of them. Numbers alone need to know what is in quotes."""
+    """An agent may write gigabytes of quotes. Only the search for numbers needs to know what is in quotes."""
     found: list[bytes] = []
 
     def replace(_: object, token: bytes) -> bytes:

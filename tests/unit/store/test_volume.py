@@ -52,7 +52,7 @@ async def test_a_download_past_its_limit_is_refused(volume: Volume) -> None:
 
 
 async def test_a_download_onto_a_full_volume_is_an_error_of_the_store(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing the file fails, too, and must not hide that error: the trial's time would go on."""
+    """Closing the file fails, too. If that error replaced the StoreError, the wait would count towards the trial's deadline."""
     monkeypatch.setattr(Disk, "new_file", lambda _: file_on_a_full_disk(1 << 22))
     with pytest.raises(StoreError, match="writing the download: No space left on device"):
         async with volume.collections.spool(KEY) as spool:
