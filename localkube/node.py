@@ -72,7 +72,7 @@ def cut_power(config: Config, node: Node) -> None:
 
 
 def remove(config: Config, node: Node) -> None:
-    """Delete everything of an added node from the machine."""
+    """End an added node's processes, and delete its network and files."""
     cut_power(config, node)
     network.leave(config.first, node)
     paths = config.paths

@@ -80,7 +80,7 @@ func greet(admission, token string, ask func(object) object) (object, error) {
 	return ask(object{"proof": proof(token, "guest", theirs, guestNonce)}), nil
 }
 
-// guest connects as a process of another container does, makes the handshake of a guest, and returns the session.
+// guest connects as a process of another container does, and returns the session after a handshake that the runner accepted.
 func (c *container) guest(admission, token string) *session {
 	c.t.Helper()
 	g := c.knock()

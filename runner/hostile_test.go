@@ -88,7 +88,7 @@ func beIntruder() {
 // usualCapabilities is the default capability set of containerd and Docker, which lacks SYS_ADMIN and SYS_PTRACE.
 const usualCapabilities = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<13 | 1<<18 | 1<<27 | 1<<29 | 1<<31
 
-// limitCapabilities limits this process and all programs that it executes to usualCapabilities.
+// limitCapabilities removes all capabilities but usualCapabilities from the bounding set: programs executed later cannot have them.
 func limitCapabilities() {
 	for capability := range 41 {
 		if usualCapabilities&(1<<capability) == 0 {

@@ -1,4 +1,4 @@
-"""Test that the proxy cuts at the chosen points: check what the runner and the client receive."""
+"""Test that the proxy cuts connections at the chosen points: check what the runner and the client receive."""
 
 from __future__ import annotations
 

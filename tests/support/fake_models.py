@@ -25,7 +25,8 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 
 @dataclass
 class FakeModels:
-    """The fake client. reports: usage reports by "ATTEMPT/STEP". down: number of upcoming calls that raise GatewayUnavailable."""
+    """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP". down: number of upcoming
+    calls that raise GatewayUnavailable."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0

@@ -45,10 +45,10 @@ def measured() -> Iterator[Work]:
 
 
 def superlinear(run: Callable[[int], object], few: int) -> str:
-    """Return the CPU times if ``run`` takes clearly more than linear time, else "". run: works on an input of n parts, for n = few
-    and 4 few.
+    """Return the CPU times if ``run`` takes clearly more than linear time, else "". run: works on an input of n parts; it is
+    measured with n = few and n = 4 * few.
 
-    The time must be too long twice, the second time as the shortest of five runs, because other processes slow this one down.
+    Only two measurements that are too long count, the second one being the shortest of five runs: other processes slow this one.
     """
     for tries in (1, 5):
         pairs = [(_cpu_seconds(run, few), _cpu_seconds(run, 4 * few)) for _ in range(tries)]

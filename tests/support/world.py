@@ -193,7 +193,7 @@ class World(Observed):
         self._failures = 0
 
     def fresh(self) -> Reconciler:
-        """Return a newly started operator with an empty memory."""
+        """Return a new reconciler with an empty memory, as after a start of the operator."""
         cluster: Cluster = self.wrap(self.cluster) if self.wrap else self.cluster
         settings = SETTINGS.model_copy(update=dict(self.settings))
         store: Any = FakeShipping(self.volume) if isinstance(self.volume, FakeVolume) and self.stored else None

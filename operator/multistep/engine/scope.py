@@ -142,8 +142,8 @@ def at_timeout(seconds: float | None) -> str:
 
 
 def _last_output(tail: str) -> str:
-    """Return a colon and the last complete lines of the output, after a line break if there are several. A single long line is
-    cut at its start."""
+    """Return a colon and the output's last complete lines; a line break follows the colon if there are several lines. A single
+    long line is cut at its start."""
     text = tail[-_MAX_OUTPUT_CHARACTERS:]
     if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
         text = text.partition("\n")[2] or text

@@ -301,8 +301,8 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Return whether a single-step trial skips its verifier: after any exception except those of an agent's exit status and of its
-    limits of time, memory and model requests."""
+    """Return whether a single-step trial skips its verifier: after any exception, unless the agent exited with an error or
+    reached its timeout, its memory limit or its budget for model requests."""
     expected = {"AgentTimeoutError", "BudgetExceededError", "OutOfMemoryError", *EXIT_ERRORS}
     return plan.single and run.exception is not None and run.exception.type not in expected
 

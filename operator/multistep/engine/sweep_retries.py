@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A retry: a further trial that may count for the trial with this number. count: index among the trial's retries, from 1."""
+    """A retry of one trial of a sweep. number: the number of that trial in the sweep; count: index among its retries, from 1."""
 
     number: int
     count: int

@@ -280,7 +280,7 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 
 
 def _cost(status: Object) -> float | None:
-    """Return the known cost of all attempts' model requests. That of the last one (status.usage) includes the agent's setup."""
+    """Return the known cost of the model requests of all attempts. The last attempt's cost (status.usage) includes the setup."""
     number, steps = status.get("attempt", 1), status.get("steps") or []
     attempts = {each.get("number"): each for each in status.get("attempts") or []}
     attempts.setdefault(number, status)

@@ -95,7 +95,7 @@ class Lease:
         self.replica = replica
         self.holder = ""  # the lease's holder, as last read
         self.acquired = asyncio.Event()  # set once, when this replica acquires the lease; never cleared
-        self.last_error = "no request was sent yet"  # why the last attempt failed; "" if it succeeded
+        self.last_error = "no request was sent yet"  # why the last request failed; "" if it succeeded
         self._objects = objects
         self._namespace, self._name = namespace, name
         self._seconds = seconds

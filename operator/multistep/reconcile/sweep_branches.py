@@ -28,7 +28,8 @@ _KEY: Final = "states"
 async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tuple[Plan, SweepBranchesStatus]:
     """Return the plan with the sweep's branches, and their status. The ordinary trials must have finished.
 
-    Raises InvalidSpec if there are too many steps or branches, SourceError if the record is not the one that the status names.
+    Raises InvalidSpec if there are too many steps or branches, SourceError if the ConfigMap with the checkpoints is not the
+    one that the status names.
     """
     name = f"{sweep.metadata.name}-branches-{hashlib.sha256(sweep.metadata.uid.encode()).hexdigest()[:NAME_DIGITS]}"
     try:

@@ -118,7 +118,8 @@ def _rejected(error: ClusterError) -> Wait:
 
 
 def former(trial: MultiStepTrial) -> list[str]:
-    """Return the names of the previous attempt's pods, and of the pod that was created before the image's user was known."""
+    """Return the names of the previous attempt's pods, of this attempt's pod from before the image's user was known, and of the
+    verifier's pod in the status."""
     attempt, as_root = trial.status.attempt or 1, trial.status.image_user is not None
     found = [(attempt, False)] if as_root else []
     found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []

@@ -20,7 +20,7 @@ HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
 MESSAGE: Final = b"J"  # one JSON object: a request or an answer
-DATA: Final = b"D"  # a chunk of a body: the tar stream of an upload or download
+DATA: Final = b"D"  # a chunk of a body: a tar stream, or the files or manifest of a checkpoint
 END: Final = b"E"  # follows the last chunk of a body, with the body's size and digest
 _KINDS: Final = frozenset({MESSAGE, DATA, END})
 

@@ -8,7 +8,7 @@ from multistep.errors import InvalidTask
 from multistep.sources.bundle import Bundle, Entry
 
 _MAX_HOPS = 40  # maximum links followed in one path; Linux has the same limit
-_MAX_CHARACTERS = 4096  # maximum length of a path; Linux has the same limit
+_MAX_CHARACTERS = 4096  # maximum length of a path, like PATH_MAX of Linux
 _MAX_VISITS = 200_000  # maximum number of paths visited in a tree: with links, a small tree can have exponentially many paths
 
 

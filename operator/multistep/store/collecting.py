@@ -1,4 +1,4 @@
-"""Stores the files and records that the operator collects from pods on the volume, within the results limits."""
+"""Stores on the volume, within the results limits, the files and records that the operator collects from pods."""
 
 from __future__ import annotations
 

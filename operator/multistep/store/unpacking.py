@@ -94,7 +94,7 @@ class Members:
     file: str = ""
 
     def names(self) -> dict[str, str]:
-        """Return each file's path in the artifact entry's source (for a single file, its name), by its path below artifacts/."""
+        """Map each file's path below artifacts/ to its path in the source of the artifact entry (for a single file, its name)."""
         return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
 
 

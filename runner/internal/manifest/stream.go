@@ -80,7 +80,7 @@ func NewReader(in io.Reader) (*Reader, error) {
 	return r, nil
 }
 
-// Next returns the next entry, and io.EOF at the end.
+// Next returns the next entry, or io.EOF at the end.
 func (r *Reader) Next() (*Entry, error) {
 	line, err := r.line()
 	if err != nil {

@@ -1,5 +1,5 @@
-"""Expected decisions after the agent host ended, or any container during a custom agent class's setup, by situation. A row has the
-trial, its pod and the decision."""
+"""Expected decisions after the agent host ended, or after any container ended during the setup of a custom agent class. A row has
+the trial, its pod and the decision."""
 
 from __future__ import annotations
 

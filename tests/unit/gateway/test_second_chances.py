@@ -57,7 +57,7 @@ def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
 async def test_lost_attempts_do_not_explain_why_a_request_for_many_answers_is_refused(
     tmp_path: Path, answers: int, most: int
 ) -> None:
-    """If they did, the trial would be excluded, so an agent could ask for as many answers as fit without the lost attempts."""
+    """A trial whose lost attempts left no room is excluded, so an agent could choose a number of answers that has no room."""
     async with world(tmp_path) as it:
         path, headers, body = request_of("chat", "gpt-4o", token_for("chat", limits={"outputTokens": 1000}))
         body |= {"max_tokens": 1001, "n": answers}

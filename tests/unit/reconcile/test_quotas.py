@@ -77,7 +77,7 @@ async def test_who_gets_a_pod_lets_the_next_one_try_at_once() -> None:
 @in_virtual_time
 async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
     trials = Trials()
-    trials.quotas.may_try(A, SMALL, first=False), trials.quotas.may_try(B, SMALL, first=False)  # both may try
+    assert trials.quotas.may_try(A, SMALL, first=False) and trials.quotas.may_try(B, SMALL, first=False)
     for each in (A, B):
         trials.quotas.tried(each, SMALL, FULL, first=False)
     assert (trials.quotas.pause(A), trials.quotas.pause(B)) == (1, None)

@@ -54,7 +54,7 @@ def _is_observed(sweep: Object, status: SweepStatus) -> bool:
 
 
 class _Lines:
-    """Prints progress lines, at most one per interval, when stderr is not a terminal."""
+    """Prints progress lines when stderr is not a terminal: at once when the phase changes, else at most one per LINE_SECONDS."""
 
     def __init__(self, line: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._line, self._clock = line, clock

@@ -36,7 +36,7 @@ class _Child:
     def reap(self) -> None:
         """Send the finished child's exit status to the operator."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        with suppress(OSError):  # the operator may no longer wait for the status
+        with suppress(OSError):  # the operator may have stopped waiting for the status
             self.status.send(STATUS.pack(code), socket.MSG_DONTWAIT)
         self.status.close()
         os.close(self.fd)
