@@ -1,4 +1,4 @@
-"""The operator's own agents, and the name of any agent. Imports nothing heavy, so that shell completion stays fast."""
+"""The names of the operator's own agents, and the displayed name of any agent. Has few imports, to keep completion fast."""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ class AgentSpec(Model):
 
     @property
     def url_variables(self) -> Sequence[str]:
-        """Return the variables for the URL of the model's API: of the providers of the keys, else of the model's provider."""
+        """Return the names of the variables for the URL of the model's API: those of the providers whose keys ``credentials``
+        has; if it has none, those of the model's provider."""
         return [name for each in self._providers_of_keys for name in each.url_variables] or providers.url_variables(self.model)
 
     @property
@@ -182,7 +183,7 @@ class AgentSpec(Model):
         if not self.uses_gateway:
             return self
         given = {f"env: {each.name}" for each in self.env}
-        if self.name is not None:  # a custom class may give its arguments any names
+        if self.name is not None:  # a custom class may use the same names for other purposes
             given |= {f"kwargs.{name}" for name, value in self.options.items() if value}
         fields = {"kwargs.base_url": "baseURL", "kwargs.api_base": "baseURL", "kwargs.api_key": "credentials"}
         for each in self._providers_of_keys:

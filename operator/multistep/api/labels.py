@@ -21,7 +21,7 @@ SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operat
 # On a reference trial, which runs a task's solutions for trials with spec.fromStep: the digest in the reference trial's name.
 REFERENCE: Final = f"{GROUP}/reference"
 SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
-BRANCH: Final = f"{GROUP}/branch"  # on a branch of a sweep: the state that it starts from, Start, Own or Reference
-SUBMISSION: Final = f"{GROUP}/submission"  # on a trial or a sweep that the CLI created: a random value for the call
+BRANCH: Final = f"{GROUP}/branch"  # on a sweep's trial of a single step (branch): its start state: Start, Own or Reference
+SUBMISSION: Final = f"{GROUP}/submission"  # on a trial or a sweep that the CLI created: a random value for the create request
 RENEWAL: Final = f"{GROUP}/renewal"  # on a sweep with spec.lease: any value; a new value renews the lease
-STEP: Final = f"{GROUP}/step"  # on a branch of a sweep: the only step that it runs
+STEP: Final = f"{GROUP}/step"  # on a sweep's trial of a single step (branch): name of the step

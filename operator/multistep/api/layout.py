@@ -12,7 +12,7 @@ from multistep.api.services import Services
 class StepLayout:
     """The files of one ``steps/NAME/`` directory, or of the task's root for a single-step task."""
 
-    instruction: str | None = None  # text of instruction.md without canary lines (Harbor 0.25, load)
+    instruction: str | None = None  # text of instruction.md without canary lines, as Harbor 0.25 loads it
     workdir: bool = False  # workdir/ exists
     setup: bool = False  # workdir/setup.sh exists
     resume: bool = False  # workdir/resume.sh exists

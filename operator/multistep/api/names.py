@@ -19,7 +19,7 @@ _PORTS = {"http": ":80", "https": ":443"}
 
 
 def step_name(name: str) -> str:
-    """Return the name if it is a portable directory name, else raise ValueError (Harbor 0.25, task.toml [[steps]] name)."""
+    """Return the name of a step if it is a portable directory name, as in Harbor 0.25, else raise ValueError."""
     if not name.strip() or name in (".", ".."):
         raise ValueError("must be a directory name, neither blank nor '.' nor '..'")
     if found := _FORBIDDEN.search(name):
@@ -76,7 +76,7 @@ def _server(url: str) -> tuple[str, str]:
 
 
 def artifact_source(path: str) -> str:
-    """Return the path if it has no '..', else raise ValueError (Harbor 0.25, artifacts)."""
+    """Return the path of an artifact if it has no '..', as in Harbor 0.25, else raise ValueError."""
     if ".." in PurePosixPath(path).parts:
         raise ValueError("must not have a '..' in it")
     return path
@@ -90,7 +90,7 @@ def absolute_path(path: str) -> str:
 
 
 def artifact_destination(path: str | None) -> str | None:
-    """Return the path, or None for "". Raises ValueError unless it is a valid path below artifacts/ (Harbor 0.25, artifacts)."""
+    """Return the path, or None for "". Raises ValueError unless the path is valid below artifacts/, as in Harbor 0.25."""
     if not path:
         return None
     parts = PurePosixPath(path).parts
@@ -102,7 +102,7 @@ def artifact_destination(path: str | None) -> str | None:
 
 
 def allowed_host(text: str) -> str:
-    """Return a host name (also with a leading ``*.``), IP address or CIDR in normal form, or raise ValueError."""
+    """Return the text in normal form if it is a host name (also after ``*.``), an IP address or a CIDR, else raise ValueError."""
     host = text.strip().lower().rstrip(".")
     try:
         if "/" in host or ":" in host:

@@ -189,7 +189,7 @@ class PhaseResult:
 
 @dataclass(frozen=True)
 class HealthcheckResult:
-    """The result of a healthcheck; the fields from exit_code on describe its last attempt."""
+    """The result of a healthcheck; the fields from exit_code on describe the last execution of its command."""
 
     healthy: bool
     attempts: int
@@ -306,8 +306,8 @@ class Fields:
 
 
 def _is_newer(record: object) -> bool:
-    """Return whether this release does not know the record's operation, as after a rollback. Such records are ignored, because no
-    script of this release uses them."""
+    """Return whether the record's operation is unknown to this release, e.g. after a rollback to it. Hello omits such records,
+    because no script of this release uses them."""
     op = record.get("op") if isinstance(record, Mapping) else None
     return isinstance(op, str) and op not in OPERATIONS
 

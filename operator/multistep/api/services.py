@@ -95,13 +95,13 @@ class Service:
 
     @property
     def pulled_image(self) -> str:
-        """Return the image to pull; "" if the service has a build, because an image beside it only names what is built."""
+        """Return the image to pull; "" if the service has a build, because ``image`` is then only the name of the built image."""
         return self.image if self.build is None else ""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host name of an address outside the trial."""
+    """An entry of extra_hosts: a host name, and an address outside the trial to which it resolves."""
 
     name: str
     address: str
@@ -121,7 +121,7 @@ class Services:
 
     @property
     def main(self) -> Service:
-        """Return the service of the trial's own container; a default one if the file has none."""
+        """Return the service that is the trial's own container; a default service if the file does not list it."""
         return next((each for each in self.services if each.name == MAIN), Service(MAIN, same_image=True))
 
     @property
@@ -131,5 +131,5 @@ class Services:
 
     @property
     def others(self) -> tuple[Service, ...]:
-        """Return the services that have containers of their own."""
+        """Return all services except the one that is the trial's own container."""
         return tuple(each for each in self.services if each.name != MAIN)

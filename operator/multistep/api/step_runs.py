@@ -21,8 +21,8 @@ def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> li
 def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
     """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``with_runner`` returns them.
 
-    If several attempts list a step, the last list counts. In the list of the attempt that ran it, the step may be unfinished, if
-    the pod was lost before the status showed the step's end, or missing, if the status became too large.
+    If several attempts list a step, the result has the step as the last of them lists it. The list of the attempt that ran the
+    step may show it as unfinished (the pod was lost before the status showed the step's end) or lack it (the status was too large).
     """
     found: dict[int, dict[int, _Step]] = {attempt: {} for attempt in listed}
     for steps in listed.values():

@@ -35,7 +35,7 @@ class SweepBranch(Model):
         return self
 
     def includes(self, step: str) -> bool:
-        """Return whether a step has branches."""
+        """Return whether the sweep runs branches of this step."""
         return self.at == [EACH] or step in self.at
 
 
@@ -56,8 +56,8 @@ class SweepBranchesStatus(Model):
 
 
 def check_branch_states(where: str, spec: TrialTemplateSpec) -> None:
-    """Raise ValueError if the spec of a sweep with branches forbids the checkpoints that branches start from. where: field of the
-    spec."""
+    """Raise ValueError if the spec of a sweep with branches forbids the checkpoints that branches start from. where: path of
+    ``spec`` in the sweep, for the message."""
     made = spec.checkpoints
     for name, wanted, value in (("policy", "AfterStep", made.policy), ("keep", "WithResults", made.keep)):
         if name in made.model_fields_set and value != wanted:

@@ -383,7 +383,7 @@ class TrialStatus(Model):
 
     @property
     def agent_acted(self) -> bool:
-        """Return whether an agent may have acted in the current attempt: a step started, or the setup of a custom agent class."""
+        """Return whether an agent may have acted in the current attempt: a step, or the setup of a custom agent class, started."""
         return self.has_own_step or self.agent_setup_time is not None
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:

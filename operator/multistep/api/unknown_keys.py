@@ -58,7 +58,7 @@ def _below(model: type[BaseModel], value: object, place: tuple[int | str, ...]) 
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models in a field's annotation, e.g. Model in Model, Model | None or list[Model]."""
+    """Yield the models in a field's annotation, e.g. M for each of the annotations M, M | None and list[M]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in typing.get_args(annotation):

@@ -130,7 +130,7 @@ async def check_accepted(cluster: Cluster, main: Mapping[str, Any], others: Sequ
 async def create(cluster: Cluster, resource: Resource, manifest: Mapping[str, Any]) -> Object:
     """Create a trial or a sweep. Raises AlreadyExists if another one has its name (a server-side apply would change that one).
 
-    If the answer is lost, an annotation with a random value shows whether the object of this name is the one of this call.
+    If the answer is lost, an annotation with a random value shows whether this call created the object of this name.
     """
     metadata, mark = manifest["metadata"], uuid4().hex
     namespace, name = metadata["namespace"], metadata["name"]
@@ -175,7 +175,7 @@ async def _find(cluster: Cluster, resource: Resource, namespace: str, name: str)
 
 @contextmanager
 def crd_required(resource: Resource) -> Iterator[None]:
-    """Raise UsageError for a 404 without reason NotFound: the API server does not serve the kind."""
+    """Raise UsageError for a 404 without reason NotFound, which means that the API server does not serve the kind."""
     try:
         yield
     except NotFound as error:

@@ -108,13 +108,13 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
 
 
 def agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of a trial's agents."""
+    """Return the names of all agents that a trial can have."""
     return _matching([CompletionItem(each) for each in (*BUILT_IN, *harbor_agents.NAMES)], incomplete)
 
 
 def sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the values that can start --agent of a sweep; for agents of Harbor with the @ that precedes the model. The agent
-    ``command`` is omitted, because a sweep needs NAME=COMMAND instead."""
+    """Return completions of --agent of a sweep: the names of agents; for agents of Harbor with the @ that precedes the model. The
+    agent ``command`` is omitted, because a sweep needs NAME=COMMAND instead."""
     return _matching([CompletionItem(each) for each in (*PLAIN, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)
 
 

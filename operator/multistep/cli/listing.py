@@ -170,11 +170,11 @@ class _Printer:
 
 AGE = "age"
 AGENT = "agent"  # spec.agent.name, or the class's name in spec.agent.importPath
-REASON = "reason"  # of the condition Ready
+REASON = "reason"  # the reason of the condition Ready
 
 
 def field_of(found: Object, path: str) -> Any:
-    """Return the field of an object at a path of names, or its AGENT or REASON; None if it is unset."""
+    """Return a value of an object; None or "" if it is unset. path: the field's names separated by dots, or AGENT or REASON."""
     if path == AGENT:
         return agent_label(field_of(found, "spec.agent.name"), field_of(found, "spec.agent.importPath"))
     if path == REASON:
@@ -191,7 +191,7 @@ def _text(value: Any) -> str:
 
 
 def _age(found: Object, now: datetime | None) -> str:
-    """Return an object's age as kubectl shows it; "" if ``now`` is None."""
+    """Return an object's age, e.g. 119s, 2m, 47h or 2d; "" if ``now`` or the time of creation is None."""
     created = found["metadata"].get("creationTimestamp")
     if now is None or created is None:
         return ""

@@ -136,7 +136,7 @@ def agent_option(function: F) -> F:
 
 
 class FiniteRange(click.FloatRange):
-    """The numbers of a range without NaN and infinity, which click accepts."""
+    """A range of finite numbers. click.FloatRange accepts NaN and infinity, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -289,7 +289,7 @@ def queue_option(function: F) -> F:
 
 
 def _amount(number: Callable[[str], float], least: float, right: str) -> Callable[[str], float]:
-    """Return the type of an option with the amount of a resource. right: the valid amounts, for the error."""
+    """Return the type of an option whose value is an amount of a resource. right: the valid amounts, for the error."""
 
     def convert(text: str) -> float:
         with suppress(ValueError):
@@ -335,8 +335,8 @@ _RESOURCES = {
 
 
 def resource_options(function: F) -> F:
-    """Add --override-cpus, -memory-mb, -storage-mb and -gpus, named as Harbor's. The function receives the given ones as
-    `resources`, the fields of spec.environment.resources."""
+    """Add --override-cpus, --override-memory-mb, --override-storage-mb and --override-gpus, named as in Harbor. The function
+    receives the given amounts as ``resources``, by field of spec.environment.resources."""
 
     @functools.wraps(function)
     def with_resources(*args: Any, **given: Any) -> object:
@@ -366,7 +366,7 @@ _PART = (
 
 
 def trial_options(function: F) -> F:
-    """Add the options of a trial, for package and run."""
+    """Add the options of a trial, for the commands package and run."""
     for option in (
         click.argument("command", nargs=-1, metavar="[-- COMMAND...]"),
         click.option("--keep", is_flag=True, help="Keep the pod after the trial finishes, for debugging."),

@@ -16,7 +16,7 @@ from multistep.kube.watch import WatchEvent
 Key = tuple[str, str, str]  # kind, namespace, name
 Row = Mapping[str, Any]
 RETRY_SECONDS: Final = 5.0
-MAX_DELETED: Final = 1000  # deletions that are remembered; a page that missed earlier ones gets all rows
+MAX_DELETED: Final = 1000  # maximum of remembered deletions; a page that missed an older deletion receives all rows
 _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 
@@ -33,7 +33,8 @@ class Board:
         self._changed = asyncio.Event()
 
     async def follow(self, cluster: Cluster, namespace: str | None) -> None:
-        """Watch sweeps and trials without end. namespace: None for all namespaces. Raises ClusterError if it cannot read them."""
+        """Watch sweeps and trials without end; retry while the API server is unreachable. namespace: None for all namespaces.
+        Raises ClusterError if the API server rejects a request."""
         try:
             async with asyncio.TaskGroup() as group:
                 for resource in (SWEEPS, TRIALS):
@@ -44,7 +45,7 @@ class Board:
     async def changes(self, since: int) -> dict[str, Any]:
         """Wait for a version newer than ``since``; return the newest version and the rows that changed after ``since``.
 
-        A row with ``deleted`` names an object that no longer exists. With ``all`` the rows are all rows that exist.
+        A row with ``deleted`` names an object that no longer exists. If ``all`` is true, the rows are all current rows.
         """
         while self.version <= since:
             await self._changed.wait()
@@ -63,7 +64,7 @@ class Board:
             except Unavailable as error:
                 self._report(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-                self._forget(resource.kind)  # the next watch first lists all objects
+                self._forget(resource.kind)  # the next watch first lists all objects, and so adds their rows again
 
     def apply(self, event: WatchEvent) -> None:
         """Update the row of a watch event's object."""

@@ -1,4 +1,4 @@
-"""The output of a trial's phases for the dashboard, as on a terminal by `multistep logs -f --tail 500`."""
+"""The output of a trial's phases for the dashboard, as `multistep logs -f --tail 500` prints it on a terminal."""
 
 from __future__ import annotations
 

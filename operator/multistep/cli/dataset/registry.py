@@ -27,8 +27,8 @@ class Registry:
 
     @classmethod
     def read(cls, place: str) -> Registry:
-        """Read the registry at a URL, or in a file or its directory. Raises UsageError if the file cannot be read, Unavailable if
-        the URL does not answer, SourceError if the registry is invalid."""
+        """Read a registry from a URL, a file, or the registry.json in a directory. Raises UsageError if the file cannot be read or
+        is too large, Unavailable if the URL does not answer, SourceError if the registry is invalid."""
         return cls(place, parse(_fetched(place) if _is_url(place) else _bytes(Path(place)), place))
 
     @property

@@ -168,7 +168,7 @@ async def _reviewed(client: Client, rights: Sequence[Right], namespace: str, use
 
 async def free_bytes(client: Client, namespace: str, pods: Sequence[str]) -> float | None:
     """Return the free bytes of the results volume, from the metrics of the operator's pods, through the API server's proxy; None if
-    none of them has measured it yet. Only the leader measures it."""
+    none of them has measured it yet. Only the leader measures the volume."""
     for pod in pods:
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}:8081/proxy/metrics"
         if (match := _FREE.search(await _read(client.raw_stream(path)))) is not None:

@@ -101,7 +101,7 @@ class Localkube(Buildah):
 
 
 def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
-    """Return the first engine that works. Raises UsageError if none works.
+    """Return the first of docker, podman and buildah that works. Raises UsageError if none works.
 
     works: function that reports whether a command succeeds; default: ``answers``.
     """

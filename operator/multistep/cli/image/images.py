@@ -27,8 +27,8 @@ class BuildFailed(UsageError):
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to build. name: name of the final image; base: name of the image before the runner is added (equal to ``name``
-    without a runner); runner: path of the runner binary to add, or None."""
+    """An image to build. name: name of the final image; base: name of the image before the runner is added (equal to ``name`` if
+    ``runner`` is None); runner: path of the runner binary to add, or None."""
 
     name: str
     base: str
@@ -55,8 +55,8 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
 
 
 def choose_engine(cluster: CurrentCluster | None) -> Engine:
-    """Return the engine for this cluster: localkube for a localkube cluster, because it also builds base images that cannot be
-    pulled; otherwise the first engine that works."""
+    """Return the engine for this cluster: localkube, which also builds base images that cannot be pulled, for a localkube cluster
+    if this code runs from the source checkout and buildah works; otherwise the first engine that works."""
     checkout = source_checkout()
     if cluster and cluster.localkube and checkout and answers(["buildah", "--version"]):
         return Localkube(checkout=checkout, number=cluster.localkube)
@@ -90,7 +90,8 @@ def check_pushable(name: str) -> None:
 
 
 def deliver_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, push: bool, verbose: bool) -> bool:
-    """Push the image, or load it into a local cluster; return whether it was loaded. Print a hint if neither is possible."""
+    """If ``push``, push the image. Else load it into the cluster, or print a hint if the cluster is not local. Return whether the
+    image was loaded."""
     if push:
         with working(f"pushing {name}"):
             execute(engine.push(name), verbose=verbose)
@@ -102,7 +103,7 @@ def deliver_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, 
 
 
 def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, verbose: bool = False) -> bool:
-    """Load the image into a local cluster. Return False if the cluster is not local: its nodes must pull the image."""
+    """Load the image into a local cluster. Return False if the cluster is not local, so that its nodes must pull the image."""
     if isinstance(engine, Localkube):
         with working(f"loading {name} into localkube"):
             execute(engine.load(name), verbose=verbose)

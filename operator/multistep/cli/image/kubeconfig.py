@@ -1,4 +1,4 @@
-"""Reads the current cluster from the kubeconfig, without a Kubernetes client. Its type determines how images are loaded."""
+"""Reads the current cluster from the kubeconfig, without a Kubernetes client. The cluster determines how images are loaded."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def current_cluster(kubeconfig: str | None = None, context: str | None = None) -
 
 
 def fault(kubeconfig: str | None = None, context: str | None = None) -> str:
-    """Return why the kubeconfig names no cluster: a file or a context that does not exist, or a file that cannot be read; "" if
-    neither is the reason."""
+    """Return what is wrong with the kubeconfig: it or the context does not exist, or a file cannot be read; "" if it has none of
+    these faults."""
     given = kubeconfig or os.environ.get("KUBECONFIG")
     found = []
     for path in filter(None, (given or _default()).split(os.pathsep)):

@@ -15,7 +15,8 @@ _PACKAGE = Path(multistep.__file__).resolve().parent
 
 
 def find_runner() -> Path | None:
-    """Return the runner's path: $MULTISTEP_RUNNER, else in this package or in the source checkout; None if no runner exists."""
+    """Return the runner's path: $MULTISTEP_RUNNER, else in this package or in the source checkout; None if no runner exists.
+    Raises UsageError if $MULTISTEP_RUNNER is not a file."""
     if named := os.environ.get(RUNNER_VARIABLE):
         if not Path(named).is_file():
             raise UsageError(f"${RUNNER_VARIABLE} is {named}, which does not exist")
