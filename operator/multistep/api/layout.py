@@ -1,4 +1,4 @@
-"""The layout of a task directory: which files exist. It contains no file contents except the instructions."""
+"""The layout of a task directory: which files exist, the instructions, and the services of compose files."""
 
 from __future__ import annotations
 
