@@ -81,7 +81,7 @@ def print_out(*renderables: RenderableType) -> None:
     console = _console(sys.stdout)
     width = console.width
     for each in renderables:
-        # A table is not folded to a terminal's width, because that would break numbers: the terminal wraps long lines.
+        # A table may be wider than the terminal, which then wraps its lines: Rich would break numbers to fold its columns.
         console.width = max(width, _PIPED_WIDTH) if isinstance(each, Table) else width
         console.print(each)
 
@@ -137,7 +137,7 @@ def _outcome_line(name: str, status: TrialStatus) -> Text:
 
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
-    """Return the command that shows details of an error: of the failed phase's output, or of the trial and its Events."""
+    """Return the command that shows more about a fault: the failed phase's output, or the trial and its Events."""
     step = next((each for each in status.own_steps if each.exception or each.gate is False), None)
     if step is None:
         return f"kubectl describe mst {name} -n {namespace}"
@@ -227,7 +227,7 @@ class Progress(Following):
         super().__init__(self._view)  # must be last, because _view reads the fields above
 
     def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
-        """Update the display. status: the trial's current status; lines: its changes, to print if stderr is not a terminal."""
+        """Update the display. status: the trial's current status; lines: texts on its changes, printed if stderr is no terminal."""
         self._status = status
         for line in lines:
             self.line(line)

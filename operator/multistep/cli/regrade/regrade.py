@@ -169,14 +169,14 @@ def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) ->
 
 
 def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], *specs: Manifest) -> None:
-    """Check a task. specs: the specs whose environment may name an image. Raises InvalidTask, and UsageError for a variable."""
+    """Check a task. specs: where ``environment`` may name its image. Raises InvalidTask, UsageError if a variable has no value."""
     image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
     given = [each["name"] for each in variables]
     check(directory, verification=True, agents=[AgentSpec(name="nop")], given=given, image=image)
 
 
 def _metadata(to: TaskOf, found: Object | None) -> Manifest:
-    """Return the new object's metadata, with the source's labels of Kueue's queue and of the operator's shard."""
+    """Return the new object's metadata, with those labels of the source that name the Kueue queue and the operator's shard."""
     given = (found["metadata"].get("labels") or {}) if found else {}
     kept = {key: given[key] for key in (QUEUE, labels.SHARD) if key in given}
     return {"name": to.name, "namespace": to.namespace, **optional(labels=kept or None)}

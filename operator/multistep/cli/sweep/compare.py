@@ -80,7 +80,7 @@ async def _sides(target: Target, texts: Sequence[str]) -> list[Side]:
 
 
 def _of_file(text: str) -> Side | None:
-    """Return the side in a file; None if the text names no file."""
+    """Return the side in a report file; None if the text is neither FILE.json nor FILE.json/AGENT."""
     file, kept, rest = text.partition(_KEPT)
     if not kept or rest[:1] not in ("", "/"):
         return None
@@ -95,7 +95,7 @@ async def _of_sweep(connected: Cluster, namespace: str, text: str) -> Side:
 
 
 def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[Row]) -> Side:
-    """Return the side with the trials of an agent, "" for all agents."""
+    """Return the side, without branches. agent: the only agent to include, "" for all. Raises UsageError if it has no trials."""
     agents: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if not row.branch:

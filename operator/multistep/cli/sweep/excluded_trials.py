@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[str]:
-    """Return why trials of a sweep are excluded, one text for each task and reason; [] if its trials cannot be listed."""
+    """Return texts with task, reason and number of a sweep's excluded trials; [] if its trials cannot be listed."""
     try:
         found = await find_sweep(cluster, namespace, sweep)
         return _texts(sweep, await counted_rows(cluster, namespace, found)) if found else []

@@ -20,7 +20,7 @@ from multistep.report.by_task import chances, ks, means
 from multistep.report.rows import Row, counted
 from multistep.store.harbor_job import JobStats, Standing, config_json, lock_head, result_json
 
-_PARTIAL: Final = ".partial"  # directory of trials that are not fetched completely; Harbor's viewer ignores it
+_PARTIAL: Final = ".partial"  # directory of trials that are not completely fetched yet; Harbor's viewer ignores it
 _OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # suffix of the job's name, by kind of job
 
 
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """Return the kind of job that the trial belongs to: "", "excluded" or "branches" (trials of single steps).
+        """Return the kind of job that the trial belongs to: "", "excluded" or "branches" (trials of spec.branch).
 
         Excluded trials have a separate job, because Harbor's viewer counts a trial without a reward as 0 in its task's average.
         """
@@ -62,13 +62,13 @@ class JobDirectory:
             raise UsageError(f"{self.path} is not a copy of sweep {self.name!r}: name another directory")
 
     def start(self) -> None:
-        """Create the directory with a result.json that names the job, so that an interrupted call can be resumed."""
+        """Create the directory with a result.json that has the job's id: ``check`` then accepts it, if this call is interrupted."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "result.json").exists():
             self.write([])
 
     def has(self, entry: Entry) -> bool:
-        """Return whether the directory has all files of the trial: only ``complete`` moves a trial here, after its last file."""
+        """Return whether the directory has all files of the trial: ``complete`` moves a trial here once all are fetched."""
         return _read(self.path / entry.row.trial / "result.json").get("id") == entry.uid
 
     def partial(self, entry: Entry) -> Path:
@@ -84,7 +84,7 @@ class JobDirectory:
         (self.path / _PARTIAL / entry.row.trial).rename(self.path / entry.row.trial)
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Write config.json, lock.json and result.json from the entries whose trial is in the directory."""
+        """Write config.json, lock.json and result.json. entries: the job's trials; lock.json lists those in the directory."""
         shutil.rmtree(self.path / _PARTIAL, ignore_errors=True)
         here = [each for each in entries if self.has(each)]
         tasks = dict.fromkeys([each.name for each in self._sweep.spec.tasks] + [each.row.task for each in entries])

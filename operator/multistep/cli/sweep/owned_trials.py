@@ -1,5 +1,5 @@
-"""Reads the trials that a sweep owns. Their label is not sufficient to find them, because any user may set it, so their owner
-references decide."""
+"""Reads the trials that a sweep owns. Any user may set the label with the sweep's name, so a trial's owner reference decides
+whether the sweep owns it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 async def owned_trials(cluster: Cluster, namespace: str, sweep: str, convert: Callable[[Object], _T]) -> list[tuple[str, _T]]:
-    """Return the trials that sweeps of this name own, each with the sweep's uid: a deleted sweep may have had the same name.
+    """Return the trials that sweeps of this name own, each with its sweep's UID: a deleted sweep may have had the same name.
 
     convert: returns what to keep of a trial; whole trials would need much memory. Raises ClusterError.
     """
@@ -33,8 +33,8 @@ async def owned_trials(cluster: Cluster, namespace: str, sweep: str, convert: Ca
 
 
 async def counted_rows(cluster: Cluster, namespace: str, sweep: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of the trials that count in a sweep: for each number, the trial itself or one of its retries. Raises
-    ClusterError."""
+    """Return the rows of the trials that count in a sweep: for each trial number, the first trial or one of its retries.
+    Raises ClusterError."""
     metadata, scoring = sweep["metadata"], parse_scoring(sweep)
     owned = await owned_trials(cluster, namespace, metadata["name"], lambda trial: row(trial, scoring))
     return counted([each for uid, each in owned if uid == metadata["uid"]])

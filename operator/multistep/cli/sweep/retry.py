@@ -1,4 +1,4 @@
-"""Retries of a sweep's trials: finds the trials without a score, and appends their numbers to spec.retries."""
+"""Retries of a sweep's trials: finds the trials without a score, and appends their numbers in the sweep to spec.retries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object) -> lis
 
 
 async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str) -> None:
-    """Request a retry of one trial of the sweep. Raises UsageError if the trial is active or has a score, and ClusterError."""
+    """Request a retry of one trial of the sweep. Raises UsageError if the trial cannot be retried, and ClusterError."""
     found = {each.trial: each for each in await _counting(cluster, namespace, sweep)}.get(trial)
     name = sweep["metadata"]["name"]
     if found is None:
@@ -40,12 +40,12 @@ async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str)
 
 
 async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row]:
-    """Return the rows of the trials that count in the sweep: for each number, the trial itself or one of its retries."""
+    """Return the rows of the trials that count in the sweep: for each trial number, the first trial or one of its retries."""
     return [each for each in await counted_rows(cluster, namespace, sweep) if each.number >= 0]
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:
-    """Append the numbers of the trials to spec.retries, except numbers that already have a pending retry.
+    """Append the trials' numbers in the sweep to spec.retries, except numbers that already have a pending retry.
 
     Return the names of the trials whose numbers were appended.
     """
@@ -57,7 +57,7 @@ async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collecti
     if len(known) + len(added) > MAX_RETRIES:
         raise UsageError(f"sweep {metadata['name']} would have {len(known) + len(added)} retries; it may have {MAX_RETRIES}")
     same = {name: metadata[name] for name in ("uid", "resourceVersion") if name in metadata}
-    changes = {"retries": [*known, *map(sweep_number, added)], "stop": None}  # a stopped sweep continues
+    changes = {"retries": [*known, *map(sweep_number, added)], "stop": None}  # without spec.stop, a stopped sweep continues
     try:
         await cluster.patch(SWEEPS, namespace, metadata["name"], {"metadata": same, "spec": changes})
     except Conflict as error:

@@ -189,7 +189,7 @@ class SweepSession:
         return built_image(task, task.path, self.target, verbose=self.verbose)
 
     async def _reserve(self, name: str, make: Callable[[str], SweepSubmission]) -> None:
-        """Check before long builds that the cluster will accept the sweep."""
+        """Check by a dry run, before long builds, that the cluster will accept the sweep."""
         async with cluster.connect(self.target) as connected:
             namespace = self.target.namespace or connected.namespace
             if await find_sweep(connected, namespace, name):
@@ -198,7 +198,7 @@ class SweepSession:
             await cluster.check_accepted(connected, planned.sweep, planned.owned)
 
     async def _submit(self, make: Callable[[str], SweepSubmission], fault: str = "") -> Exit:
-        """Create a sweep and follow it. fault: what the sweep lacks, "" if it has everything."""
+        """Create a sweep and follow it. fault: text that names the tasks left out of the sweep, "" without any."""
         async with cluster.connect(self.target) as connected:
             submission = make(self.target.namespace or connected.namespace)
             metadata = submission.sweep["metadata"]
@@ -254,7 +254,7 @@ def _shown(namespace: str, name: str, status: SweepStatus, fault: str = "", *, a
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
     """Apply the objects that the sweep does not own, create the sweep, then apply the objects that it owns. Return the sweep.
 
-    In this order, an interruption leaves no orphans. Raises ClusterError if a request fails.
+    No owned object exists without the sweep, even after an interruption. Raises ClusterError if a request fails.
     """
     for manifest in submission.others:
         await connected.apply(manifest)

@@ -1,4 +1,4 @@
-"""Builds a TrialSweep and the objects it needs from task directories, a source or a file, without access to the cluster."""
+"""Builds a TrialSweep and the objects it needs from tasks, spec.tasksFrom or a file, without access to the cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 class SweepOptions:
     """The options of `sweep run`. agents, agent_files, secret_agent_env: values of --agent, --agent-file and
     --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars;
-    resources: spec.environment.resources of the template; resume: its spec.resumeTrajectory."""
+    resources, resume: spec.environment.resources and spec.resumeTrajectory of the template."""
 
     name: str
     agents: Sequence[str] = ()
@@ -98,7 +98,7 @@ def directories(tasks: Sequence[TaskDirectory | Manifest]) -> list[TaskDirectory
 
 
 def new_sweep_name(tasks: Sequence[TaskDirectory]) -> str:
-    """Return a new sweep name that starts with the name of the only task, or of the directory of several tasks."""
+    """Return a new name that starts with the only task's name or, for several tasks, with the name of their parent directory."""
     return new_name(tasks[0].name if len(tasks) == 1 else tasks[0].path.parent.name)
 
 
@@ -112,8 +112,8 @@ def sweep_of_tasks(
     """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError and InvalidSpec if options are
     invalid.
 
-    images: images of the directories, by task name; elsewhere: image for the entries of spec.tasks, or None for the tasks' own
-    images.
+    images: images of the tasks in directories, by task name; elsewhere: image for the entries of spec.tasks, or None for the
+    tasks' own images.
     """
     parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest, namespace) for task in directories(tasks)}
     entries = [
@@ -200,8 +200,8 @@ def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | No
 
 
 def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifest:
-    """Return the entry of spec.agents for ``[NAME=]oracle``, ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises UsageError for
-    another text."""
+    """Return the entry of spec.agents for ``[NAME=]oracle`` (or nop), ``[NAME=]AGENT@MODEL`` or ``NAME=COMMAND``. Raises
+    UsageError for another text."""
     name, separator, value = text.partition("=")
     agent = value if separator else text
     if (hosted := hosted_choice(agent, options)) is not None:

@@ -26,7 +26,7 @@ from multistep.engine.usage import of_all_attempts
 from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.report.rows import row
 
-_AT_ONCE: Final = 4  # concurrent downloads: the operator serves at most 8 to all clients
+_AT_ONCE: Final = 4  # concurrent downloads; the operator serves at most 8 to all clients at once
 _TRIES, _PAUSE_SECONDS = 3, 2.0
 _LINE_SECONDS: Final = 10.0
 _SHOWN: Final = 5

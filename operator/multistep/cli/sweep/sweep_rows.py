@@ -51,7 +51,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
-    """Return the UID of the deleted sweep that owned the trials; None without trials. Raises UsageError if several owned them."""
+    """Return the UID of the deleted sweep that owned the trials; None without trials. Raises UsageError if it is not unique."""
     uids = {uid for uid, _ in owned}
     if len(uids) > 1:
         raise UsageError(f"sweep {sweep!r} does not exist, and its trials belong to {len(uids)} deleted sweeps of that name")

@@ -38,7 +38,7 @@ from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 from multistep.sources.task import CONFIG_FILE, Task, load_task
 
-_RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports of the operator's default settings
+_RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports that an operator with default settings reserves
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Finding:
 
 
 def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool, image: str | None) -> TrialPlan:
-    """Return the plan of a trial with defaults, on the assumption that its images are built and its variables are set."""
+    """Return the plan of a trial with default options, on the assumption that its images are built and its variables are set."""
     main = task.layout.compose.main if task.layout.compose else None
     buildable = task.layout.dockerfile or (main is not None and main.build is not None)
     if image is None and buildable and not task.config.environment.docker_image:
@@ -182,7 +182,7 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
 
 
 def _missing_dockerfiles(bundle: Bundle, task: Task, variables: Mapping[str, str], verification: bool) -> Iterator[Finding]:
-    """Warn of Dockerfiles that a compose file names and that do not exist. Raises InvalidTask for other builds that must fail."""
+    """Warn of missing Dockerfiles of images that the cluster must build. Raises InvalidTask for other builds that must fail."""
     spec = TrialSpec.model_construct(
         task=TaskSource.model_construct(), environment=EnvironmentSpec(), verifier=VerifierSpec(disable=not verification)
     )
@@ -192,7 +192,7 @@ def _missing_dockerfiles(bundle: Bundle, task: Task, variables: Mapping[str, str
 
 
 def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Finding]:
-    """Warn that steps do not inherit the task's verifier.timeout_sec. (Harbor does the same.)"""
+    """Warn if a task with steps sets verifier.timeout_sec, which the steps do not inherit, as in Harbor."""
     verifier = table.get("verifier")
     if config.steps and isinstance(verifier, Mapping) and "timeout_sec" in verifier:
         text = "is not inherited by the steps; each has steps.verifier.timeout_sec, 600 by default"

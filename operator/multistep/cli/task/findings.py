@@ -89,7 +89,7 @@ class Locator:
 def key_lines(text: str) -> dict[str, int]:
     """Return the line of each key and table of a TOML document, by its dotted path. The document must be valid TOML.
 
-    Each statement is a valid TOML document by itself, so a statement ends at the first line where tomllib can parse it.
+    Each statement is a valid TOML document by itself, so a statement ends at the first line after which tomllib can parse it.
     """
     lines: dict[str, int] = {}
     table: tuple[str | int, ...] = ()

@@ -16,7 +16,7 @@ from multistep.sources.bundle import Bundle, Entry
 from multistep.sources.links import is_directory, lookup, resolve
 from multistep.sources.task import strip_canary
 
-_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # executed directly; bash runs setup.sh and resume.sh
+_SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # need a shebang, unlike setup.sh and resume.sh, which bash runs
 _REWARD_FILE: Final = re.compile(rb"reward\.(txt|json)|/logs/verifier|rewardkit", re.IGNORECASE)
 _MAX_BYTES: Final = 1 << 20  # larger files are not checked: they are data, not scripts
 
@@ -44,7 +44,7 @@ def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
 
 
 def _numbers(config: TaskConfig) -> Iterator[Finding]:
-    """Warn of timeouts that leave no time, and of negative resources. Harbor's format allows both."""
+    """Warn of timeouts of 0 or less, and of negative resources. Harbor's format allows both."""
     environment = config.environment
     timeouts = {"agent": config.agent.timeout_sec, "verifier": config.verifier.timeout_sec}
     for index, step in enumerate(config.steps or []):

@@ -12,7 +12,7 @@ from multistep.engine.score import REWARD
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
 
-_KEY: Final = re.compile(rb"""\\?["']reward\\?["']\s*[:\]=]""")  # the key in JSON, a dict or a subscript
+_KEY: Final = re.compile(rb"""\\?["']reward\\?["']\s*[:\]=]""")  # the key "reward" in JSON, a dict or a subscript
 
 
 def reward_key_warnings(bundle: Bundle, steps: Sequence[StepConfig]) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ def check_hosted(options: ModelOptions, entries: Sequence[Manifest]) -> None:
 
 
 def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
-    """Raise UsageError if an --agent-image is invalid, or for an agent that is not in ``entries``, a list of spec.agent."""
+    """Raise UsageError if an --agent-image is invalid, or names an agent that is not in ``entries``, a list of spec.agent."""
     agents = {each.get("name") or each.get("importPath", "") for each in entries}
     for text in options.images:
         name, _, image = text.rpartition("=")
@@ -123,7 +123,7 @@ def _limits(options: ModelOptions) -> Manifest:
 
 
 def _kwarg(text: str) -> tuple[str, Any]:
-    """Parse ``NAME=VALUE``. VALUE is JSON, or a string if it is not valid JSON (Harbor 0.25, --agent-kwarg)."""
+    """Parse ``NAME=VALUE``. VALUE is JSON, or a string if it is not valid JSON, as in Harbor 0.25."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise UsageError(f"--agent-kwarg {text}: must be NAME=VALUE, such as max_turns=50")

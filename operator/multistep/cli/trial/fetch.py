@@ -26,7 +26,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ServicePath:
-    """A URL path of the API server that proxies a Service in the cluster."""
+    """A URL path under which the API server proxies requests to a Service in the cluster."""
 
     path: str
 

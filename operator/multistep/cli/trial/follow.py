@@ -90,7 +90,7 @@ def _brief_faults(step: StepStatus) -> list[str]:
 
 
 def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
-    """Return a line with the reason why a trial waits, or with its outcome; [] while a step runs, which has its own lines."""
+    """Return a line with the reason why a trial waits, or with its outcome; [] if unchanged, or while a step runs (_step_lines)."""
     was, now = outcome(before), outcome(new)
     running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):

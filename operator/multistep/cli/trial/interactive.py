@@ -35,7 +35,7 @@ class Session:
         sys.stderr.buffer.flush()
 
     async def run(self, stream: TerminalStream) -> int:
-        """Wait until the command ends, and return its exit code. Raises Unavailable if the connection breaks."""
+        """Send input and show output until the command ends; return its exit code. Raises Unavailable if the connection breaks."""
         try:
             with _raw_terminal() if self._tty else _as_it_is():
                 tasks = [asyncio.create_task(self._send(stream))]

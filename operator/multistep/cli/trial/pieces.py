@@ -11,7 +11,7 @@ from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.operations import Place, operation_id
 from multistep.errors import UsageError
 
-BUILD = "build"  # the phase of a piece that is an image's build log; its ``step`` is the image's name
+BUILD = "build"  # the phase of a piece that is an image's build log; the piece's ``step`` is the image's name
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
 
 

@@ -59,7 +59,8 @@ def is_hosted(trial: Mapping[str, Any]) -> bool:
 async def versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
     """Yield the trial at each poll; while the API server is unavailable for a short time, yield the last known version.
 
-    Raises UsageError if the trial does not exist, Gone if it is deleted, Unavailable after _PATIENCE_SECONDS.
+    Raises UsageError if the trial does not exist, Gone if it is deleted, Unavailable if the API server is unavailable for more
+    than _PATIENCE_SECONDS.
     """
     found = await existing_trial(cluster, namespace, name)
     uid, clock = found["metadata"]["uid"], asyncio.get_running_loop().time

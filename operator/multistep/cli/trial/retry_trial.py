@@ -1,5 +1,5 @@
-"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec. It becomes a second owner of the
-objects that the first trial owns."""
+"""Creates the retry of a trial that no existing sweep owns: a new trial with the same spec. The new trial becomes a second
+owner of the objects that the retried trial owns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_RETRIES: Final = 100  # maximum number of retries of one trial
 
 
 async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
-    """Create the retry and return its name. Raises UsageError if the trial is active or has a score, and ClusterError."""
+    """Create a retry of the trial; return its name. Raises UsageError if the trial is active or has a score, and ClusterError."""
     name, found = trial["metadata"]["name"], row(trial, Scoring())
     if found.state == "Active":
         raise UsageError(f"trial {name} is active: stop it first, or wait until it has finished")
@@ -38,8 +38,8 @@ async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
 
 
 def _manifest(trial: Object) -> Manifest:
-    """Return the retry's manifest, with the trial's labels except the sweep's labels. Its name is still the trial's name: _created
-    replaces it."""
+    """Return the retry's manifest, with the trial's labels except those that the sweep set. _created replaces the name in the
+    manifest, which is the trial's name."""
     metadata = trial["metadata"]
     given, first = metadata.get("annotations") or {}, metadata["name"]
     kept = {name: text for name, text in given.items() if name in (labels.TASK, labels.AGENT)} if owner_of(trial) else {}
@@ -59,7 +59,7 @@ def _manifest(trial: Object) -> Manifest:
 
 
 async def _created(cluster: Cluster, manifest: Manifest) -> Object:
-    """Create the retry under the first free name of NAME-r1, NAME-r2, ..., where NAME is the first trial's name."""
+    """Create the retry under the first free name of NAME-r1, NAME-r2, ..., where NAME is the name of the original trial."""
     metadata = manifest["metadata"]
     first = metadata["annotations"][labels.RETRY_OF]
     for number in range(1, _MAX_RETRIES + 1):

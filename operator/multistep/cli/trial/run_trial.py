@@ -69,7 +69,7 @@ class Session:
         return asyncio.run(followed.run(submission))
 
     async def _reserve(self, directory: TaskDirectory, request: TrialRequest, values: Values) -> TrialRequest:
-        """Check before a long build that the cluster will accept the trial; return the request with its namespace."""
+        """Check by a dry run, before a long build, that the cluster accepts the trial; return the request with its namespace."""
         async with cluster.connect(self.target) as connected:
             namespace = request.namespace or connected.namespace
             if await cluster.find_trial(connected, namespace, request.name):
@@ -125,8 +125,8 @@ class Followed:
             raise Unavailable(f"{error}; {continues}") from error
 
     async def _finish(self, connected: Cluster, namespace: str, name: str, status: TrialStatus) -> Exit:
-        """Fetch the results, then show the outcome. Return the exit code of the trial's fault or, without a fault, that of a failed
-        fetch."""
+        """Fetch the results, then show the outcome. Return the exit code of the trial's outcome or, if that is 0, the exit code of
+        the fetch."""
         fault: MultistepError | None = None
         if self.results:
             try:

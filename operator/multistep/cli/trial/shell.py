@@ -47,7 +47,7 @@ async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:
         if pod.active and tty:
             print_err(f"trial {trial} is active: what you change may change its results")
         session = Session(tty=tty)
-        # one attempt: a retried handshake could start the command twice
+        # no retry: a second handshake could start the command twice
         options = {"tty": tty, "on_stderr": session.write_error, "attempts": 1}
         stream = await connected.open_exec(pod.namespace, pod.name, CONTAINER, command, **options)
         return await session.run(stream)

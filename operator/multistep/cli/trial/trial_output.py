@@ -25,7 +25,7 @@ from multistep.pods import manifest as pods
 from multistep.runner_client.session import OUTPUT_PROTOCOL, Session
 
 PART_BYTES: Final = 256 * 1024
-SESSION_SECONDS: Final = 10.0  # maximum length of an exec session: it uses memory of the API server, and proxies cut long sessions
+SESSION_SECONDS: Final = 10.0  # maximum length of an exec session, which uses memory of the API server; proxies close long sessions
 ANSWER_SECONDS: Final = 20.0
 _WHOLE: Final = ("oracle.txt", "command.txt", "output.txt", "test-stdout.txt")  # stored files that contain a phase's whole output
 
@@ -61,7 +61,7 @@ class Reader:
                     break
 
     def _give_up(self, lost: list[Piece]) -> None:
-        """Skip the output of an earlier attempt: its results can be read only after the trial finishes."""
+        """Skip ``lost``, the pieces of earlier attempts: only the results contain them, which exist when the trial has finished."""
         if lost and self._wanted.follow and any(each in self._offsets for each in lost):
             self._print_once(f"attempt {lost[0].attempt} finished and its pod was deleted: its last output is not shown")
             self._finished.update(lost)
@@ -159,7 +159,7 @@ class Reader:
         if tail is not None:
             offset = -MAX_TAIL_BYTES
         elif offset and not path.endswith(_WHOLE):
-            return True  # the file contains only the end of the output, which the runner has sent already
+            return True  # the file contains only the end of the output, which was read from the runner and shown
         found = False
         while (part := await read_part(self._cluster, uri, quote(path), offset, MAX_TAIL_BYTES)) is not None:
             found = True
@@ -194,8 +194,8 @@ class Reader:
 
 
 def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterator[tuple[Place, str, str, list[Piece]]]:
-    """For each runner that may have output of the pieces ``here``, yield its place, its pod, the pod's UID and those pieces, in
-    order."""
+    """For each runner that may have output of the pieces ``here``, yield its place, its pod, the pod's UID and the pieces
+    that it may have, in order."""
     if status.pod_name and status.pod_uid:
         for of_host, those in groupby(here, lambda piece: hosted and piece.phase == AGENT):
             yield "host" if of_host else "agent", status.pod_name, status.pod_uid, list(those)

@@ -121,7 +121,7 @@ def _free_place(name: str, directory: Path) -> Path:
 
 
 def _directory(directory: Path, parts: list[str]) -> Path:
-    """Return the directory below ``directory``, created if missing. Raises _LeaveOut if a part of the path is a link or a file."""
+    """Return the directory ``parts`` below ``directory``, created if missing. Raises _LeaveOut if a part is a link or a file."""
     place = directory
     for part in parts:
         place = place / part
