@@ -47,6 +47,7 @@ _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider al
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
 _AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget; clients leave after 300 s
 _ERROR_BYTES: Final = 4096
+_ERROR_SECONDS: Final = 10.0  # for the body of a refusal
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,11 @@ class Exchange:
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._call.claims.key)
         crowds = error.over_share or own > self._lane.window  # the trial's own requests may make it wait, not the provider
-        kind: Kind = "Own" if error.shortened or (crowds and refusal is None and not self._lane.narrowed) else "Provider"
+        shortened = self._lost_seconds > self._row.held_seconds - self._budget_seconds and not error.too_long
+        if refusal is None:
+            kind: Kind = "Own" if shortened or (crowds and not self._lane.narrowed) else "Provider"
+        else:
+            kind = "Own" if shortened and refusal.status else "Provider"  # status 0: no agent can keep the gateway from connecting
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._row.held_seconds:.0f} s; {why}"
         status = refusal.status if refusal else HELD_TOO_LONG
@@ -300,7 +305,7 @@ class Exchange:
         assert self._refusal is not None
         pause = max(_SHORTEST_PAUSE, self._refusal.pause)
         if pause > (left := self._hold_left()):
-            raise HoldExpired(shortened=pause <= left + self._lost_seconds)
+            raise HoldExpired(too_long=pause > left + self._lost_seconds)
         with stopwatch(self._add_held):
             async with self._stalled_by_provider():
                 await asyncio.sleep(pause)
@@ -351,11 +356,12 @@ def _pause_without_advice(row: Row) -> float:
 
 
 async def _start_of(answer: ClientResponse) -> bytes:
-    """Return the first bytes of an error's body: as many as arrive, at most _ERROR_BYTES."""
+    """Return the first bytes of an error's body: as many as arrive soon, at most _ERROR_BYTES."""
     body = b""
     with suppress(ClientError, TimeoutError, OSError):
-        while len(body) < _ERROR_BYTES and (data := await answer.content.read(_ERROR_BYTES - len(body))):
-            body += data
+        async with asyncio.timeout(_ERROR_SECONDS):
+            while len(body) < _ERROR_BYTES and (data := await answer.content.read(_ERROR_BYTES - len(body))):
+                body += data
     return body
 
 

@@ -25,13 +25,13 @@ _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: othe
 
 
 class HoldExpired(Exception):
-    """The request waited too long for its turn. over_share: a slot was free, but the request's trial had too many slots; shortened:
-    the provider's pause would fit if the request had not waited for the trial's other requests."""
+    """The request waited too long for its turn. over_share: a slot was free, but the request's trial had too many slots; too_long:
+    the provider asked for a pause that would not fit either if the trial's other requests had not made the request wait."""
 
-    def __init__(self, *, over_share: bool = False, shortened: bool = False) -> None:
+    def __init__(self, *, over_share: bool = False, too_long: bool = False) -> None:
         super().__init__()
         self.over_share = over_share
-        self.shortened = shortened
+        self.too_long = too_long
 
 
 class _Line(deque[asyncio.Future[None]]):

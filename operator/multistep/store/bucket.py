@@ -147,6 +147,7 @@ class Bucket:
                 await obstore.delete_async(self._store, names)
             except (NotFoundError, FileNotFoundError):  # GCS and Azure report a missing object, and may not delete those after it
                 for name in names:
+                    self._check()
                     with suppress(NotFoundError, FileNotFoundError):
                         await obstore.delete_async(self._store, name)
 

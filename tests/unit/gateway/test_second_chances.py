@@ -13,13 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from aiohttp import ClientError, web
+from aiohttp import ClientError, ConnectionTimeoutError, web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import fair_queue, relay
+from multistep.gateway import exchange, fair_queue, relay
 from multistep.gateway.bodies import InvalidBody
 from multistep.gateway.budgets import Budgets, Reservation
 from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading, exceeds_limit_alone
+from multistep.gateway.exchange import Exchange
+from multistep.gateway.fair_queue import HoldExpired, Lane
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Spent
 from multistep.gateway.relay import message_of
@@ -119,27 +121,73 @@ async def has_requests(it: World) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "own_seconds", "status", "kind"),
-    [(0.2, 239.9, 200, None), (60, 239.9, 529, None), (60, 0.0, 529, "Provider"), (300, 239.9, 529, "Provider")],
+    ("retry_after", "own_seconds", "kind"),
+    [(0.2, 239.9, "answered"), (60, 239.9, None), (60, 0.0, "Provider"), (300, 239.9, "Provider")],
 )
 async def test_the_wait_for_an_agents_own_budget_is_not_the_providers_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: float, own_seconds: float, status: int, kind: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retry_after: float, own_seconds: float, kind: str | None
 ) -> None:
-    """An agent chooses when its other request ends, and so how much of the hold is left for the provider. own_seconds: how much of
-    the wait for a budget the trial's own requests caused."""
+    """An agent chooses when its other request ends, and so how much of the hold is left for the provider."""
+    budget_waits(monkeypatch, 239.9, own_seconds)
+    assert await kind_of_failure(tmp_path, 240.0, "-fail-429-1", retry_after) == kind
+
+
+@pytest.mark.parametrize(("own_seconds", "kind"), [(100.0, None), (0.0, "Provider")])
+async def test_the_end_of_a_hold_in_a_narrowed_lane_is_blamed_on_who_took_more_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_seconds: float, kind: str | None
+) -> None:
+    async def never_admitted(lane: Lane, sweep: str, trial: str, seconds: float, *, retry: bool = False) -> None:
+        raise HoldExpired
+
+    monkeypatch.setattr(Lane, "enter", never_admitted)
+    monkeypatch.setattr(Lane, "narrowed", True)
+    budget_waits(monkeypatch, 100.0, own_seconds)
+    assert await kind_of_failure(tmp_path, 90.0) == kind
+
+
+@pytest.mark.parametrize("fault", ["-fail-429", "-fail-503"])
+async def test_a_provider_that_refuses_for_longer_than_the_agents_own_wait_took_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    budget_waits(monkeypatch, 50.1, 50.1)
+    assert await kind_of_failure(tmp_path, 1.0, fault) == "Provider"
+
+
+async def test_no_wait_of_the_agents_own_explains_that_the_provider_cannot_be_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(_: Exchange) -> None:
+        raise ConnectionTimeoutError
+
+    monkeypatch.setattr(Exchange, "_request", unreachable)
+    monkeypatch.setattr(exchange, "_pause_without_advice", lambda _: 60.0)
+    budget_waits(monkeypatch, 100.0, 100.0)
+    assert await kind_of_failure(tmp_path, 90.0) == "Provider"
+
+
+def budget_waits(monkeypatch: pytest.MonkeyPatch, seconds: float, own_seconds: float) -> None:
+    """Let each request wait for a budget, without taking the time. own_seconds: how much of the wait the trial's own requests
+    caused."""
     passed, reserve = [0.0], Budgets.reserve
 
-    async def reserve_late(budgets: Budgets, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
-        passed[0] += 239.9
-        return replace(await reserve(budgets, claims, most, seconds), own_seconds=own_seconds)
+    async def reserve_late(budgets: Budgets, claims: StepClaims, most: Spent, hold: float) -> Reservation:
+        passed[0] += seconds
+        return replace(await reserve(budgets, claims, most, hold), own_seconds=own_seconds)
 
     monkeypatch.setattr(Budgets, "reserve", reserve_late)
     monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
-    async with world(tmp_path, hold_seconds=240, retry_after=retry_after) as it:
-        assert (await it.call("messages", "-fail-429-1")).status == status
+
+
+async def kind_of_failure(tmp_path: Path, hold_seconds: float, fault: str = "", retry_after: float = 0.2) -> str | None:
+    """Send a request; return "answered", or why it failed: None if neither provider nor budget is to blame."""
+    async with world(tmp_path, hold_seconds=hold_seconds, retry_after=retry_after) as it:
+        answer = await it.call("messages", fault)
         usage = await it.admin.close(step_of())
-        assert usage.held_seconds > 239 and usage.refusals == {"429": 1}
-        assert (usage.last_failure and usage.last_failure.kind) == kind
+        assert usage.held_seconds > 50 and bool(usage.refusals) == bool(fault)
+        if answer.status == 200:
+            return "answered"
+        assert answer.status == 529
+        return usage.last_failure.kind if usage.last_failure else None
 
 
 async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
