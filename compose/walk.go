@@ -21,7 +21,7 @@ type Refusal struct {
 }
 
 // document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets; skipped: the
-// inactive services, whose keys walk did not check, by name.
+// services, by name, that seemed inactive when walk read the file, so that it did not check their keys.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string

@@ -194,7 +194,8 @@ def agent_ended(pod: Mapping[str, Any]) -> bool:
 
 
 async def measure(client: Client, namespace: str, settings: Settings) -> Found:
-    """Run the measurements. settings: of the pods compared with trials; these pods never call the gateway URL."""
+    """Run the measurements. settings: the images of the operator and the agent host, and any gateway URL, for the pods that are
+    compared with trials; nothing calls this URL."""
     async with servers.model(servers.node()) as model:
         for each in _objects(namespace):
             await client.create(each)

@@ -131,7 +131,8 @@ async def _served(example: Example, server: servers.Server) -> str:
 
 
 async def _switch(example: Example, pod: str, number: int) -> float:
-    """Switch the pod's network through a new exec session, as the operator does for its first switch; return the seconds."""
+    """Switch the pod's network through a new exec session, as the operator does for the first switch of each ``Driver.drive`` call;
+    return the seconds."""
     client, start = example.client, time.monotonic()
     hosts = [_NAME] if number % 2 else []
     request = {"id": f"1/bench/{number}", "mode": "allowlist" if hosts else "no-network", "hosts": hosts, "gateway": False}

@@ -122,7 +122,7 @@ def finished(obj: Object) -> bool:
 
 
 def lost_attempt(obj: Object) -> bool:
-    """Return whether an attempt of the trial has failed."""
+    """Return whether an attempt of the trial has failed, or has lost its pod during a suspension."""
     return bool((obj.get("status") or {}).get("attempts"))
 
 

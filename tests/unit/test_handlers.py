@@ -23,7 +23,7 @@ async def test_what_an_event_starts_does_not_keep_kopfs_context(tmp_path: Path) 
         seen[body["kind"]] = copy_context()
 
     app.events = cast(Any, SimpleNamespace(trial_event=note, sweep_event=note, pod_event=note))
-    _cause.set("the event")  # kopf sets this variable when it calls handlers
+    _cause.set("the event")  # stands for a context variable that kopf sets around its calls of handlers
     for number, handler in enumerate(registry._watching.get_all_handlers()):
         await cast(Any, handler.fn)(body={"kind": str(number)}, type="ADDED")
     app.volume.close()

@@ -103,7 +103,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
         stalled = min(found.stalled_seconds, _max_stalled(scope))
-        if found.failure is not None and found.failure.kind == "Budget":  # the agent spent its own budget
+        if found.failure is not None and found.failure.kind == "Budget":  # a spent budget of the trial is a result of the agent
             return StepException("BudgetExceededError", found.failure.message, AGENT)
         if found.failure is not None:
             run.lost = _lost_by_provider(hosted, found.failure)

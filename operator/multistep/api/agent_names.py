@@ -1,4 +1,4 @@
-"""The names of the operator's own agents, and the displayed name of any agent. Has few imports, to keep completion fast."""
+"""The names of the operator's own agents, and the displayed name of any agent. Has few imports, to keep shell completion fast."""
 
 from __future__ import annotations
 

@@ -6,5 +6,5 @@ from typing import Final
 
 SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS = "setup", "healthcheck", "agent", "verifier", "artifacts"
 PHASES: Final = (SETUP, HEALTHCHECK, AGENT, VERIFIER, ARTIFACTS)  # in the order in which they run
-PRINTING: Final = (SETUP, HEALTHCHECK, AGENT, VERIFIER)  # phases whose processes print an output
+PRINTING: Final = (SETUP, HEALTHCHECK, AGENT, VERIFIER)  # phases whose output `multistep logs` shows
 AGENT_SETUP: Final = "agent setup"  # the phase in which a hosted agent is set up, once, before the first step

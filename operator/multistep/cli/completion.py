@@ -108,7 +108,7 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
 
 
 def agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of all agents that a trial can have."""
+    """Return completions of --agent of a trial: the names of the operator's own agents and of Harbor's agents."""
     return _matching([CompletionItem(each) for each in (*BUILT_IN, *harbor_agents.NAMES)], incomplete)
 
 

@@ -102,7 +102,7 @@ class Situation:
     """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
 
     verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the last
-    exec session; None if that session had none. compares_verdicts: whether that pod only verifies a second time.
+    exec session; None if that session had none. compares_verdicts: whether the verifier's pod only verifies a second time.
     verified_apart: whether the current step has a separate verifier, so that it is verified only in another pod.
     """
 
@@ -191,7 +191,7 @@ class FailAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """Decision: complete the trial with the rewards that it has, because a process in the pod ended a container that it needs.
+    """Decision: complete the trial with the rewards that it has, because a process in the pod ended one of the pod's containers.
 
     phase: the phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
     agent's container is the agent's phase, because only processes that the agent left behind still run in that container.

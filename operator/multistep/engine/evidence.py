@@ -39,5 +39,6 @@ def changed_rewards(status: TrialStatus, runs: Sequence[StepRun]) -> str:
 
 
 def _agree(step: StepStatus, now: dict[str, int | float]) -> bool:
-    """Return whether the records (now) and the status agree on each reward that both have. The status has only some rewards."""
+    """Return whether the records (now) and the status agree on each reward that both have: the status omits some if there are
+    many."""
     return all(now.get(key, value) == value for key, value in (step.rewards or {}).items())

@@ -12,7 +12,7 @@ _NO_WORKDIR = (  # errors of a directory that was deleted or replaced, or whose 
     "file name too long",
     "permission denied",
 )
-_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message: not in the container
+_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message: a link to nowhere
 
 
 def ended_from_inside(code: int | None, message: str) -> bool:

@@ -14,7 +14,8 @@ from multistep.errors import InvalidSpec, InvalidTask
 
 
 def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images: Images) -> str:
-    """Return the image of the trial's container. The image in the compose file overrides docker_image, as in Harbor 0.25.
+    """Return the image of the trial's container. The image in the compose file overrides docker_image, as in Harbor 0.25
+    (docker.docker).
 
     images: images that the cluster built. Raises InvalidSpec if the image must be built first, InvalidTask if the task names no
     image and has no Dockerfile.

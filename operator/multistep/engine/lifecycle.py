@@ -228,8 +228,8 @@ def _host_ended(s: Situation) -> Decision | None:
 
 def _egress_ended(s: Situation) -> Decision | None:
     """Fail the attempt, because the pod lost its network, if the egress sidecar ended before any step and before the setup of a
-    custom agent class, or was killed from outside its container. Else blame the running phase: its processes can make the sidecar
-    exit or run out of memory."""
+    custom agent class, or was killed from outside its container. Else decide as for a container that its own processes ended
+    (_died), because the pod's processes can make the sidecar exit or run out of memory."""
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:
         return None
     ended = f"the egress sidecar {s.pod.egress_ended}"

@@ -203,7 +203,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definit
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return ``text`` and the extra instructions, separated by blank lines, as in Harbor 0.25; None if ``text`` is None."""
+    """Return ``text`` and the extra instructions, separated by blank lines, as in Harbor 0.25 (load); None if ``text`` is None."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])

@@ -16,7 +16,7 @@ from multistep.engine.usage import counted
 SETUP_ACCESS: Final = "-"
 """Name, in place of a step's, under which the model gateway counts the requests of an agent's setup."""
 
-_READY_SECONDS: Final = 15.0  # a started gateway has endpoints within this time, once its readiness probe succeeded
+_READY_SECONDS: Final = 15.0  # from the gateway's start until its probe succeeded, so that it has endpoints
 MAX_DOWNTIMES: Final = 8
 """Maximum number of downtimes in a report."""
 

@@ -1,5 +1,5 @@
-"""Resolves the networks of a trial's environments and phases as in Harbor 0.25, and rejects networks that the
-operator cannot enforce with its setting ``egress``."""
+"""Resolves the networks of a trial's environments and phases as in Harbor 0.25 (network policies), and rejects networks
+that the operator cannot enforce with its setting ``egress``."""
 
 from __future__ import annotations
 

@@ -109,7 +109,8 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then, as in Harbor 0.25.
+    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then, as in Harbor 0.25 (single-step
+    trial).
 
     checkpoints: spec of the checkpoints from which later attempts resume, None if the trial stores none; snapshots: limits of the
     checkpoints for verifiers' pods; branch: the part of the task that the trial runs; steps: the task's steps up to the trial's

@@ -1,4 +1,4 @@
-"""Rewards: parses the verifier's files, checks gates, aggregates the trial's reward, as in Harbor 0.25."""
+"""Rewards: parses the verifier's files, checks gates, aggregates the trial's reward, as in Harbor 0.25 (verifier)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The script of a trial: its operations in order, as in Harbor 0.25's multi-step trial (docs/reference/semantics.md).
+"""The script of a trial: its operations in order. They are those of Harbor 0.25's multi-step trial, except where
+docs/reference/semantics.md names a difference.
 
 The script consists of generators that yield operations and receive their records. The generators depend on records only and have
 no side effects except on the journal, so ``replay`` can run them any number of times.
@@ -332,6 +333,6 @@ def aggregate(plan: TrialPlan, journal: Journal) -> None:
 
 
 def lift(journal: Journal) -> None:
-    """Copy the step's exception of a single-step trial to the trial, as in Harbor 0.25."""
+    """Copy the step's exception of a single-step trial to the trial, as in Harbor 0.25 (single-step trial)."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

@@ -1,4 +1,5 @@
-"""Collects a step's evidence from services: collect hooks and artifacts by service, as in Harbor 0.25.
+"""Collects a step's evidence from services: collect hooks and artifacts by service, as in Harbor 0.25 (trial:
+_collect_artifacts_phased).
 
 The evidence comes over a channel that the agent cannot write to. Before the evidence of the trial's last step is collected for a
 separate verifier, all processes that the agent left in main are killed, so that they cannot change the evidence meanwhile.

@@ -1,4 +1,4 @@
-"""Checks that the services named in task.toml exist, as in Harbor 0.25."""
+"""Checks that the services named in task.toml exist, as in Harbor 0.25 (trial: _validate_artifacts)."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class GatewayAdmin:
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
     async def downtimes(self) -> Sequence[tuple[float, float]]:
-        """Return start and end of the times in which no gateway ran, in seconds since the epoch. The list is empty if the gateway
-        is of an earlier release, which does not report them."""
+        """Return start and end of the times in which no gateway ran, or could not write to its ledger, in seconds since the epoch.
+        The list is empty if the gateway is of an earlier release, which does not report them."""
         try:
             return _DOWNTIMES.validate_python(await self._call("GET", "/downtimes", _TIMEOUT_SECONDS))
         except StepUnknownToGateway:  # status 404: a gateway of an earlier release does not have this path

@@ -25,7 +25,7 @@ _REQUEST_ERRORS: Final = frozenset(
     )
 )
 _NO_CREDIT: Final = "insufficient_quota"
-_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # a text with "Used" counts other requests
+_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # no "Used": that counts other requests, too
 _CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
 CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
 """How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. No field of

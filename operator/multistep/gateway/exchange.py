@@ -1,8 +1,8 @@
 """One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
 
 The gateway sends a request again only if no connection could be made, or if the provider refused it (429, 503, 529; no provider
-charges for these answers), unless the account has no credit or the request alone exceeds a rate limit. Each time before the gateway
-sends the request, it waits in the queue.
+charges for these answers), unless the account has no credit or the request alone exceeds a rate limit. Each time before the request
+is sent, it waits in the queue.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Exchange:
                     self._services.metrics.count(self._row)
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
-        """Record the end of the request. The parameters are described in relay.Request.finish."""
+        """Record the end of the request. The parameters are those of relay.Request.finish."""
         if state == "done":
             self._lane.answered = max(self._lane.answered, self._number)
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)

@@ -107,7 +107,7 @@ class Lane:
             raise
 
     def leave(self, trial: str) -> None:
-        """Free a slot of the trial after a request that did not end with a refusal (429, 503, 529, or no connection)."""
+        """Free a slot of the trial; after a refusal (429, 503, 529, no connection) only if the request must not be sent again."""
         self._free(trial)
         if self.in_flight + 1 >= self.window or self._waiting:  # widen the window only if it is too small
             calm = self._clock() - self._refused_at > CALM_SECONDS

@@ -28,7 +28,7 @@ _SECURITY_CONTEXT: Final[Mapping[str, Any]] = {
 
 
 def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
-    """Return the agent host's container. Its file system is read-only, and it has no credentials of the pod and no root user.
+    """Return the agent host's container. Its file system is read-only; it has no credentials of the pod and does not run as root.
 
     key: the operator encrypts requests to the container's runner with this key (docs/internals/runner-protocol.md). In the pod,
     only the runner has the key; a user who reads the key in the pod object also needs a process in the pod to use it.

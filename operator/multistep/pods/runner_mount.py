@@ -44,8 +44,8 @@ def install_mount() -> dict[str, Any]:
 
 
 def readiness_probe(port: int) -> dict[str, Any]:
-    """Return the probe of a container whose runner listens on this port. The runner is not ready while it has a result that the
-    operator must fetch."""
+    """Return the probe of a container whose runner listens on this port. The runner is not ready while the result of a phase is
+    not acknowledged."""
     return {
         "httpGet": {"path": "/ready", "port": port},
         "periodSeconds": 1,

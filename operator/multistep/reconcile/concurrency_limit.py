@@ -90,7 +90,7 @@ class ConcurrencyLimit:
         self._wanted: dict[Key, _Request] = {}
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
-        self._last_grant: dict[str, int] = {}  # by namespace: rank of its last grant among all; breaks ties
+        self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant among all; breaks ties between namespaces
 
     @property
     def held(self) -> int:

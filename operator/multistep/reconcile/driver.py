@@ -66,7 +66,7 @@ from multistep.store.shipping import Shipping
 from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 
-MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of incomplete files
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
 FIRST_WAIT_SECONDS = 3.0  # a longer phase is shown in the status, and its session ends if other trials are queued
 
@@ -256,7 +256,8 @@ class Driver:
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
         """Perform the next operation. If the session breaks, write the progress to the status, because records may be lost.
-        If the gateway does not answer after the agent's phase, write its end: the agent's time must not include the wait."""
+        If the gateway does not answer after the agent's phase, write that phase's end: the agent's time must not include the
+        wait."""
         try:
             return await self._advance(drive, progress)
         except (PodError, GatewayUnavailable) as error:
@@ -383,7 +384,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
-            await self._checkpointing.forget(drive.key)  # while the trial waits for space, it must not occupy any
+            await self._checkpointing.forget(drive.key)  # else the trial could later wait for space that it occupies itself
         elif step.compares_verdicts:
             await self._checkpointing.discard_temporary(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:

@@ -25,7 +25,8 @@ Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
 class _Identity(NamedTuple):
-    """The metadata that differ after a change of the spec, a deletion or a recreation, but not after a change of the status."""
+    """The metadata that differ after a change of the spec, a request to delete the object, or its recreation, but not after a
+    change of the status."""
 
     uid: str | None
     generation: int

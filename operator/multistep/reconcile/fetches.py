@@ -209,7 +209,7 @@ def _key(request: Request, task: FetchedTask, revision: str) -> str:
 
 
 def _tolerated(error: SourceError) -> SourceError:
-    """Return the error for a started trial: transient if access was denied, so that the trial waits for valid credentials."""
+    """Return the error for a started trial or sweep: transient if access was denied, so that it waits for valid credentials."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error

@@ -119,7 +119,8 @@ class ModelSlots:
             limit.resize(adaptive.allowed)
 
     def _member(self, trial: MultiStepTrial) -> _Member | None:
-        """Return the trial's key and model; None if the model has no limit. They stay the same if the trial's labels change."""
+        """Return the trial's model, and its key in the model's limit; None if the model has no limit. Both stay the same if the
+        trial's labels change."""
         key, model = _key(trial), trial.spec.agent.model
         if key not in self._members and model in self._limits:
             sweep = trial.metadata.labels.get(SWEEP, "")

@@ -68,8 +68,8 @@ class SourceTrials:
         self._stores: Sequence[ResultsStore] = [volume] if shipping is None else [volume, shipping.results]
 
     async def find(self, namespace: str, name: str) -> SourceTrial | None:
-        """Return the trial of this name. If it was deleted, its evidence describes it. Return None without evidence, or if
-        several deleted trials of this name have results."""
+        """Return the trial of this name. A deleted trial is described by its evidence; None if it has no evidence, or if several
+        deleted trials of this name have results."""
         try:
             found = await self._cluster.get(TRIALS, namespace, name)
         except NotFound:

@@ -93,7 +93,7 @@ class TrialEnding(TrialContext):
             last.untouched = death.untouched
             last.fail(StepException(death.type, death.message, death.phase or last.phase))
             last.completed_at = self._t.clock()
-            goes_on(self._plan, self._plan.steps[len(journal.steps) - 1], last)  # sets gate_passed of ``last``
+            goes_on(self._plan, self._plan.steps[len(journal.steps) - 1], last)  # sets gate_passed and gate_failure of ``last``
         aggregate(self._plan, journal)
         if self._plan.single:
             lift(journal)

@@ -77,7 +77,7 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     async def get_build_log(self, request: web.Request) -> web.Response:
-        """Return a part of a build's log, for any trial's token: only who knows the build's inputs knows the digest in the URL."""
+        """Return a part of a build's log. Any trial's token suffices: only those who know a build's inputs know its digest."""
         key, (offset, limit) = self._allowed(request), _span(request)
         try:
             part = await self._volume.build_logs.part(request.match_info["build"], offset, limit)

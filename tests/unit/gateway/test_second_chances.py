@@ -59,7 +59,8 @@ def test_no_header_makes_a_provider_end_a_request_early(name: str) -> None:
 async def test_lost_attempts_do_not_explain_why_a_request_for_many_answers_is_refused(
     tmp_path: Path, answers: int, most: int
 ) -> None:
-    """A trial whose lost attempts left no room is excluded, so an agent could choose a number of answers that has no room."""
+    """A trial is excluded if its request would have had room without the lost attempts, so an agent could choose a number of
+    answers for which this is so."""
     async with world(tmp_path) as it:
         path, headers, body = request_of("chat", "gpt-4o", token_for("chat", limits={"outputTokens": 1000}))
         body |= {"max_tokens": 1001, "n": answers}

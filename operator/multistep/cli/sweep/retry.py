@@ -1,4 +1,5 @@
-"""Retries of a sweep's trials: finds the trials without a score, and appends their numbers in the sweep to spec.retries."""
+"""Retries of a sweep's trials: finds the trials without a score, and appends their numbers to spec.retries; for a retry, the number
+of the trial that it repeats."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object) -> lis
 
 
 async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str) -> None:
-    """Request a retry of one trial of the sweep. Raises UsageError if the trial cannot be retried, and ClusterError."""
+    """Request a retry of one trial of the sweep. Raises UsageError if the trial does not count in the sweep, is active, has a score
+    or has a pending retry, and ClusterError."""
     found = {each.trial: each for each in await _counting(cluster, namespace, sweep)}.get(trial)
     name = sweep["metadata"]["name"]
     if found is None:
@@ -45,7 +47,8 @@ async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:
-    """Append the trials' numbers in the sweep to spec.retries, except numbers that already have a pending retry.
+    """Append the trials' numbers to spec.retries; for a retry, the number of the trial that it repeats. Omit numbers that already
+    have a pending retry.
 
     Return the names of the trials whose numbers were appended.
     """

@@ -38,8 +38,8 @@ async def retry_alone(cluster: Cluster, namespace: str, trial: Object) -> str:
 
 
 def _manifest(trial: Object) -> Manifest:
-    """Return the retry's manifest, with the trial's labels except those that the sweep set. _created replaces the name in the
-    manifest, which is the trial's name."""
+    """Return the retry's manifest, with the trial's labels except those that mark it as a trial of a sweep. _created replaces the
+    name in the manifest, which is the trial's name."""
     metadata = trial["metadata"]
     given, first = metadata.get("annotations") or {}, metadata["name"]
     kept = {name: text for name, text in given.items() if name in (labels.TASK, labels.AGENT)} if owner_of(trial) else {}

@@ -23,7 +23,7 @@ def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
 
 
 def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
-    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if it has no tasks."""
+    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if the archive has no tasks."""
     found: dict[str, dict[str, Entry]] = defaultdict(dict)
     for name, entry in below(file, path, order).items():
         top, _, rest = name.partition("/")
