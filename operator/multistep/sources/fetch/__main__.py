@@ -42,7 +42,8 @@ def limit(seconds: float) -> None:
 
 
 def run(order: Order) -> Fetched:
-    """Fetch the task (or tasks), and check that the bundle is valid. Raises SourceError."""
+    """Fetch the task (or tasks), and check that the bundle is valid. Raises SourceError; the parent process then deletes all files
+    that this process created."""
     incoming = Path(order.cache) / INCOMING
     kind = importlib.import_module(f".{order.request.kind}", __package__)
     fetched: Fetched = kind.fetch(order, incoming)
@@ -53,11 +54,7 @@ def run(order: Order) -> Fetched:
         finally:
             whole.unlink()
     if fetched.file:
-        try:
-            check(incoming / fetched.file, order)
-        except BaseException:
-            (incoming / fetched.file).unlink(missing_ok=True)
-            raise
+        check(incoming / fetched.file, order)
     return fetched
 
 

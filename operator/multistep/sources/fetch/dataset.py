@@ -138,12 +138,7 @@ class _DatasetFetch(git.DownloadBudget):
             if each.key(each.revision) not in cached:
                 groups[each.location, each.revision].append(each)
         self._wanted = sum(map(len, groups.values()))
-        try:
-            _parallel(self._fetch_group, groups.values())
-        except BaseException:
-            for fetched in self._found.values():
-                (self._incoming / fetched.file).unlink(missing_ok=True)
-            raise
+        _parallel(self._fetch_group, groups.values())
         return self._found
 
     def _fetch_group(self, group: Sequence[Request]) -> None:
