@@ -30,7 +30,7 @@ func counting(s *session, root string) (runs func() bool) {
 	}
 }
 
-func TestACheckpointEndsWithinASecondWhenItsCallerIsGone(t *testing.T) {
+func TestACheckpointEndsWhenItsCallerIsGone(t *testing.T) {
 	for what, leave := range map[string]func(*testing.T, *session, *container){
 		"call was killed": func(t *testing.T, _ *session, c *container) {
 			for _, relay := range callers(c) {
@@ -50,11 +50,10 @@ func TestACheckpointEndsWithinASecondWhenItsCallerIsGone(t *testing.T) {
 				t.Fatal(answer)
 			}
 			eventually(t, "the counter stops", func() bool { return !runs() })
-			left := time.Now()
 			leave(t, s, c)
 			eventually(t, "the counter runs again", runs)
-			if past := time.Since(left); past > 2*time.Second {
-				t.Error("the processes were stopped for", past)
+			if log := content(t, c.log.Name()); strings.Contains(log, "timeout") {
+				t.Error("only a timeout ended it:", log)
 			}
 			if made := c.connectSmall().checkpoint(nil); made.result["previous"] != "" {
 				t.Error(made.result)
@@ -89,7 +88,7 @@ func TestARestoreEndsWhenItsCallerIsGoneAndTheNextOneIsNoConflict(t *testing.T) 
 				if answer["ok"] != true || content(t, other+"/app/new") != "one\n" {
 					t.Error(answer)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute): // less than the timeout of a restore whose caller sends nothing
 				t.Error("the next restore waits")
 			}
 		})
@@ -103,7 +102,6 @@ func TestACallerThatWaitsGetsSignsOfLife(t *testing.T) {
 	if answer := s.ask(request); answer["proceed"] != true {
 		t.Fatal(answer)
 	}
-	started := time.Now()
 	other := c.connectSmall()
 	if answer := other.ask(object{"op": "checkpoint"}); answer["ok"] != true {
 		t.Fatal("not answered at once:", answer)
@@ -113,9 +111,6 @@ func TestACallerThatWaitsGetsSignsOfLife(t *testing.T) {
 		if kind != frames.Data || size != 0 || err != nil {
 			t.Errorf("frame %q of %d bytes, %v", kind, size, err)
 		}
-	}
-	if past := time.Since(started); past > 15*time.Second {
-		t.Error("silent for", past)
 	}
 	for range 2 {
 		check(frames.NewBodyWriter(s.stdin).Finish(frames.Trailer{Error: "the store is away"}))

@@ -78,7 +78,7 @@ func beHeadless() {
 func beIntruder() {
 	conn, err := net.DialUnix("unix", nil, peer.Address(peer.DefaultSocket))
 	check(err)
-	conn.SetDeadline(time.Now().Add(5 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(conn, "J\x00\x00\x00\x20"+`{"op":"hello","protocols":[1]  }`)
 	answer, err := io.ReadAll(conn)
 	fmt.Printf("%s %v\n", answer, err)

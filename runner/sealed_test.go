@@ -161,7 +161,7 @@ func (c *container) knockHost() net.Conn {
 	c.t.Helper()
 	conn := c.dialBy(func() (net.Conn, error) { return net.DialUnix("unix", nil, peer.Address(peer.HostSocket)) })
 	c.t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	return conn
 }
 

@@ -28,7 +28,7 @@ import (
 )
 
 // cancelGracePeriod is how long a child may continue after its transfer was cancelled, so that it can remove the staging directory.
-const cancelGracePeriod = 5 * time.Second
+var cancelGracePeriod = 5 * time.Second
 
 // job is the request to a child process: an upload if it has a target, else a download.
 type job struct {

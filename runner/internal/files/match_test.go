@@ -3,7 +3,6 @@ package files
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestPatternsAreTars(t *testing.T) {
@@ -23,9 +22,5 @@ func TestPatternsAreTars(t *testing.T) {
 			t.Errorf("%q on %q: %v", each.pattern, each.name, got)
 		}
 	}
-	started := time.Now()
-	Excluded(strings.Repeat("a", 255), []string{strings.Repeat("*a", 100) + "b"})
-	if time.Since(started) > time.Second {
-		t.Error("slow", time.Since(started))
-	}
+	Excluded(strings.Repeat("a", 255), []string{strings.Repeat("*a", 100) + "b"}) // would not end in exponential time
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -298,6 +299,15 @@ func TestFloodsAreCountedAndCut(t *testing.T) {
 	}
 }
 
+// processorTime returns the CPU time that this process has used: unlike the time on a clock, it is the same on a busy machine.
+func processorTime(t *testing.T) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 func TestAnInspectionEndsInTimeAndFindsWhatTakesNone(t *testing.T) {
 	for name, attack := range map[string]func(*image){
 		"large alternatives": func(i *image) { // a check of each program would read them all
@@ -339,10 +349,10 @@ func TestAnInspectionEndsInTimeAndFindsWhatTakesNone(t *testing.T) {
 			attack(i)
 			i.write("tests/conftest.py", "x")
 			i.write("conftest.py", "x")
-			timeout = 200 * time.Millisecond
-			started := time.Now()
+			timeout = 2 * time.Second
+			before := processorTime(t)
 			found := i.found()
-			if took := time.Since(started); took > 3*time.Second {
+			if took := processorTime(t) - before; took > timeout+3*time.Second { // the attacks would take minutes
 				t.Error(took)
 			}
 			for _, want := range []string{"TestHook /conftest.py", "VerifierFilesPlanted /tests/conftest.py"} {

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second
-	maxRequest     = 4 << 10
-	maxAtOnce      = 64
+	maxRequest = 4 << 10
+	maxAtOnce  = 64
 )
+
+var requestTimeout = 5 * time.Second
 
 // Serve responds until the listener is closed. If maxAtOnce connections are open, a new one closes the oldest connection of the
 // address with the most connections. So a client that floods the port or keeps connections idle loses its own connections, and

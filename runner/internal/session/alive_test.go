@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -31,33 +32,23 @@ func connected(t *testing.T) (here, there *net.UnixConn) {
 }
 
 func TestAWriteEndsWhenTheCallerReadsNothingButNotWhileItReadsSlowly(t *testing.T) {
-	here, there := connected(t)
-	here.SetWriteBuffer(progress)
-	conn := &timeoutConn{here, time.Minute, 200 * time.Millisecond}
-	slow := make(chan struct{})
-	go func() {
-		defer close(slow)
-		buffer := make([]byte, progress)
-		for total := 0; total < 1<<20; {
-			time.Sleep(10 * time.Millisecond)
-			n, err := there.Read(buffer)
-			if err != nil {
-				return
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		conn := &timeoutConn{here, time.Hour, time.Minute}
+		const parts = 10
+		go func() {
+			for range parts {
+				time.Sleep(time.Minute - 1)
+				io.ReadFull(there, make([]byte, progress))
 			}
-			total += n
+		}()
+		if n, err := conn.Write(make([]byte, parts*progress)); err != nil || n != parts*progress {
+			t.Fatal(n, err)
 		}
-	}()
-	started := time.Now()
-	if n, err := conn.Write(make([]byte, 1<<20)); err != nil || n != 1<<20 {
-		t.Fatal(n, err)
-	}
-	if time.Since(started) < conn.writeTimeout {
-		t.Error("the reader was not slow:", time.Since(started))
-	}
-	<-slow
-	if _, err := conn.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error(err)
-	}
+		if n, err := conn.Write(make([]byte, progress)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(n, err)
+		}
+	})
 }
 
 func TestAnEndOfTheSendingDirectionIsSeenBeforeItIsRead(t *testing.T) {
