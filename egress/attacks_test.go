@@ -27,11 +27,14 @@ import (
 )
 
 const (
-	asAgent  = "EGRESS_TEST_AGENT"
-	podSix   = "fd99::2"
-	evilSix  = "fd99::66"
-	patience = 1500 * time.Millisecond
+	asAgent    = "EGRESS_TEST_AGENT"
+	agentWaits = "EGRESS_TEST_PATIENCE"
+	podSix     = "fd99::2"
+	evilSix    = "fd99::66"
 )
+
+// patience is how long an attack waits for each step. agentWaits may set it, for a network in which the attacks should succeed.
+var patience = 1500 * time.Millisecond
 
 // attack tries to reach the evil server. It returns nil if it reached the server.
 type attack func() error
@@ -132,13 +135,18 @@ func ping(network, address string) attack {
 			return err
 		}
 		defer func() { _ = unix.Close(fd) }()
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 700_000})
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, timeval())
 		if err := unix.Sendto(fd, []byte{kind, 0, 0, 0, 0, 1, 0, 1, 'x'}, 0, to); err != nil {
 			return err
 		}
 		_, _, err = unix.Recvfrom(fd, make([]byte, 99), 0)
 		return err
 	}
+}
+
+func timeval() *unix.Timeval {
+	value := unix.NsecToTimeval(patience.Nanoseconds())
+	return &value
 }
 
 // socketOf connects a stream socket of this family and protocol, and succeeds if it receives a byte.
@@ -149,9 +157,8 @@ func socketOf(family, protocol int, fastOpen bool) attack {
 			return err
 		}
 		defer func() { _ = unix.Close(fd) }()
-		wait := &unix.Timeval{Sec: 2}
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, wait)
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, wait)
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, timeval())
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, timeval())
 		var to unix.Sockaddr = &unix.SockaddrInet4{Port: 7001, Addr: [4]byte(net.ParseIP(evil).To4())}
 		if family == unix.AF_INET6 { // the IPv4 address as an IPv6 address
 			to = &unix.SockaddrInet6{Port: 7001, Addr: [16]byte(net.ParseIP(evil).To16())}
@@ -336,6 +343,9 @@ func inAnotherUser(id uint32) error {
 // tryAttacks prints the error of each attack as JSON; "" if the attack reached the evil server. only: the name of one attack, or
 // "all".
 func tryAttacks(only string) {
+	if waits, err := time.ParseDuration(os.Getenv(agentWaits)); err == nil {
+		patience = waits
+	}
 	results, mutex, group := map[string]string{}, sync.Mutex{}, sync.WaitGroup{}
 	for name, try := range attacks() {
 		if only != "all" && only != name {
@@ -355,8 +365,8 @@ func tryAttacks(only string) {
 }
 
 // attacked runs the attacks as root of a container: with Docker's capabilities, but without NET_RAW. It returns the names of the
-// attacks that reached the evil server, and the names and errors of the other attacks.
-func attacked(t *testing.T) (reached, stopped []string) {
+// attacks that reached the evil server, and the names and errors of the other attacks. wait: their patience.
+func attacked(t *testing.T, wait time.Duration) (reached, stopped []string) {
 	t.Helper()
 	kept := "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+sys_chroot,+mknod,+audit_write,+setfcap"
 	own, err := os.Executable()
@@ -364,7 +374,7 @@ func attacked(t *testing.T) (reached, stopped []string) {
 		t.Fatal(err)
 	}
 	command := exec.Command("setpriv", "--bounding-set", kept, "--inh-caps", "-all", own)
-	command.Env = append(os.Environ(), asAgent+"=all")
+	command.Env = append(os.Environ(), asAgent+"=all", agentWaits+"="+wait.String())
 	command.Stderr = os.Stderr
 	out, err := command.Output()
 	if err != nil {
@@ -388,17 +398,17 @@ func TestNoAttackGetsOut(t *testing.T) {
 	s := start(t)
 	for name, change := range map[string]func(){"none": func() { s.none() }, "allowlist": func() { s.allow(goodName) }} {
 		change()
-		if reached, stopped := attacked(t); len(reached) > 0 || len(stopped) < 40 {
+		if reached, stopped := attacked(t, patience); len(reached) > 0 || len(stopped) < 40 {
 			t.Errorf("%s: reached by %q, of %d", name, reached, len(stopped))
 		}
 	}
 	s.kill()
-	if reached, _ := attacked(t); len(reached) > 0 {
+	if reached, _ := attacked(t, patience); len(reached) > 0 {
 		t.Errorf("without the sidecar: reached by %q", reached)
 	}
 	s.run()
 	s.public()
-	if _, stopped := attacked(t); len(stopped) > 0 {
+	if _, stopped := attacked(t, generous); len(stopped) > 0 {
 		t.Errorf("in public not reached by %q", stopped)
 	}
 }

@@ -2,12 +2,12 @@ package main
 
 import (
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,12 +72,12 @@ func TestAnAllowedNameIsReachedByEveryProtocol(t *testing.T) {
 
 // serverNameSeen starts TLS with the echo server and returns the server's name in the ClientHello that comes back.
 func serverNameSeen(address, name string) (string, error) {
-	conn, err := net.DialTimeout("tcp", address, 3*time.Second)
+	conn, err := net.DialTimeout("tcp", address, generous)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(4 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(generous))
 	back, seen := net.Pipe()
 	go func() {
 		_ = tls.Client(duplex{conn, seen}, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
@@ -85,6 +85,7 @@ func serverNameSeen(address, name string) (string, error) {
 	found := ""
 	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		found = hello.ServerName
+		_ = back.Close() // nobody reads the alert that the server sends next
 		return nil, io.EOF
 	}}
 	err = tls.Server(back, config).Handshake()
@@ -111,7 +112,7 @@ func (d duplex) Read(into []byte) (int, error) {
 }
 
 func TestAnAllowedNameIsNotAnAllowedAddress(t *testing.T) {
-	s := start(t)
+	s := startWaiting(t, generous)
 	s.allow(goodName)
 	if answer, err := lookup(goodName, dns.TypeA); err != nil || len(answer.Answer) != 1 {
 		t.Fatalf("DNS: %v %v", answer, err)
@@ -146,7 +147,7 @@ func TestAClientThatWaitsIsStillAskedForTheName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(generous))
 	// wait for "hello\n": the client sends nothing, so the proxy assumes that the server speaks first
 	if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil {
 		t.Fatal(err)
@@ -256,7 +257,7 @@ func TestASwitchCutsWhatIsNoLongerAllowed(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = conn.Close() }()
-			_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(generous))
 			if _, err := io.ReadFull(conn, make([]byte, 6)); err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +278,7 @@ func TestASwitchKeepsWhatIsStillAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(generous))
 	for _, change := range []func(){func() {}, func() { s.allow(good) }, s.public, func() { s.allow(good) }} {
 		change()
 		if _, err := io.WriteString(conn, "ping"); err != nil {
@@ -290,7 +291,7 @@ func TestASwitchKeepsWhatIsStillAllowed(t *testing.T) {
 }
 
 func TestARepeatedSwitchChangesNothing(t *testing.T) {
-	s := start(t)
+	s := startWaiting(t, generous)
 	got, err := get(evil, evilName)
 	wantRefusal(t, got, err)
 	request := control.Request{ID: "1/step/network", Policy: policy.Policy{Mode: policy.Allowlist, Hosts: []string{good}}}
@@ -364,7 +365,7 @@ func TestNamesOfTheHostsFileAreNotBelieved(t *testing.T) {
 	if err := unix.Mount(file, "/etc/hosts", "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t)
+	s := startWaiting(t, generous)
 	s.allow(goodName)
 	got, err := get(evil, goodName)
 	wantAnswer(t, got, err, good)
@@ -411,17 +412,25 @@ func TestTheNumberOfConnectionsToTheNameServerIsLimited(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		idle = append(idle, conn)
 	}
-	client := &dns.Client{Net: "tcp", Timeout: time.Minute}
-	if _, _, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(goodName), dns.TypeA), node+":53"); err != nil {
-		t.Fatal(err)
-	}
-	for _, conn := range idle {
-		_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
-		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
-			return // it was answered after an idle connection had been closed
+	client := &dns.Client{Net: "tcp", Timeout: generous}
+	for served := false; !served; { // the server also closes the connection of a query that is delayed for 2 s: then ask again
+		_, _, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(goodName), dns.TypeA), node+":53")
+		if !slices.ContainsFunc(idle, ended) {
+			t.Fatalf("one more connection did not wait until an idle one was closed: %v", err)
 		}
+		served = err == nil
 	}
-	t.Error("one more connection was served")
+}
+
+// ended returns whether the server has closed a connection. It does not wait.
+func ended(conn net.Conn) (closed bool) {
+	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			size, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_DONTWAIT)
+			closed = size == 0 && err == nil
+		})
+	}
+	return closed
 }
 
 func TestOnlyTheKubeletReachesThePod(t *testing.T) {
@@ -438,11 +447,11 @@ func TestOnlyTheKubeletReachesThePod(t *testing.T) {
 	defer func() { _ = other.Close() }()
 	for name, change := range map[string]func(){"none": func() { s.none() }, "public": s.public, "allowlist": func() { s.allow(evil) }} {
 		change()
-		if err := fromOutside(node, podAddress+":9876"); err != nil {
+		if err := fromOutside(node, podAddress+":9876", generous); err != nil {
 			t.Errorf("%s: the kubelet's probe: %v", name, err)
 		}
 		for _, each := range [][2]string{{evil, podAddress + ":9876"}, {node, podAddress + ":9999"}, {evil, podAddress + ":15001"}} {
-			if err := fromOutside(each[0], each[1]); err == nil {
+			if err := fromOutside(each[0], each[1], 300*time.Millisecond); err == nil {
 				t.Errorf("%s: %s reaches %s", name, each[0], each[1])
 			}
 		}
@@ -468,7 +477,7 @@ func TestLookupsOfAKeptSocketFollowTheNetwork(t *testing.T) {
 	} {
 		each.change()
 		for name, want := range map[string]int{goodName: each.good, evilName: each.evil} {
-			client := &dns.Client{Timeout: 2 * time.Second}
+			client := &dns.Client{Timeout: generous}
 			answer, _, err := client.ExchangeWithConn(new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), &dns.Conn{Conn: conn})
 			if err != nil || answer.Rcode != want {
 				t.Errorf("%s: %v %v, want %s", name, answer, err, dns.RcodeToString[want])
@@ -489,7 +498,7 @@ func TestASwitchCutsWhatComesIn(t *testing.T) {
 			for _, change := range []func(){func() {}, func() { s.allow(evil) }} {
 				change()
 				say()
-				_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+				_ = conn.SetReadDeadline(time.Now().Add(generous))
 				if _, err := conn.Read(make([]byte, 9)); err != nil {
 					t.Fatalf("before the switch: %v", err)
 				}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -59,18 +60,22 @@ func serveOutside() error {
 			return err
 		}
 	}
-	for _, address := range []string{node, evil} {
-		packets, err := net.ListenPacket("udp", address+":53")
-		if err != nil {
-			return err
-		}
-		listener, err := net.Listen("tcp", address+":53")
-		if err != nil {
-			return err
-		}
-		go func() { _ = (&dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
-		go func() { _ = (&dns.Server{Listener: listener, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
+	return errors.Join(serveNames(node), serveNames(evil))
+}
+
+func serveNames(address string) error {
+	packets, err := net.ListenPacket("udp", address+":53")
+	if err != nil {
+		return err
 	}
+	listener, err := net.Listen("tcp", address+":53")
+	if err != nil {
+		return err
+	}
+	go func() { _ = (&dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(resolve)}).ActivateAndServe() }()
+	go func() { // a delayed query is still answered
+		_ = (&dns.Server{Listener: listener, Handler: dns.HandlerFunc(resolve), ReadTimeout: generous}).ActivateAndServe()
+	}()
 	return nil
 }
 

@@ -22,7 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"multistep.dev/egress/internal/control"
+	"multistep.dev/egress/internal/names"
 	"multistep.dev/egress/internal/policy"
+	"multistep.dev/egress/internal/proxy"
 	"multistep.dev/egress/internal/refusals"
 )
 
@@ -40,10 +42,14 @@ const (
 	asSidecar   = "EGRESS_TEST_SIDECAR"
 	asOutside   = "EGRESS_TEST_OUTSIDE"
 	ownPort     = "7002"
+
+	generous = time.Minute // limit of a step that should succeed: a busy machine may delay it by seconds
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asSidecar) != "" {
+	if waits := os.Getenv(asSidecar); waits != "" {
+		proxy.FirstBytes, _ = time.ParseDuration(waits)
+		names.AnswerTimeout, names.ServerTimeout, proxy.DialTimeout = generous, generous, generous // the resolver may be delayed
 		main()
 		return
 	}
@@ -109,11 +115,11 @@ func connect() error {
 // outside passes functions to the thread in the network namespace outside the pod, which runs them.
 var outside = make(chan func())
 
-// fromOutside connects from an address outside the pod.
-func fromOutside(from, to string) error {
+// fromOutside connects from an address outside the pod. It waits up to limit, because the pod drops what it refuses.
+func fromOutside(from, to string, limit time.Duration) error {
 	result := make(chan error, 1)
 	outside <- func() {
-		dialer := net.Dialer{Timeout: 300 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		dialer := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		conn, err := dialer.Dial("tcp", to)
 		if err == nil {
 			_ = conn.Close()
@@ -134,16 +140,21 @@ func ip(commands ...string) error {
 
 // sidecarProcess is the sidecar under test, a child of the test.
 type sidecarProcess struct {
-	t       *testing.T
-	socket  string
-	process *exec.Cmd
-	number  int
-	output  bytes.Buffer
+	t          *testing.T
+	socket     string
+	firstBytes time.Duration
+	process    *exec.Cmd
+	number     int
+	output     bytes.Buffer
 }
 
-func start(t *testing.T) *sidecarProcess {
+func start(t *testing.T) *sidecarProcess { t.Helper(); return startWaiting(t, proxy.FirstBytes) }
+
+// startWaiting starts a sidecar that waits this long for a client's first bytes. A test in which the sidecar must see the name that
+// a client sends lets it wait generously: a client that is delayed must not count as one that sends nothing.
+func startWaiting(t *testing.T, firstBytes time.Duration) *sidecarProcess {
 	t.Helper()
-	s := &sidecarProcess{t: t, socket: filepath.Join(t.TempDir(), "state", "control.sock")}
+	s := &sidecarProcess{t: t, socket: filepath.Join(t.TempDir(), "state", "control.sock"), firstBytes: firstBytes}
 	s.write("resolv.conf", "nameserver "+node+"\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
 	s.run()
 	t.Cleanup(s.kill)
@@ -160,13 +171,13 @@ func (s *sidecarProcess) run() {
 	s.t.Helper()
 	resolver := filepath.Join(filepath.Dir(filepath.Dir(s.socket)), "resolv.conf")
 	s.process = exec.Command("/proc/self/exe", "serve", "--socket", s.socket, "--resolver", resolver, "--probes", "9876", "--gateway", gatewayName+":8080")
-	s.process.Env = append(os.Environ(), asSidecar+"=1", "NODE_IP="+node)
+	s.process.Env = append(os.Environ(), asSidecar+"="+s.firstBytes.String(), "NODE_IP="+node)
 	s.process.Stderr = &s.output
 	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	conn, err := control.Dial(s.socket, 10*time.Second)
+	conn, err := control.Dial(s.socket, generous)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -224,7 +235,7 @@ func (s *sidecarProcess) none() control.Answer {
 
 // get sends an HTTP request to an address with a Host header and returns the answer's body.
 func get(address, host string) (string, error) {
-	client := &http.Client{Timeout: 4 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: generous, Transport: &http.Transport{DisableKeepAlives: true}}
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)
 	if err != nil {
 		return "", err
@@ -241,25 +252,26 @@ func get(address, host string) (string, error) {
 
 // talk sends a line to an address and returns the first line that comes back.
 func talk(address, line string) (string, error) {
-	conn, err := net.DialTimeout("tcp", address, 3*time.Second)
+	conn, err := net.DialTimeout("tcp", address, generous)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(generous))
 	if _, err := io.WriteString(conn, line); err != nil {
 		return "", err
 	}
 	return bufio.NewReader(conn).ReadString('\n')
 }
 
+// udp sends a packet to an echo server. It fails at once if the firewall refuses the packet: then the kernel refuses to send it.
 func udp(address string) error {
 	conn, err := net.Dial("udp", address)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	_ = conn.SetDeadline(time.Now().Add(generous))
 	if _, err := io.WriteString(conn, "x"); err != nil {
 		return err
 	}
@@ -269,7 +281,7 @@ func udp(address string) error {
 
 // lookup sends a query to the pod's resolver.
 func lookup(name string, kind uint16) (*dns.Msg, error) {
-	client := &dns.Client{Timeout: 4 * time.Second}
+	client := &dns.Client{Timeout: generous}
 	answer, _, err := client.Exchange(new(dns.Msg).SetQuestion(dns.Fqdn(name), kind), node+":53")
 	return answer, err
 }

@@ -23,12 +23,16 @@ import (
 )
 
 const (
-	answerTimeout = 4 * time.Second
-	serverTimeout = 2 * time.Second
 	mostQueries   = 64
 	mostAddresses = 4096
 	leastLearned  = 5 * time.Minute
 	mostLearned   = time.Hour
+)
+
+// AnswerTimeout limits the answer to one query, ServerTimeout the answer of one resolver. They are variables for tests only.
+var (
+	AnswerTimeout = 4 * time.Second
+	ServerTimeout = 2 * time.Second
 )
 
 // Names resolves allowed names. Config: configuration of the pod's resolver; Rules: returns the rules in force.
@@ -78,7 +82,7 @@ func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 		answer.Rcode = dns.RcodeServerFailure
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
 	defer cancel()
 	found, err := n.query(ctx, name, question.Qtype)
 	if err != nil {
@@ -159,7 +163,7 @@ func exchange(ctx context.Context, network, server string, message *dns.Msg) (*d
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	client := &dns.Client{Net: network, Timeout: serverTimeout}
+	client := &dns.Client{Net: network, Timeout: ServerTimeout}
 	answer, _, err := client.ExchangeWithConnContext(ctx, message, &dns.Conn{Conn: conn})
 	return answer, err
 }

@@ -22,8 +22,12 @@ import (
 const (
 	mostConnections = 384
 	bufferBytes     = 16 << 10
-	firstBytes      = time.Second // a client that sends nothing for this time is assumed to wait for the server
-	dialTimeout     = 10 * time.Second
+)
+
+// These are variables for tests only.
+var (
+	FirstBytes  = time.Second // a client that sends nothing for this time is assumed to wait for the server
+	DialTimeout = 10 * time.Second
 )
 
 var errRefused = errors.New("refused")
@@ -125,7 +129,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 // connection of another protocol if an allowed name resolved to the address.
 func (p *Proxy) byName(link *forwarded, to netip.AddrPort) {
 	var seen bytes.Buffer
-	_ = link.client.SetReadDeadline(time.Now().Add(firstBytes))
+	_ = link.client.SetReadDeadline(time.Now().Add(FirstBytes))
 	asked, err := sniff(link.client, &seen)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		asked = spoken{kind: "tcp"}
@@ -160,7 +164,7 @@ func (p *Proxy) toServer(link *forwarded, asked spoken, to netip.AddrPort) error
 		p.refuse(link, asked.kind, cmp.Or(asked.name, to.Addr().String()), to.Port())
 		return errRefused
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), DialTimeout)
 	defer cancel()
 	address, err := p.Names.Lookup(ctx, name, to.Addr())
 	if err != nil {
@@ -170,7 +174,7 @@ func (p *Proxy) toServer(link *forwarded, asked spoken, to netip.AddrPort) error
 }
 
 // serverFirst forwards a connection in which the server speaks first. It cuts the connection if the client then sends the name of a
-// server that is not allowed: otherwise a client could send nothing for the time firstBytes, and then start TLS with any server at
+// server that is not allowed: otherwise a client could send nothing for the time FirstBytes, and then start TLS with any server at
 // a shared address.
 func (p *Proxy) serverFirst(link *forwarded, to netip.AddrPort) {
 	link.both(func() {
@@ -195,7 +199,7 @@ func (p *Proxy) refuse(link *forwarded, kind, host string, port uint16) {
 // connect opens the upstream connection. It returns an error if the rules have changed meanwhile and no longer allow the
 // connection.
 func (p *Proxy) connect(link *forwarded, name string, to netip.AddrPort) error {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), DialTimeout)
 	defer cancel()
 	upstream, err := outward.Dial(ctx, "tcp", to.String())
 	if err != nil {
