@@ -27,7 +27,7 @@ TRIES = f"#!/bin/bash\n{egress_paths.TRY} > /tmp/tried.json\n"
 # A test that repeats the agent's connection attempts in the verifier's network, and stores the results of agent and verifier.
 TRIES_AGAIN = f"""#!/bin/bash
 cp /tmp/tried.json /logs/verifier/agent.json
-{egress_paths.TRY} > /logs/verifier/verifier.json
+EGRESS_TEST_PATIENCE=20s {egress_paths.TRY} > /logs/verifier/verifier.json
 echo 1 > /logs/verifier/reward.txt
 """
 ASKS = f"""
