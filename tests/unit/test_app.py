@@ -80,14 +80,14 @@ class Operator:
         return (200 if well else 503), text
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.01)
 
 
 @pytest.fixture
 async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
-    """Yield an operator that was not started yet. Its parameter is `lease_seconds`, by default as many as in production."""
+    """Yield an operator that was not started yet. Its parameter is `lease_seconds`, by default a minute."""
     cluster = FakeClient()
     cluster.connected = []
 
@@ -96,7 +96,7 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pyt
         return cluster
 
     monkeypatch.setattr("multistep.app.Client.connect", connect)
-    operator = Operator(cluster, tmp_path, getattr(request, "param", 15))
+    operator = Operator(cluster, tmp_path, getattr(request, "param", 60))  # a busy machine must not make it lose the lease
     yield operator
     await operator.app.stop()
 
@@ -178,6 +178,7 @@ async def test_writes_of_the_operator_are_fenced_and_those_of_its_lease_are_not(
         work["check"]()
 
 
+@pytest.mark.parametrize("operator", [15], indirect=True)  # a standby tries again after a 15th of it
 async def test_one_that_stands_by_works_at_nothing_until_it_leads(operator: Operator) -> None:
     leader = other(operator.cluster)
     await leader.attempt()
@@ -266,7 +267,7 @@ async def test_a_leader_whose_lease_cannot_be_renewed_ends_its_process(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     await operator.start()
-    await operator.until(lambda: operator.app.lease.held)
+    await operator.app.lease.acquired.wait()
     operator.cluster.away = True
     await operator.until(lambda: operator.ended)
     assert operator.ended == [LOST_LEASE_EXIT_CODE]

@@ -126,18 +126,21 @@ async def test_a_wait_that_times_out_reports_the_history(given: Given, watched: 
     monkeypatch.setattr("tests.e2e.given.DEADLINE_SECONDS", 0.05)
     watched.reports(TRIALS, WatchEvent("ADDED", {"metadata": {"name": "t", "uid": "1"}}))  # has no status, so is_in is false
     watched.reports(TRIALS, seen("Pending"))
+    while given.recorder.count < 2:
+        await asyncio.sleep(0)
     with pytest.raises(TimeoutError, match=r"(?s)t did not get there in 0 s; its states were:.* ADDED .* MODIFIED Pending$"):
         await given.until("t", is_in("Complete"))
 
 
-async def test_a_check_is_asked_again_after_each_change(given: Given, watched: Watched) -> None:
+async def test_a_check_is_asked_again_after_each_change(given: Given, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.e2e.given._RECHECK_SECONDS", 3600.0)  # so the check repeats only after an event
     answers = iter(["", "", "there"])
 
     async def check() -> str:
         watched.reports(PODS, seen("Pending"))
         return next(answers)
 
-    async with asyncio.timeout(1):  # shorter than the interval at which the check repeats without an event
+    async with asyncio.timeout(60):
         assert await given.when(check) == "there"
 
 

@@ -62,7 +62,7 @@ async def ended(**options: Any) -> World:
 
 
 async def until(done: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not done():
             await asyncio.sleep(0.01)
 

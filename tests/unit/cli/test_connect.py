@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,6 +14,7 @@ from aiohttp import web
 from multistep.cli import cluster as cluster_module
 from multistep.cli.cluster import connect
 from multistep.cli.options import Target
+from multistep.cli.terminal import print_err
 from multistep.errors import Unavailable
 from multistep.kube.resources import PODS
 from tests.support.api_server import serve
@@ -79,11 +81,26 @@ async def test_an_error_that_is_not_the_kubeconfigs_does_not_advise_to_change_it
             pass
 
 
-@pytest.mark.parametrize(("seconds", "silent"), [(0.3, True), (0.0, False)])
+@pytest.mark.parametrize(("seconds", "silence", "silent"), [(0.3, 0.1, True), (0.0, 3600.0, False)])
 async def test_a_server_that_does_not_answer_is_named_while_the_command_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: float, silent: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float,
+    silence: float,
+    silent: bool,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_module, "SILENCE_SECONDS", silence)
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    call_later = loop.call_later
+
+    def recorded(delay: float, callback: Any, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        timer = call_later(delay, callback, *arguments, **options)
+        if callback is print_err:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", recorded)
 
     async def handle(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(seconds)
@@ -91,7 +108,8 @@ async def test_a_server_that_does_not_answer_is_named_while_the_command_waits(
 
     async with serve(handle) as server, connect(Target(kubeconfig=kubeconfig(tmp_path, server.url))) as client:
         await client.get(PODS, "ns", "p")
+        assert [timer.cancelled() for timer in timers] == [True]  # by the answer: nothing is printed afterwards
         await client.get(PODS, "ns", "p")
-        await asyncio.sleep(0.2)
+        assert len(timers) == 1
     noted = f"waiting for the API server {server.url}\n"
     assert capsys.readouterr().err == (noted if silent else "")

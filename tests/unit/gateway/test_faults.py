@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
@@ -55,10 +56,9 @@ async def test_after_the_longest_hold_the_answer_is_529_and_not_429(tmp_path: Pa
 
 
 async def test_a_retry_after_beyond_the_hold_is_not_waited_for(tmp_path: Path) -> None:
-    async with world(tmp_path, hold_seconds=5, retry_after=600) as it:
+    async with world(tmp_path, hold_seconds=300, retry_after=600) as it:  # the agent would leave after 60 s
         assert (await it.call("messages", "-fail-529")).status == 529
         assert len(it.model.entries) == 1
-        assert (await it.admin.close(step_of())).held_seconds < 4
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "Provider"), (401, "Configuration"), (404, "Configuration"), (422, None)])
@@ -342,14 +342,33 @@ async def test_an_offer_of_http_2_is_answered_with_http_1(tmp_path: Path) -> Non
         assert not {"http2-settings", "upgrade"} & {name.lower() for each in it.model.entries for name in each.headers}
 
 
+def prolong_silence(monkeypatch: pytest.MonkeyPatch, over: asyncio.Event) -> None:
+    """Let no wait for a provider's next byte time out before the event: a busy machine may delay what happens before it."""
+    timed_out = vars(ResponseHandler)["_on_read_timeout"]
+
+    def time_out(connection: Any) -> None:
+        if over.is_set():
+            timed_out(connection)
+        else:
+            connection._reschedule_timeout()
+
+    monkeypatch.setattr(ResponseHandler, "_on_read_timeout", time_out)
+
+
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("other", "seconds"), [("sent later", 3.0), ("sent before", 3.0), ("", 0.3)])
+@pytest.mark.parametrize("other", ["sent later", "sent before", ""])
 async def test_silence_is_the_providers_failure_only_if_it_answered_no_request_for_the_model_that_was_sent_later(
-    tmp_path: Path, stream: bool, other: str, seconds: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, other: str
 ) -> None:
     """Otherwise an agent could get another attempt by asking for an answer that takes long. An overloaded provider, such as a vLLM
     with a long queue, may still answer requests that were sent before."""
-    app, arrived, silent = web.Application(), asyncio.Event(), asyncio.Event()
+    app, arrived, silent, answered = web.Application(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    if other:
+        prolong_silence(monkeypatch, answered)
+
+    async def ask_other() -> None:
+        assert (await it.call("chat", token=token_for("chat", uid="uid-2"))).status == 200
+        answered.set()
 
     async def provide(request: web.Request) -> web.StreamResponse:
         if "hang" not in await request.text():
@@ -361,17 +380,17 @@ async def test_silence_is_the_providers_failure_only_if_it_answered_no_request_f
         if stream:
             await response.prepare(request)
         if other == "sent later":
-            assert (await it.call("chat", token=token_for("chat", uid="uid-2"))).status == 200
+            await ask_other()
         silent.set()
         await asyncio.Event().wait()
         return response
 
     app.router.add_post("/{path:.*}", provide)
-    async with TestServer(app, shutdown_timeout=0) as provider, world(tmp_path, answer_timeout_seconds=seconds) as it:
+    async with TestServer(app, shutdown_timeout=0) as provider, world(tmp_path, answer_timeout_seconds=0.3) as it:
         await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
         async with asyncio.TaskGroup() as group:
             if other == "sent before":
-                group.create_task(it.call("chat", token=token_for("chat", uid="uid-2")))
+                group.create_task(ask_other())
                 await arrived.wait()
             await it.call("chat", stream=stream, text="hang")
         usage = await it.admin.close(step_of())

@@ -178,7 +178,7 @@ async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatc
         await opened.wait()
         with pytest.raises(StepUnknownToGateway):
             await it.admin.close(step_of())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await reader.read() == b""
         writer.close()
 
@@ -266,7 +266,8 @@ async def in_flight(it: World, count: int = 1) -> asyncio.Task[int]:
     return task
 
 
-async def test_a_request_that_waits_while_its_step_is_closed_is_never_sent(tmp_path: Path) -> None:
+async def test_a_request_that_waits_while_its_step_is_closed_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "MARGIN_SECONDS", 500)  # so the step is closed only after the request has ended
     async with world(tmp_path, lane_requests=1, drain_seconds=0.1) as it:
 
         async def queued() -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -167,16 +165,20 @@ async def test_no_wait_of_the_agents_own_explains_that_the_provider_cannot_be_re
 
 
 def budget_waits(monkeypatch: pytest.MonkeyPatch, seconds: float, own_seconds: float) -> None:
-    """Let each request wait for a budget, without taking the time. own_seconds: how much of the wait the trial's own requests
-    caused."""
-    passed, reserve = [0.0], Budgets.reserve
+    """Let each request wait for a budget, without taking the time: only this wait and the pauses after refusals advance the clock.
+    own_seconds: how much of the wait the trial's own requests caused."""
+    now, reserve = [0.0], Budgets.reserve
 
     async def reserve_late(budgets: Budgets, claims: StepClaims, most: Spent, hold: float) -> Reservation:
-        passed[0] += seconds
+        now[0] += seconds
         return replace(await reserve(budgets, claims, most, hold), own_seconds=own_seconds)
 
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
     monkeypatch.setattr(Budgets, "reserve", reserve_late)
-    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(exchange, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
 
 
 async def kind_of_failure(tmp_path: Path, hold_seconds: float, fault: str = "", retry_after: float = 0.2) -> str | None:
@@ -192,14 +194,25 @@ async def kind_of_failure(tmp_path: Path, hold_seconds: float, fault: str = "", 
 
 
 async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
-    """Stream an answer without an end, and break the connection when the client has not read it for a second."""
+    """Stream an answer without an end, and break the connection when the client has read nothing for a second. The second is 100
+    turns of the event loop, because a busy machine can stop the loop for longer."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     assert request.transport is not None
-    with suppress(TimeoutError):
+    sent = still = 0
+
+    async def send() -> None:
+        nonlocal sent
         while True:
-            async with asyncio.timeout(1.0):
-                await response.write(b'data: {"choices": []}' + b" " * 65536 + b"\n\n")
+            await response.write(b'data: {"choices": []}' + b" " * 65536 + b"\n\n")
+            sent += 1
+
+    sending = asyncio.create_task(send())
+    while still < 100:
+        before = sent
+        await asyncio.sleep(0.01)
+        still = still + 1 if sent == before else 0
+    sending.cancel()
     request.transport.abort()
     return response
 

@@ -11,7 +11,7 @@ import signal
 import tarfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +91,19 @@ def packed(entries: dict[str, bytes]) -> bytes:
 async def test_a_slow_ignore_pattern_fails_its_trial_only(tmp_path: Path, strict: ForkServer) -> None:
     files = {"steps/a/tests/test.sh": "", "steps/a/instruction.md": "do", f"steps/a/tests/{'a' * 120}": ""}
     source = InlineSource(config={"steps": [{"name": "a"}]}, files=files | {"steps/a/tests/.harborignore": SLOW_PATTERN})
-    reader = TaskReader(tmp_path, strict.read)
-    await reader.inline(source.model_copy(update={"files": files}), verification=True, oracle=False)  # starts the server
-    async with Loop().measured() as loop:
-        slow = asyncio.create_task(reader.inline(source, verification=True, oracle=False))
-        other = await reader.inline(source.model_copy(update={"files": files}), verification=True, oracle=False)
-        assert other.layout.steps["a"].test_script and not slow.done()
+    quick, loop = source.model_copy(update={"files": files}), Loop()
+    with closing(ForkServer(cpu_seconds=3600)) as patient:  # so the slow read cannot end before the other one
+        reader = TaskReader(tmp_path, patient.read)
+        await reader.inline(quick, verification=True, oracle=False)  # starts the server
+        async with loop.measured():
+            slow = asyncio.create_task(reader.inline(source, verification=True, oracle=False))
+            other = await reader.inline(quick, verification=True, oracle=False)
+            assert other.layout.steps["a"].test_script and not slow.done()
+        slow.cancel()
+        await asyncio.wait([slow])
+    async with loop.measured():
         with pytest.raises(InvalidSpec, match=r"more than 2 s of CPU time: make patterns in \.harborignore simpler"):
-            await slow
+            await TaskReader(tmp_path, strict.read).inline(source, verification=True, oracle=False)
     assert loop.stall < STALL_SECONDS
 
 
@@ -240,7 +245,7 @@ async def test_slow_reads_of_one_namespace_leave_a_slot_for_others(tmp_path: Pat
 
 
 async def test_a_process_that_dies_again_and_again_fails_the_trial() -> None:
-    reads = Reads(lambda _: None, patience_seconds=5.0)
+    reads = Reads(lambda _: None, patience_seconds=60.0)
 
     async def die() -> ReadTask:
         raise ReadFailed("the process that read the task was killed")
@@ -263,7 +268,8 @@ async def test_a_trial_is_requeued_when_its_read_ends_and_gets_its_error() -> No
 
     assert (await refused(reads, asker("x"), run)).reason == "TaskFetching"  # type: ignore[attr-defined]
     gate.set()
-    await asyncio.sleep(0.05)
+    while not woken:
+        await asyncio.sleep(0.01)
     assert woken == [("a", "x")]
     assert str(await refused(reads, asker("x"), run)) == "spec.task: no"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -101,10 +102,12 @@ async def test_a_write_that_waited_at_the_gate_is_checked_when_it_is_sent() -> N
     gate = Gate()
     async with client_of(gate) as (client, server):
         requests = client._http.gate
-        requests._closed_until = asyncio.get_running_loop().time() + 0.05
+        requests._closed_until = math.inf
         asked = asyncio.create_task(client.create(POD))
-        await asyncio.sleep(0.01)
-        gate.leading = False
+        while not requests._waiting:
+            await asyncio.sleep(0)
+        gate.leading, requests._closed_until = False, 0.0
+        requests._give_slots()
         with pytest.raises(NotLeading):
             await asked
     assert server.seen == []

@@ -163,6 +163,7 @@ async def test_an_object_created_again_under_its_name_gets_no_second_job_with_th
     assert second is not None and await second.task == "done"
 
 
+@in_virtual_time
 async def test_who_waited_for_a_job_gets_its_result_or_error_once() -> None:
     jobs: BackgroundJobs[str, str] = BackgroundJobs(3, lambda _: None)
 

@@ -15,6 +15,7 @@ from multistep.errors import StreamLost
 from multistep.reconcile.service_sessions import Joined, of_main
 from multistep.store.volume import TrialKey
 from tests.support.fake_volume import FakeSpool, FakeVolume
+from tests.support.virtual_time import in_virtual_time
 from tests.support.world import World
 from tests.unit.reconcile.scenarios import SCENARIOS
 
@@ -92,6 +93,7 @@ async def test_hooks_artifacts_and_output_come_from_the_services_container() -> 
     assert world.kept.files["services/db.log"] == b"svc-db printed this\n"
 
 
+@in_virtual_time
 async def test_a_session_lasts_as_long_as_the_collection_from_all_services() -> None:
     class Slow(FakeVolume):
         @asynccontextmanager

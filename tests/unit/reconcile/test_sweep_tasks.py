@@ -16,6 +16,7 @@ from multistep.sources.bundle import digest_of
 from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, reconciles, started, sweep
+from tests.support.virtual_time import in_virtual_time
 
 GIT = {"url": "https://git.example/r.git", "ref": "main", "path": "/all/", "secretRef": {"name": "login"}}
 COMMITS = [f"{number}" * 40 for number in range(3)]
@@ -195,6 +196,7 @@ async def test_a_config_map_of_that_name_and_another_owner_is_reported(repositor
 
 
 @pytest.mark.parametrize("end", ["deleted", "deleting", "relabelled"])
+@in_virtual_time
 async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_slot(repository: TaskRepository, end: str) -> None:
     """Regression: such a sweep used to keep the slot that it got later; after a few such sweeps, no slot for fetches was left."""
     gate = asyncio.Event()

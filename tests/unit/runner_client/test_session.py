@@ -16,6 +16,7 @@ from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerEr
 from multistep.runner_client.frames import MESSAGE, encode_json
 from multistep.runner_client.session import Session
 from tests.support.fake_runner import FakeRunner
+from tests.support.virtual_time import in_virtual_time
 from tests.unit.runner_client.session_cases import OTHER, Scripted, answer, session
 
 
@@ -266,6 +267,7 @@ async def test_a_download_is_cut_off_when_its_sink_takes_no_more() -> None:
             await talk.hello()
 
 
+@in_virtual_time
 async def test_a_trickled_download_is_cut_off_at_its_timeout_and_what_came_is_kept() -> None:
     got: list[bytes] = []
 

@@ -16,6 +16,7 @@ from multistep.runner_client.answers import Printed
 from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_json
 from multistep.runner_client.session import Session
 from tests.support.fake_runner import FakeRunner, FakeStream
+from tests.support.virtual_time import in_virtual_time
 from tests.unit.runner_client.session_cases import OTHER, Scripted, answer, session
 
 
@@ -190,6 +191,7 @@ async def test_silence_ends_at_the_time_limit_and_so_does_the_session() -> None:
         await talk.hello()
 
 
+@in_virtual_time
 async def test_wait_adds_its_own_time_to_the_limit() -> None:
     runner = FakeRunner()
     talk = Session(runner.stream(delay_seconds=0.05), pod_uid="u", answer_timeout_seconds=0.03)

@@ -218,12 +218,12 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
 
     def slow(fd: int, *_: object) -> None:
         started.set()
-        go_on.wait(10)
+        go_on.wait(60)
         seen.append(os.fstat(fd).st_nlink)  # fails, or reads another file, if the cancelled task has already closed the spool
 
     monkeypatch.setattr("multistep.store.steps.unpack", slow)
     task = asyncio.create_task(keep(volume, tar()))
-    await asyncio.to_thread(started.wait, 10)
+    await asyncio.to_thread(started.wait, 60)
     task.cancel()
     await asyncio.sleep(0.05)
     assert not task.done()
