@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.settings import BLOCKED_NETWORKS
-from multistep.sources.bundle import digest_of, pack
+from multistep.sources.bundle import Entry, digest_of, pack, tar_chunks
 from multistep.sources.cache import Cache
 from multistep.sources.fetch.request import Request
 from tests.support import servers
 from tests.unit.sources.fetch_cases import fetched, refused, same
+
+NO_TASK = gzip.compress(b"".join(tar_chunks((name, Entry("file", 0o644, data=bytes(1000))) for name in ("a", "b", "c"))))
 
 # -- tasks at URLs
 
@@ -123,9 +126,9 @@ async def test_a_fetch_ends_at_its_limit_and_leaves_no_files(path: str, here: Sc
     [
         (b"x" * 2000, {"compressed_bytes": 1000}, "TaskTooLarge"),
         (b"no tar", {}, "InvalidSpec"),
-        (pack(Path(__file__).parent), {"entries": 2}, "TaskTooLarge"),
-        (pack(Path(__file__).parent), {"uncompressed_bytes": 2000}, "TaskTooLarge"),
-        (pack(Path(__file__).parent), {}, "InvalidSpec"),
+        (NO_TASK, {"entries": 2}, "TaskTooLarge"),
+        (NO_TASK, {"uncompressed_bytes": 2000}, "TaskTooLarge"),
+        (NO_TASK, {}, "InvalidSpec"),
     ],
     ids=["compressed", "no tar", "entries", "uncompressed", "no task"],
 )
