@@ -76,8 +76,8 @@ def _go_tests() -> None:
     _go_test(ROOT / "runner", "./...")
     _go_test(ROOT / "runner", "-race", "./internal/...")
     # The main package's tests run the runner in containers. The race detector's threads would disturb most of these tests, so only
-    # some run with it. Of these, skip two that wait for about ten seconds, and one that measures how long processes are stopped.
-    _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork|WithinASecond", ".")
+    # some run with it. Of these, skip two that wait for about ten seconds.
+    _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork", ".")
 
 
 def _python_tests(env: dict[str, str]) -> list[Ended]:
