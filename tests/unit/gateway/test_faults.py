@@ -59,6 +59,7 @@ async def test_a_retry_after_beyond_the_hold_is_not_waited_for(tmp_path: Path) -
     async with world(tmp_path, hold_seconds=300, retry_after=600) as it:  # the agent would leave after 60 s
         assert (await it.call("messages", "-fail-529")).status == 529
         assert len(it.model.entries) == 1
+        assert (await it.admin.close(step_of())).held_seconds < 60
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "Provider"), (401, "Configuration"), (404, "Configuration"), (422, None)])
