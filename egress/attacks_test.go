@@ -33,8 +33,9 @@ const (
 	evilSix    = "fd99::66"
 )
 
-// patience is how long an attack waits for each step. agentWaits may set it, for a network in which the attacks should succeed.
-var patience = 1500 * time.Millisecond
+// patience is how long an attack waits for each step, tries how often an attack that fails is made. A longer agentWaits changes
+// both, for a network in which the attacks should succeed: after a delay, a resolver may have given up, which no patience corrects.
+var patience, tries = 1500 * time.Millisecond, 1
 
 // attack tries to reach the evil server. It returns nil if it reached the server.
 type attack func() error
@@ -343,8 +344,8 @@ func inAnotherUser(id uint32) error {
 // tryAttacks prints the error of each attack as JSON; "" if the attack reached the evil server. only: the name of one attack, or
 // "all".
 func tryAttacks(only string) {
-	if waits, err := time.ParseDuration(os.Getenv(agentWaits)); err == nil {
-		patience = waits
+	if waits, err := time.ParseDuration(os.Getenv(agentWaits)); err == nil && waits > patience {
+		patience, tries = waits, 3
 	}
 	results, mutex, group := map[string]string{}, sync.Mutex{}, sync.WaitGroup{}
 	for name, try := range attacks() {
@@ -353,6 +354,9 @@ func tryAttacks(only string) {
 		}
 		group.Go(func() {
 			err := try()
+			for number := 1; err != nil && number < tries; number++ {
+				err = try()
+			}
 			mutex.Lock()
 			defer mutex.Unlock()
 			if results[name] = ""; err != nil {

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,6 +174,14 @@ class Given:
         """Wait until the sweep satisfies `done` and return it."""
         return await self.until(name, done, SWEEPS)
 
+    async def sweep_ended(self, name: str) -> Object:
+        """Wait until the sweep is finished and return it. The timeout applies to each of its trials: on a slow machine, all of them
+        together may take longer."""
+        found: Object = {}
+        while not finished(found):
+            found = await self.sweep_until(name, partial(_has_progressed, trials_finished(found)))
+        return found
+
     async def when(self, check: Callable[[], Awaitable[T]]) -> T:
         """Repeat a check after each change of an object in the namespace, and return its first true result."""
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -250,6 +259,16 @@ class Given:
         """Delete the trial if it exists."""
         with suppress(NotFound):
             await self.client.delete(TRIALS, self.namespace, name)
+
+
+def trials_finished(sweep: Object) -> int:
+    """Return how many of the sweep's trials are finished."""
+    counts = (sweep.get("status") or {}).get("trials") or {}
+    return int(counts.get("complete", 0)) + int(counts.get("failed", 0))
+
+
+def _has_progressed(before: int, sweep: Object) -> bool:
+    return finished(sweep) or trials_finished(sweep) > before
 
 
 async def made_namespace(client: Client, name: str, **metadata: Any) -> None:

@@ -38,8 +38,15 @@ class Replicas:
         return dict((await self._client.get(LEASES, NAMESPACE, NAME))["spec"])
 
     async def leader(self) -> Object:
-        """Return the leader's pod, which holds the lease."""
-        return await self._client.get(PODS, NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
+        """Return the leader's pod, which holds the lease. Wait until the kubelet has reported its container in the pod's status."""
+
+        async def reported() -> Object | None:
+            pod = await self._client.get(PODS, NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
+            return pod if processes(pod, PROCESS) else None
+
+        found = await eventually(reported)
+        assert found
+        return found
 
     async def until_held_by_another(self, former: str) -> Object:
         """Wait until a replica other than `former` holds the lease, and return the lease."""

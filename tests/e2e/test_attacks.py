@@ -212,7 +212,7 @@ async def test_nothing_in_the_pod_tells_an_agent_its_sweep(given: Given) -> None
         "template": {"spec": {"environment": {"image": IMAGE}}},
     }
     await given.applied({"apiVersion": SWEEPS.api_version, "kind": SWEEPS.kind, "metadata": {"name": name}, "spec": spec})
-    done = await given.sweep_until(name, finished)
+    done = await given.sweep_ended(name)
     (result,) = done["status"]["agents"]
     assert (result["counted"], result["mean"]) == (2, 1.0), done["status"]
 

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,22 +291,6 @@ async def test_the_command_line_leaves_the_build_to_the_cluster_where_it_has_no_
     assert (await pulls.get("cli"))["status"]["images"][0]["image"]
 
 
-async def until_finished(given: Given, name: str) -> None:
-    """Wait until the sweep is finished, for one trial at a time: all builds together may take longer than a wait's timeout."""
-    found: Object = {}
-    while not finished(found):
-        found = await given.sweep_until(name, partial(got_on, trials_finished(found)))
-
-
-def got_on(before: int, sweep: Object) -> bool:
-    return finished(sweep) or trials_finished(sweep) > before
-
-
-def trials_finished(sweep: Object) -> int:
-    counts = (sweep.get("status") or {}).get("trials") or {}
-    return int(counts.get("complete", 0)) + int(counts.get("failed", 0))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_a_sweep_builds_each_image_once_and_a_second_sweep_builds_none(pulls: Given, registries: Registries) -> None:
@@ -322,7 +305,7 @@ async def test_a_sweep_builds_each_image_once_and_a_second_sweep_builds_none(pul
     for name in ("first", "second"):
         spec = {"tasks": tasks, "agents": [{"name": "o", "agent": {"name": "oracle"}}], "attempts": 3, "parallelism": 12}
         await pulls.applied({"apiVersion": SWEEPS.api_version, "kind": SWEEPS.kind, "metadata": {"name": name}, "spec": spec})
-        await until_finished(pulls, name)
+        await pulls.sweep_ended(name)
         listed = await pulls.client.list_all(TRIALS, pulls.namespace, label_selector=f"multistep.dev/sweep={name}")
         failed = [each["metadata"]["annotations"]["multistep.dev/task"] for each in listed if holds(each, "Failed")]
         assert len(listed) == 63 and failed == ["task-20"] * 3

@@ -13,7 +13,7 @@ import pytest
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import CONFIG_MAPS, SWEEPS
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, holds
 from tests.support import servers
 
 TOML = '[[steps]]\nname = "a"\n'
@@ -89,7 +89,7 @@ async def test_a_dataset_of_two_repositories_is_run_to_reward_1(given: Given, tm
             await given.applied(sweep("hub", {"registry": place, "name": "org/bench"}))
         line = await command_line(given, place)
 
-        done = await given.sweep_until("all", finished)
+        done = await given.sweep_ended("all")
         assert holds(done, "Complete"), done["status"]
         assert done["status"]["agents"] == [{"name": "oracle", "counted": 3, "finished": 3, "passed": 3, "mean": 1}]
         pinned = done["status"]["tasksFrom"]
@@ -100,7 +100,7 @@ async def test_a_dataset_of_two_repositories_is_run_to_reward_1(given: Given, tm
             ["web-2", one, commits[0], "tasks/web-2"],
             ["web-1-2", two, commits[1], "tasks/web-1"],
         ]
-        refused = await given.sweep_until("local", finished)
+        refused = await given.sweep_ended("local")
         assert "task 'here' is the local path 'here'" in condition(refused, "Failed")["message"]
         output = json.loads(await line)
         assert output["status"]["agents"] == [{"name": "oracle", "counted": 2, "finished": 2, "passed": 2, "mean": 1}]

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import Given, Object, condition, finished, holds, trial
+from tests.e2e.given import Given, Object, condition, holds, trial
 from tests.e2e.test_agents import OWN, agent, ledger, step
 from tests.support import servers
 from tests.support.waiting import eventually
@@ -45,21 +45,23 @@ def sweep(name: str, spec: Object, attempts: int, **more: object) -> Object:
     }
 
 
-def has_finished(count: int, found: Object) -> bool:
-    return int(found["status"]["trials"]["finished"]) >= count
+async def has_failed(model: servers.Server, count: int) -> bool:
+    """Return whether the model's provider has failed this many requests."""
+    return len([entry for entry in await ledger(model) if entry["outcome"] != "answered"]) >= count
+
+
+async def until_failures(model: servers.Server, count: int) -> None:
+    """Wait until the model's provider has failed this many requests. The timeout applies to each of them."""
+    for number in range(1, count + 1):
+        await eventually(partial(has_failed, model, number))
 
 
 async def test_no_trial_scores_0_because_its_provider_failed(given: Given, model: servers.Server) -> None:
-    async def all_met_faults() -> bool:
-        return len([entry for entry in await ledger(model) if entry["outcome"] != "answered"]) >= TRIALS
-
     await set_faults(model, FAULTS)
     await given.applied(sweep("faults", await agent(given, model), TRIALS))
-    await asyncio.gather(eventually(all_met_faults), asyncio.sleep(FAULT_SECONDS))
+    await asyncio.gather(until_failures(model, TRIALS), asyncio.sleep(FAULT_SECONDS))
     await set_faults(model, ())
-    for count in range(1, TRIALS + 1):  # a timeout for each trial: on a slow machine, one may be too short for all trials
-        await given.sweep_until("faults", partial(has_finished, count))
-    found = await given.sweep_until("faults", finished)
+    found = await given.sweep_ended("faults")
     result = found["status"]["agents"][0]
     assert holds(found, "Complete") and (result["counted"], result["mean"]) == (TRIALS, 1.0), found["status"]
 
@@ -74,7 +76,7 @@ async def test_a_sweep_never_spends_more_than_its_budget(given: Given, model: se
     spent = await charged(model)
     assert 0 < spent <= BUDGET
     await given.client.patch(SWEEPS, given.namespace, "spends", {"spec": {"budget": {"costUSD": 10 * BUDGET}}})
-    found = await given.sweep_until("spends", finished)
+    found = await given.sweep_ended("spends")
     result = found["status"]["agents"][0]
     assert holds(found, "Complete") and (result["counted"], result["mean"]) == (20, 1.0), found["status"]
     assert spent < await charged(model) <= 10 * BUDGET

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import IMAGE, Given, Object, Step, finished, reward, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, reward, trial
 from tests.e2e.test_cli import multistep
 
 NAME = "games"
@@ -50,7 +50,7 @@ async def test_an_agent_that_breaks_its_verifier_or_a_later_setup_does_not_beat_
         "annotations": {"multistep.dev/task": "hard", "multistep.dev/agent": "honest"},
     }
     await given.ended(foreign)
-    status = (await given.sweep_until(NAME, finished))["status"]
+    status = (await given.sweep_ended(NAME))["status"]
     wanted = {
         name: {"name": name, "counted": 2, "passed": 1, "finished": 2, "mean": 0.75} for name in ("honest", "dropper", "saboteur")
     }

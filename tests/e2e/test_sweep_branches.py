@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multistep.kube.resources import SWEEPS, TRIALS
-from tests.e2e.given import IMAGE, Given, Object, Step, finished, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, trial
 from tests.e2e.test_cli import multistep
 
 NAME = "branched"
@@ -64,7 +64,7 @@ async def test_each_step_is_tried_from_the_agents_own_state_and_from_the_referen
     attempts: int, k: int, given: Given, tmp_path: Path
 ) -> None:
     await given.applied(sweep(attempts, k))
-    found = await given.sweep_until(NAME, finished)
+    found = await given.sweep_ended(NAME)
     status = found["status"]
     assert status["phase"] == "Complete", status["conditions"]
     assert (status["trials"]["total"], status["branches"]["trials"]) == (attempts + 5 * k, 5 * k)

@@ -78,7 +78,7 @@ async def test_a_sweep_can_score_a_forged_reward_0(given: Given, tmp_path: Path)
     policies = {"report": (1.0, ""), "zero": (0.0, "Tampering"), "exclude": (None, "Tampering")}
     await asyncio.gather(*(given.applied(sweep(name, forged)) for name in policies))
     for name, (mean, reason) in policies.items():
-        done = await given.sweep_until(name, finished)
+        done = await given.sweep_ended(name)
         forger, idler = done["status"]["agents"]
         assert (forger.get("mean"), idler.get("mean")) == (mean, 0.0), done["status"]
         file, page = tmp_path / f"{name}.csv", tmp_path / f"{name}.html"

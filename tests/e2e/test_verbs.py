@@ -121,7 +121,7 @@ async def test_exactly_the_excluded_trials_of_a_sweep_run_again(given: Given, tm
         await given.client.patch(TRIALS, given.namespace, each, {"spec": {"stop": True}})
         await given.until(each, finished)
     await given.applied({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}, "data": {"x": "1"}})
-    ended = await given.sweep_until("again", finished)
+    ended = await given.sweep_ended("again")
     assert ended["status"]["excluded"] == {"User": 2}
     code, out, err = await multistep("sweep", "retry", "again", "--excluded", *there)
     assert (code, sorted(out.split())) == (0, stopped), err

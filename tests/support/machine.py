@@ -51,14 +51,17 @@ async def on_node(program: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Pr
 def processes(pod: Object, command: bytes = b"", name: str = "") -> list[int]:
     """Return the ids of the processes in a pod's container whose command line (NUL-terminated words) starts with `command`.
 
+    A child that has not executed its own program yet still has its parent's command line; it is left out.
     name: the container's name; empty for the pod's only container.
     """
     sidecars = pod["status"].get("initContainerStatuses", []) if name else []
-    (status,) = [each for each in (*pod["status"]["containerStatuses"], *sidecars) if name in ("", each["name"])]
-    container = status.get("containerID", "").rpartition("/")[2].encode()
+    statuses = [each for each in (*pod["status"].get("containerStatuses", []), *sidecars) if name in ("", each["name"])]
+    container = statuses[0].get("containerID", "").rpartition("/")[2].encode() if statuses else b""
     if not container:
-        return []  # the container does not exist yet
-    return [pid for pid in _all() if _read(pid, "cmdline").startswith(command) and container in _read(pid, "cgroup")]
+        return []  # the kubelet has not reported the container yet
+    lines = {pid: _read(pid, "cmdline") for pid in _all() if container in _read(pid, "cgroup")}
+    lines = {pid: line for pid, line in lines.items() if line.startswith(command)}
+    return [pid for pid, line in lines.items() if lines.get(_parent(pid)) != line]
 
 
 @contextmanager
@@ -81,6 +84,11 @@ def kill(pids: Sequence[int]) -> int:
             os.kill(pid, signal.SIGKILL)
             ended += 1
     return ended
+
+
+def _parent(pid: int) -> int:
+    """Return the id of the process's parent; 0 if the process has ended."""
+    return int((_read(pid, "stat").rpartition(b")")[2].split() or [b"", b"0"])[1])
 
 
 def _all() -> list[int]:
