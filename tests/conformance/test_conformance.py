@@ -17,11 +17,8 @@ if not os.environ.get("KUBECONFIG"):
     pytest.skip("needs a cluster with the operator in it: set KUBECONFIG", allow_module_level=True)
 
 CASES = Path(__file__).parent / "cases"
-RUN_SECONDS = 1500  # timeout of each test, because the first one waits for the whole run
 CASE_SECONDS = 400
 JOBS = int(os.environ.get("MULTISTEP_TEST_CASES", DEFAULT_JOBS))
-
-pytestmark = pytest.mark.timeout(RUN_SECONDS)
 
 
 def _write_line(config: pytest.Config) -> Callable[[str], None]:

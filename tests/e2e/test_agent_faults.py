@@ -17,11 +17,7 @@ from tests.support.machine import kill, processes
 
 KILLS = 10
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.long,
-    pytest.mark.timeout(1200),
-]  # the timeout is long: after each kill, the new leader waits until the lease expires
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 
 async def new_leader(client: Client, replicas: Replicas) -> None:

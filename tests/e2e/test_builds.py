@@ -292,7 +292,6 @@ async def test_the_command_line_leaves_the_build_to_the_cluster_where_it_has_no_
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
 async def test_a_sweep_builds_each_image_once_and_a_second_sweep_builds_none(pulls: Given, registries: Registries) -> None:
     nonce = secrets.token_hex(8)
     tasks = []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.course import Options, run
 
-pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.timeout(1500)]  # the faults and the wait for the trials take minutes
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 
 async def test_trials_survive_everything_at_once(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell
 
-RUN_SECONDS = 1500  # timeout of each test in seconds: the first test waits until all pages have run
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("docs"), pytest.mark.timeout(RUN_SECONDS)]  # one worker runs all pages
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("docs")]  # one worker runs all pages
 
 SIDE_BY_SIDE = 4
 _COPIED = ("Makefile", "Dockerfile", "README.md", "pyproject.toml", ".dockerignore")

@@ -24,7 +24,7 @@ WORKDIR /app
 """
 SUBMIT = "run: echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # how mini-swe-agent ends a step
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.agents
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,6 @@ async def trials_of(given: Given, name: str) -> dict[str, Object]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
 async def test_100_trials_are_regraded_to_the_same_rewards_bit_for_bit(given: Given, model: servers.Server, tmp_path: Path) -> None:
     host, port = model.host.split(":")
     agent = {"name": "command", "command": ["bash", "-c", ASKS.format(host=host, port=port)]}
