@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from typing import Any
 
 from multistep.cli.doctor.observe import is_ready
@@ -38,11 +39,18 @@ class Replicas:
         return dict((await self._client.get(LEASES, NAMESPACE, NAME))["spec"])
 
     async def leader(self) -> Object:
-        """Return the leader's pod, which holds the lease. Wait until the kubelet has reported its container in the pod's status."""
+        """Return the leader's pod, which holds the lease. Wait until the kubelet has reported its container in the pod's status.
+
+        The holder may be in a pod that is being deleted, in which the kubelet has restarted it; then wait for another leader.
+        """
 
         async def reported() -> Object | None:
-            pod = await self._client.get(PODS, NAMESPACE, (await self.lease())["holderIdentity"].split("_")[0])
-            return pod if processes(pod, PROCESS) else None
+            if not (holder := (await self.lease()).get("holderIdentity")):
+                return None  # a leader has released the lease
+            with suppress(NotFound):
+                pod = await self._client.get(PODS, NAMESPACE, holder.split("_")[0])
+                return pod if processes(pod, PROCESS) and not pod["metadata"].get("deletionTimestamp") else None
+            return None
 
         found = await eventually(reported)
         assert found

@@ -144,7 +144,7 @@ async def test_a_class_that_ends_its_own_host_loses_the_step_and_nothing_else(gi
 async def test_an_agent_works_on_while_the_operator_is_killed_and_runs_once(given: Given, model: servers.Server) -> None:
     replicas = Replicas(given.client)
     made = trial(
-        step("one", "echo begun >> /tmp/runs; sleep 12"),
+        step("one", "echo begun >> /tmp/runs; while [ ! -e /tmp/go ]; do sleep 0.1; done"),
         Step("count", test=reward_for_text("/tmp/runs", "begun")),
         **await agent(given, model),
     )
@@ -154,6 +154,7 @@ async def test_an_agent_works_on_while_the_operator_is_killed_and_runs_once(give
     leader = await replicas.leader()
     replicas.signal(leader, signal.SIGKILL)
     await replicas.until_restarted(leader)
+    await given.go(name)
     status = (await given.until(name, finished))["status"]
     assert status["rewards"] == {"reward": 1.0} and status.get("attempts", []) == [], status
     assert status["usage"]["requests"] == len(await ledger(model))

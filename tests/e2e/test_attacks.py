@@ -168,8 +168,8 @@ async def test_sparse_files_are_left_out_by_name_and_cost_others_nothing(given: 
 @pytest.mark.long
 async def test_an_agent_that_makes_exec_sessions_impossible_loses_its_trial(given: Given) -> None:
     """The agent deletes the container's working directory, without which no exec session starts, and keeps running for longer than
-    the first session stays open (settings.lingerSeconds)."""
-    solve = f"#!/bin/sh\ncd /; rm -rf /app; sleep {Settings().linger_seconds + 10:g}\n"
+    the first session stays open (settings.lingerSeconds, from when the operator has reported the phase)."""
+    solve = f"#!/bin/sh\ncd /; rm -rf /app; sleep {Settings().linger_seconds + 30:g}\n"
     failed = await given.ended(trial(Step("a", solve=solve), config={"environment": {"workdir": "/app"}}))
     status = failed["status"]
     assert condition(failed, "Failed")["reason"] == "ExecSessionsKilled"

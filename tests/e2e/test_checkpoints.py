@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from multistep.kube.resources import PODS
-from tests.e2e.given import IMAGE, STAYS_IN_FIRST_POD, Given, Step, condition, finished, in_agent, reward_for_text, trial
+from tests.e2e.given import (
+    IMAGE,
+    STAYS_IN_FIRST_POD,
+    WAITS,
+    Given,
+    Step,
+    condition,
+    finished,
+    in_agent,
+    reward_for_text,
+    trial,
+)
 from tests.e2e.replicas import Replicas
 from tests.e2e.test_agents import ledger
 from tests.e2e.test_cli import multistep
@@ -201,7 +212,7 @@ SERVER = "#!/bin/bash\n(while true; do date > /srv/alive; sleep 0.1; done) > /de
 @pytest.mark.parametrize("script", [True, False], ids=["with resume.sh", "without"])
 async def test_what_a_step_left_running_is_started_again_or_its_step_is(script: bool, given: Given) -> None:
     alive = "[ -e /srv/alive ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt"
-    test = f"#!/bin/bash\nrm -f /srv/alive; sleep 1; {alive}\n"
+    test = f"#!/bin/bash\nrm -f /srv/alive; for _ in {{1..600}}; do [ -e /srv/alive ] && break; sleep 0.1; done; {alive}\n"
     made = trial(
         Step("serve", solve=SERVER, test=test),
         Step("use", solve=STAYS_IN_FIRST_POD, test=test),
@@ -233,16 +244,17 @@ done 2> /dev/null
 @pytest.mark.alone
 async def test_an_operator_that_dies_while_a_checkpoint_is_sent_costs_no_step(given: Given) -> None:
     replicas = Replicas(given.client)
-    large = "#!/bin/bash\necho ran >> /srv/runs\nhead -c 400M /dev/urandom > /srv/large\nsleep 1000 > /dev/null 2>&1 &\n"
+    large = f"{WAITS}echo ran >> /srv/runs\nhead -c 400M /dev/urandom > /srv/large\nsleep 1000 > /dev/null 2>&1 &\n"
     made = trial(
         Step("large", solve=large),
         Step("check", test=reward_for_text("/srv/runs", "ran")),
         checkpoints={"policy": "AfterStep"},
     )
     name = (await given.applied(made))["metadata"]["name"]
-    await given.until(name, lambda each: (each.get("status") or {}).get("currentStep") == "large")
-    await given.in_pod(name, "bash", "-c", UNTIL_STOPPED)  # the environment's processes are stopped while the checkpoint is packed
+    await given.until(name, in_agent)
     leader = await replicas.leader()
+    # The environment's processes are stopped while the checkpoint is packed. The agent works only once the script looks for that.
+    await given.in_pod(name, "bash", "-c", f": > /tmp/go{UNTIL_STOPPED}")
     replicas.signal(leader, signal.SIGKILL)
     await replicas.until_restarted(leader)
     status = (await given.until(name, finished))["status"]

@@ -82,7 +82,8 @@ FAILS_INIT = [{"name": "mine", "image": IMAGE, "command": ["sh", "-c", "exit 3"]
 
 @pytest.mark.long
 async def test_what_keeps_a_pod_from_running_fails_the_trial_by_its_reason(given: Given, registries: None, policy: Object) -> None:
-    slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config={"environment": {"build_timeout_sec": 60}})
+    away = {"environment": {"build_timeout_sec": 120}}  # by then, a slow machine, too, has tried to pull the image
+    slow = trial(Step("a"), environment={"image": f"127.0.0.1:{NOBODYS}/none:1"}, config=away)
     sick = trial(Step("a"), config={"environment": {"healthcheck": {"command": "echo no port; exit 1", "retries": 1}}})
     forbidden = trial(Step("a"), environment={"image": IMAGE, "podTemplate": {"metadata": policy}})
     await assert_all_fail(

@@ -59,8 +59,8 @@ async def assert_all_right(given: Given, rewards: dict[str, float]) -> None:
 
 
 async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_itself(given: Given, two: Replicas) -> None:
-    asleep, held = await two.leader(), await two.lease()
     rewards = await started(given, 4)
+    asleep, held = await two.leader(), await two.lease()
     two.signal(asleep, signal.SIGSTOP)
     try:
         lease = await two.until_held_by_another(held["holderIdentity"])
@@ -75,8 +75,8 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
 
 
 async def test_a_leader_that_is_stopped_hands_over(given: Given, two: Replicas) -> None:
-    leader, held = await two.leader(), await two.lease()
     rewards = await started(given, 4)
+    leader, held = await two.leader(), await two.lease()
     two.signal(leader, signal.SIGTERM)
     lease, ended = await asyncio.gather(two.until_held_by_another(held["holderIdentity"]), two.until_restarted(leader))
     assert lease["leaseTransitions"] == held["leaseTransitions"] + 1

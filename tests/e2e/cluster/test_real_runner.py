@@ -59,7 +59,7 @@ def shell(id: str, script: str, **more: object) -> dict[str, object]:
 
 async def finished(talk: Session, spec: dict[str, object]) -> PhaseResult:
     await talk.start(spec)
-    record = await talk.wait(str(spec["id"]), 20)
+    record = await talk.wait(str(spec["id"]), DEADLINE_SECONDS)
     assert record.done
     talk.ack(record.id)
     return PhaseResult.from_record(record)
@@ -91,12 +91,15 @@ async def test_a_phase_runs_and_its_files_are_captured(client: Client, runner_po
 
 
 async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client: Client, runner_pod: Pod) -> None:
-    id = new_id("agent")
+    id, go = new_id("agent"), f"/tmp/{secrets.token_hex(4)}"
+    await eventually(lambda: pod_is_ready(client, runner_pod))  # the phase of an earlier test may have made it unready
     async with session(client, runner_pod) as talk:
-        assert not (await talk.start(shell(id, "sleep 3; echo done"))).done
+        assert not (await talk.start(shell(id, f"while [ ! -e {go} ]; do sleep 0.1; done; echo done"))).done
+    async with session(client, runner_pod) as talk:
+        await talk.upload(new_id("upload"), "/tmp", tar_of({Path(go).name: b""}))
     await eventually(lambda: pod_is_unready(client, runner_pod))
     async with session(client, runner_pod) as talk:
-        record = await talk.wait(id, 0)
+        record = await talk.wait(id, DEADLINE_SECONDS)  # a slow answer to the kubelet's probe makes the pod unready, too
         assert PhaseResult.from_record(record).tail == "done\n"
         talk.ack(id)
     await eventually(lambda: pod_is_ready(client, runner_pod))
@@ -118,11 +121,11 @@ async def test_a_time_limit_ends_a_phase(client: Client, runner_pod: Pod) -> Non
 
 async def test_a_healthcheck_is_tried_until_it_succeeds(client: Client, runner_pod: Pod) -> None:
     id, mark = new_id("healthcheck"), f"/tmp/{secrets.token_hex(4)}"
-    tries = {"intervalSeconds": 0.1, "timeoutSeconds": 5, "startPeriodSeconds": 0, "startIntervalSeconds": 1, "retries": 5}
+    tries = {"intervalSeconds": 0.1, "timeoutSeconds": 60, "startPeriodSeconds": 0, "startIntervalSeconds": 1, "retries": 5}
     script = f"[ -e {mark} ] || {{ touch {mark}; exit 1; }}"
     async with session(client, runner_pod) as talk:
         await talk.healthcheck({"id": id, "argv": ["/bin/sh", "-c", script], "user": "", "cwd": "", "env": {}, **tries})
-        result = HealthcheckResult.from_record(await talk.wait(id, 10))
+        result = HealthcheckResult.from_record(await talk.wait(id, DEADLINE_SECONDS))
         talk.ack(id)
     assert (result.healthy, result.attempts) == (True, 2)
 
@@ -175,7 +178,7 @@ async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: Client, run
         async with session(client, runner_pod) as talk:
             await talk.start(phase)
             await talk.upload(new_id("upload"), "/tmp", tar_of({Path(f"{count}.go").name: b""}))
-            assert (await talk.wait(id, 20)).done
+            assert (await talk.wait(id, DEADLINE_SECONDS)).done
             talk.ack(id)
             assert (await finished(talk, shell(new_id("agent"), f"cat {count}"))).tail == "once\n"
 
