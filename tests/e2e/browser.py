@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from playwright.async_api import Browser, Page, ViewportSize, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from tests.e2e.given import DEADLINE_SECONDS
 
 CHROMIUM = "/usr/bin/chromium"
 _TIMEOUT_MILLISECONDS = DEADLINE_SECONDS * 1000
+expect.set_options(timeout=_TIMEOUT_MILLISECONDS)
 _FLAGS = (  # let Chromium run as root, and keep it from sending requests of its own
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),

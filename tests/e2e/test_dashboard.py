@@ -14,8 +14,6 @@ from tests.e2e.browser import chromium, opened, overflow, walk
 from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, in_agent, trial
 
 SOLVE = f"#!/bin/bash\necho '<b>half way</b>'\n{WAITS}echo arrived\n"
-_TIMEOUT_MILLISECONDS = DEADLINE_SECONDS * 1000
-expect.set_options(timeout=_TIMEOUT_MILLISECONDS)
 
 
 @asynccontextmanager

@@ -129,19 +129,27 @@ async def seen(given: Given) -> AsyncIterator[Seen]:
 
 async def seen_by(prometheus: Prometheus, given: Given) -> Seen | None:
     """Run the trials and return Prometheus's data on them; return None if the operator restarted meanwhile."""
-    process = await prometheus.query(f"process_start_time_seconds{OTHERS}")
+    started = f"process_start_time_seconds{OTHERS}"
+    process = await replace(prometheus, moment=await scraped_since(prometheus, 0.0)).query(started)
     statuses = await run(given)
 
     async def all_finished() -> bool:
         times = await prometheus.query(f'kube_multisteptrial_status_completion_time{{namespace="{given.namespace}"}}')
         return len(times) == len(TRIALS)
 
+    async def all_counted() -> bool:
+        """Return whether the operator, which counts a trial after it has written the status, has counted all, or has restarted."""
+        counted = await prometheus.query(f'sum(multistep_trials_finished_total{{exported_namespace="{given.namespace}"}})')
+        restarted = any(process.get(target) != since for target, since in (await prometheus.query(started)).items())
+        return restarted or counted == {(): len(TRIALS)}
+
     await eventually(all_finished)
+    await eventually(all_counted)
     moment = time.time()
     for _ in range(2):  # PromQL's rate() needs two scrapes
         moment = await scraped_since(prometheus, moment)
     at_moment = replace(prometheus, moment=moment)
-    same = await at_moment.query(f"process_start_time_seconds{OTHERS}") == process
+    same = await at_moment.query(started) == process
     return Seen(at_moment, statuses, given.namespace) if same else None
 
 

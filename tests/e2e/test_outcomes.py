@@ -33,11 +33,12 @@ async def test_a_failing_healthcheck_reports_attempts_and_output(given: Given) -
 
 
 async def test_an_agent_past_its_limit_is_stopped_verified_and_the_trial_aborted(given: Given) -> None:
-    slow = Step("slow", solve="#!/bin/sh\necho begun > /tmp/begun\nsleep 600\n", config={"agent": {"timeout_sec": 5.0}})
+    limit = {"agent": {"timeout_sec": 20.0}}  # long enough for a slow machine to begin
+    slow = Step("slow", solve="#!/bin/sh\necho begun > /tmp/begun\nsleep 600\n", config=limit)
     slow.test = "#!/bin/sh\ntest -f /tmp/begun && echo 1 > /logs/verifier/reward.txt\n"
     done = await given.ended(trial(slow, Step("next")))
     step = done["status"]["steps"][0]
-    assert step["exception"]["type"] == "AgentTimeoutError" and "5 s" in step["exception"]["message"]
+    assert step["exception"]["type"] == "AgentTimeoutError" and "20 s" in step["exception"]["message"]
     assert step["rewards"] == {"reward": 1.0} and len(done["status"]["steps"]) == 1
 
 

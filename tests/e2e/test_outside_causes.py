@@ -168,12 +168,13 @@ echo x >> /tmp/tests; while [ ! -e /tmp/judge ]; do sleep 0.1; done
 async def cut(given: Given, name: str, times: int) -> None:
     """Kill this many of the trial's exec sessions. The runner is suspended meanwhile, so that no session finishes first."""
     serving = await eventually(lambda: in_containers(given, name, RUNNER_SERVES))
-    killed = 0
+    killed = set[int]()
 
     async def killed_often() -> bool:
-        nonlocal killed
-        killed += kill(await in_containers(given, name, RUNNER_CALLS))
-        return killed >= times
+        found = set(await in_containers(given, name, RUNNER_CALLS)) - killed  # a killed process may take a while to end
+        kill([*found])
+        killed.update(found)
+        return len(killed) >= times
 
     with asleep(serving):
         await eventually(killed_often)

@@ -14,7 +14,7 @@ import pytest
 
 from multistep import AsyncClient, Client
 from multistep.client.trl import TrialReward
-from multistep.kube.resources import PODS, SWEEPS
+from multistep.kube.resources import PODS
 from tests.e2e.given import IMAGE, Given, Step, condition, reward, reward_for_text, trial
 
 SOLVED = reward_for_text("/tmp/solved", "yes")
@@ -24,7 +24,7 @@ CLIENT = """
 import json, sys, time
 from multistep import Client
 with Client(namespace=sys.argv[1]) as client:
-    run = client.submit([json.loads(sys.argv[2])], agents=[json.loads(sys.argv[3])], attempts=2, name="orphan", lease_seconds=10)
+    run = client.submit([json.loads(sys.argv[2])], agents=[json.loads(sys.argv[3])], attempts=2, name="orphan", lease_seconds=45)
     print("submitted", flush=True)
     time.sleep(600)  # as a trainer that computes; the test kills it
 """
@@ -62,8 +62,7 @@ async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) ->
     try:
         assert process.stdout is not None and await process.stdout.readline() == b"submitted\n"
         await given.sweep_until("orphan", lambda sweep: sweep["status"]["trials"].get("running") == 2)
-        renewals = (await given.client.get(SWEEPS, given.namespace, "orphan"))["status"]["lease"]["renewal"]
-        assert renewals
+        await given.sweep_until("orphan", lambda sweep: bool(sweep["status"]["lease"]["renewal"]))
     finally:
         process.send_signal(signal.SIGKILL)
         await process.wait()

@@ -125,6 +125,7 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
     given: Given, viewer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = await given.ended(trial(Step("a"), name="seen"))
+    await granted(given.client, f"system:serviceaccount:{given.namespace}:viewer", "get", "multisteptrials", given.namespace)
     async with await Client.connect(kubeconfig=viewer) as client:
         assert (await client.get(TRIALS, given.namespace, "seen"))["status"] == done["status"]
         with pytest.raises(ClusterError, match="forbidden"):

@@ -85,7 +85,9 @@ async def test_a_service_that_an_agent_ends_is_the_agents_failure_and_no_finishe
 
 async def test_a_service_that_may_end_is_started_again_while_an_agent_works(given: Given) -> None:
     again = FRAGILE + "    restart: on-failure\n"
-    knocks = Step("a", solve="#!/bin/bash\nfor _ in 1 2; do until exec 3<>/dev/tcp/db/7000; do sleep 0.2; done 2>/dev/null; done\n")
+    knock = "until exec 3<>/dev/tcp/db/7000; do sleep 0.2; done 2>/dev/null"
+    ended = "cat <&3 || true"  # until the service has ended; else, it could still accept the second connection
+    knocks = Step("a", solve=f"#!/bin/bash\nfor _ in 1 2; do {knock}; {ended}; done\n")
     done = await given.ended(composed(again, knocks))
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}, done["status"]
 

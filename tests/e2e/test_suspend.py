@@ -23,6 +23,11 @@ def in_agent(step: str) -> object:
     return reached
 
 
+def suspending(found: Object) -> bool:
+    """Return whether the operator has seen that it has to suspend the trial after this step."""
+    return bool(condition(found, "Reconciling")["reason"] == "Suspending")
+
+
 def suspended(found: Object) -> bool:
     return holds(found, "Suspended")
 
@@ -38,6 +43,7 @@ async def test_a_paused_trial_continues_in_its_pod_and_starts_nothing_meanwhile(
     await given.applied(manifest)
     await given.until(name, in_agent("a"))  # type: ignore[arg-type]
     await patched(given, name, suspend=True)
+    await given.until(name, suspending)
     await given.go(name)
     paused = (await given.until(name, suspended))["status"]
     assert (paused["phase"], [step["rewards"] for step in paused["steps"]]) == ("Suspended", [{"reward": 1}])
@@ -49,7 +55,7 @@ async def test_a_paused_trial_continues_in_its_pod_and_starts_nothing_meanwhile(
     assert [step["rewards"] for step in done["steps"]] == [{"reward": 1}, {"reward": 2}]
     assert done["steps"][0] == paused["steps"][0]
     assert (done["podUID"], done["attempt"], done.get("attempts", [])) == (pod["metadata"]["uid"], 1, [])
-    reported = [each["reason"] for each in await given.events(name)]
+    reported = await given.reported(name, "TrialComplete")
     assert (reported.count("Suspended"), reported.count("Resumed")) == (1, 1)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from multistep.kube.resources import TRIALS
@@ -70,6 +71,15 @@ async def test_a_kept_trial_is_listed_entered_copied_from_and_deleted(given: Giv
     assert code == 2 and "does not exist" in err
 
 
+def all_of(leader: int) -> str:
+    """Return all that a terminal shows. The kernel may pass the last output on only after the program has ended."""
+    shown = b""
+    with suppress(OSError):  # EIO after the last output
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    return shown.decode()
+
+
 async def test_a_shell_on_a_terminal_is_interactive(given: Given) -> None:
     manifest = trial(Step("a"), podCleanup="Never")
     await given.ended(manifest)
@@ -80,7 +90,7 @@ async def test_a_shell_on_a_terminal_is_interactive(given: Given) -> None:
     os.close(follower)
     os.write(leader, b"tty; echo size $(stty size | wc -w)\nexit 5\n")
     code = await process.wait()
-    shown = os.read(leader, 65536).decode()
+    shown = await asyncio.to_thread(all_of, leader)
     os.close(leader)
     assert code == 5 and "/dev/pts/" in shown and "size 2" in shown
 
