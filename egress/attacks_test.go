@@ -33,8 +33,8 @@ const (
 	evilSix    = "fd99::66"
 )
 
-// patience is how long an attack waits for each step, tries how often an attack that fails is made. A longer agentWaits changes
-// both, for a network in which the attacks should succeed: after a delay, a resolver may have given up, which no patience corrects.
+// patience is how long an attack waits for each step, tries how often an attack is made until it succeeds. A longer agentWaits
+// changes both, for a network in which the attacks should succeed. There, a delayed resolver gives up before the patience ends.
 var patience, tries = 1500 * time.Millisecond, 1
 
 // attack tries to reach the evil server. It returns nil if it reached the server.

@@ -179,7 +179,7 @@ class Given:
         together may take longer."""
         found: Object = {}
         while not finished(found):
-            found = await self.sweep_until(name, partial(_has_progressed, trials_finished(found)))
+            found = await self.sweep_until(name, partial(_has_progressed, _trials_finished(found)))
         return found
 
     async def when(self, check: Callable[[], Awaitable[T]]) -> T:
@@ -261,14 +261,13 @@ class Given:
             await self.client.delete(TRIALS, self.namespace, name)
 
 
-def trials_finished(sweep: Object) -> int:
+def _trials_finished(sweep: Object) -> int:
     """Return how many of the sweep's trials are finished."""
-    counts = (sweep.get("status") or {}).get("trials") or {}
-    return int(counts.get("complete", 0)) + int(counts.get("failed", 0))
+    return int(((sweep.get("status") or {}).get("trials") or {}).get("finished", 0))
 
 
 def _has_progressed(before: int, sweep: Object) -> bool:
-    return finished(sweep) or trials_finished(sweep) > before
+    return finished(sweep) or _trials_finished(sweep) > before
 
 
 async def made_namespace(client: Client, name: str, **metadata: Any) -> None:

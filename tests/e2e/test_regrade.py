@@ -11,7 +11,7 @@ import pytest
 
 from multistep.kube.resources import PODS, SWEEPS, TRIALS
 from multistep.pods import identity
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, trial
 from tests.e2e.operators import off_volume
 from tests.e2e.test_agents import ledger
 from tests.e2e.test_cli import multistep
@@ -167,7 +167,7 @@ def sweep(name: str, agent: Object, **spec: Any) -> Object:
 
 async def trials_of(given: Given, name: str) -> dict[str, Object]:
     """Return a finished sweep's trials by number."""
-    await given.recorder.first(SWEEPS, name, lambda each: holds(each, "Complete") or holds(each, "Failed"))
+    await given.sweep_ended(name)
     listed = await given.client.list_all(TRIALS, given.namespace, label_selector=f"multistep.dev/sweep={name}")
     return {each["metadata"]["labels"]["multistep.dev/number"]: each for each in listed}
 

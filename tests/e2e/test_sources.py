@@ -138,7 +138,7 @@ async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(giv
             assert "wrong-password" not in json.dumps(done["status"])
         away = await given.until("away", lambda obj: "cannot be reached" in condition(obj, "Reconciling")["message"])
         assert condition(away, "Reconciling")["reason"] == "TaskUnavailable"
-        swept = await sweep_until(given, finished)
+        swept = await given.sweep_ended("all")
         assert [(each["counted"], each["mean"]) for each in swept["status"]["agents"]] == [(2, sources["git-branch"][1])]
         assert swept["status"]["tasksFrom"] == pinned["status"]["tasksFrom"]
         assert swept["status"]["tasksFrom"]["revision"] == branch["status"]["taskSource"]["revision"]

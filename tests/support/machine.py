@@ -56,7 +56,8 @@ def processes(pod: Object, command: bytes = b"", name: str = "") -> list[int]:
     """
     sidecars = pod["status"].get("initContainerStatuses", []) if name else []
     statuses = [each for each in (*pod["status"].get("containerStatuses", []), *sidecars) if name in ("", each["name"])]
-    container = statuses[0].get("containerID", "").rpartition("/")[2].encode() if statuses else b""
+    (status,) = statuses or [{}]
+    container = status.get("containerID", "").rpartition("/")[2].encode()
     if not container:
         return []  # the kubelet has not reported the container yet
     lines = {pid: _read(pid, "cmdline") for pid in _all() if container in _read(pid, "cgroup")}
