@@ -33,7 +33,7 @@ const (
 	evilSix    = "fd99::66"
 )
 
-// patience is how long an attack waits for each step, tries how often an attack is made until it succeeds. A longer agentWaits
+// patience is the timeout of each step of an attack. tries is the maximum number of attempts of an attack. A longer agentWaits
 // changes both, for a network in which the attacks should succeed. There, a delayed resolver gives up before the patience ends.
 var patience, tries = 1500 * time.Millisecond, 1
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, holds, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, trial
 from tests.e2e.test_cli import multistep
 
 QUITS = 'grep -q one "$MULTISTEP_INSTRUCTION_FILE" && touch /tmp/one; exit 1'
@@ -43,7 +43,7 @@ def sweep() -> Object:
 
 async def test_status_report_and_all_files_agree_on_the_score_and_the_pass(given: Given, tmp_path: Path) -> None:
     await given.applied(sweep())
-    done = await given.sweep_until("scores", lambda found: holds(found, "Complete"))
+    done = await given.sweep_ended("scores")
     assert condition(done, "Complete")["message"] == "2 of 2 trials count"
     agents = {each["name"]: each for each in done["status"]["agents"]}
     assert (agents["quits"]["mean"], agents["quits"].get("passed", 0)) == (pytest.approx(1 / 3), 0)

@@ -97,7 +97,7 @@ async def test_a_sweep_is_suspended_resumed_counted_and_deleted_with_its_trials_
     await given.when(resumed)
     await lose_when_at_work(given, "held solver 1")
     await lose_when_at_work(given, "held solver 2")
-    status = (await until(given, finished))["status"]
+    status = (await given.sweep_ended(NAME))["status"]
     assert condition({"status": status}, "Complete")["status"] == "True"
     assert status["agents"] == [
         {"name": "solver", "counted": 2, "finished": 4, "passed": 0, "mean": 0.5},
@@ -130,7 +130,7 @@ async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given:
     with pytest.raises(ClusterError, match="at most 63 characters"):
         await given.applied({**sweep(), "metadata": {"name": "n" * 64}})
     await given.applied(sweep(overrides=[{"tasks": ["helt"], "spec": {}}]))
-    failed = condition(await until(given, finished), "Failed")
+    failed = condition(await given.sweep_ended(NAME), "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "InvalidSpec")
     assert "overrides[0].tasks: 'helt' does not exist in the sweep, which has held, known" in failed["message"]
     with pytest.raises(ClusterError, match="attempts cannot be changed: create a new sweep"):
@@ -154,5 +154,5 @@ async def test_the_next_trial_of_a_sweep_is_ready_before_its_turn_and_starts_in_
     done = (await given.until(second, finished))["status"]
     assert (done["rewards"], done["podUID"], done.get("attempts", [])) == ({"reward": 0.25}, ready["podUID"], [])
     assert (await given.get(first))["status"]["failure"]["reason"] == "PodDeleted"
-    counts = (await until(given, finished))["status"]["trials"]
+    counts = (await given.sweep_ended(NAME))["status"]["trials"]
     assert (counts["finished"], counts["counted"], counts["failed"]) == (2, 1, 1)
