@@ -44,7 +44,8 @@ def sweep() -> Object:
 async def test_status_report_and_all_files_agree_on_the_score_and_the_pass(given: Given, tmp_path: Path) -> None:
     await given.applied(sweep())
     done = await given.sweep_ended("scores")
-    assert condition(done, "Complete")["message"] == "2 of 2 trials count"
+    complete = condition(done, "Complete")
+    assert (complete["status"], complete["message"]) == ("True", "2 of 2 trials count")
     agents = {each["name"]: each for each in done["status"]["agents"]}
     assert (agents["quits"]["mean"], agents["quits"].get("passed", 0)) == (pytest.approx(1 / 3), 0)
     assert (agents["oracle"]["mean"], agents["oracle"]["passed"]) == (1.0, 1)
