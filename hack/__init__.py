@@ -7,7 +7,7 @@ python_env  .venv from locked packages       tools  Go, Helm, a C compiler
 peers       third-party programs for tests
 image       images of operator, agent host and builder        deployment  installation of the chart in the cluster
 generate    files generated from code; the only part that needs `.venv`
-checks      lint, unit tests                 end_to_end  end-to-end tests            sizes  limits of lint on modules and functions
+checks      lint, unit tests                 end_to_end  end-to-end tests
 lanes       parallel pytest runs             outcomes  results of tests, which the plugin pytest_outcomes writes
 flaky       repetition of failed tests       history  results of the last runs       report  summary of a run
 trials      targets demo, run, bench, chaos and conformance   agent_demo  make demo AGENT=...

@@ -13,7 +13,6 @@ from hack import deployment, end_to_end, image, lanes, load, python_env
 from hack.lanes import Ended, Run
 from hack.paths import CACHE, ROOT, VENV, files_below
 from hack.report import report
-from hack.sizes import too_large
 from hack.stages import Failure, print_line, stage
 from hack.tools import c_compiler, go, go_environment, helm, network_tools
 from localkube.commands import capture
@@ -36,9 +35,6 @@ def lint() -> None:
         _python_program("mypy", "--strict", "--cache-dir", str(CACHE / "mypy"), *_TYPED)
     with stage("lint-imports"):
         capture([str(VENV / "bin" / "lint-imports"), "--cache-dir", str(CACHE / "import-linter")], cwd=ROOT)
-    with stage("sizes of modules, classes and functions"):
-        if found := too_large([ROOT / each for each in _TYPED]):
-            raise Failure("\n".join(found))
     with stage("gofmt and go vet"):
         _gofmt()
         # Skip localkube/kube, for which go vet would compile all of Kubernetes again.
