@@ -3,6 +3,7 @@
 MultistepError
 ├── InvalidTask        the task directory is not a valid task; names the field or file, the value, and what is expected
 ├── InvalidSpec        the resource's spec cannot be run as written
+│   └── InvalidRequest the runner would refuse an operation, because of a value of the task or the spec
 ├── SourceError        a task's files could not be read or fetched (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
 │   ├── StreamLost     the connection broke: the outcome is unknown; retry
@@ -62,6 +63,10 @@ class InvalidTask(MultistepError):
 
 class InvalidSpec(MultistepError):
     """A trial's spec cannot be run as written. The text names the field, the value and what is expected."""
+
+
+class InvalidRequest(InvalidSpec):
+    """The runner would refuse an operation, because of a value of the task or the spec. Nothing was sent."""
 
 
 class SourceError(MultistepError):

@@ -105,6 +105,8 @@ class FakeRunner:
             return self._known(op, id)
         if op == "output":
             return self._output(id, request)
+        if relative := [each for each in _paths(request) if not each.startswith("/")]:
+            return _refusal("Protocol", f"the source {relative[0]} is not an absolute path")
         if op == "survey":
             return {"ok": True, "files": [{"source": index, **each} for index, each in self._large(request)]}
         if op == "download":
@@ -368,6 +370,12 @@ def _name(frame: Frame) -> str:
         return frame.kind.decode()
     request = frame.json()
     return f"{request['op']} {request.get('id', '')}".strip()
+
+
+def _paths(request: Json) -> list[str]:
+    """Return the paths of a request that must be absolute."""
+    fields = {"download": "sources", "survey": "sources", "reset": "directories"}
+    return [each["path"] for each in request[fields[request["op"]]]] if request["op"] in fields else []
 
 
 def _refusal(code: str, message: str) -> Json:

@@ -76,9 +76,11 @@ def _server(url: str) -> tuple[str, str]:
 
 
 def artifact_source(path: str) -> str:
-    """Return the path of an artifact if it has no '..', as in Harbor 0.25, else raise ValueError."""
+    """Return the path of an artifact if it has no '..', as in Harbor 0.25, and no NUL, else raise ValueError."""
     if ".." in PurePosixPath(path).parts:
         raise ValueError("must not have a '..' in it")
+    if "\0" in path:
+        raise ValueError("must not have a NUL character in it")
     return path
 
 

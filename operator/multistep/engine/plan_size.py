@@ -16,12 +16,17 @@ from multistep.errors import InvalidSpec
 MAX_ENTRIES: Final = 50_000
 MAX_HOSTS: Final = 2_000  # fewer than MAX_ENTRIES, because parsing an address takes longer than copying an entry
 MAX_CHARACTERS: Final = 4 << 20
+MAX_ARTIFACTS: Final = 4_000  # of one step: the runner's record of a collection has at most 64 KiB
 
 
 def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpec, variables: int) -> None:
     """Raise InvalidSpec if the steps together have too many entries. variables: number of trial variables that a step inherits."""
     own, number = config.verifier, len(steps)
     separate = own.environment or EnvironmentConfig()
+    for index, step in enumerate(steps):
+        artifacts = len(config.artifacts) + len(spec.artifacts) + len(step.artifacts)
+        if artifacts > MAX_ARTIFACTS:
+            raise InvalidSpec(f"artifacts: {artifacts} in step {index + 1}, more than the limit of {MAX_ARTIFACTS}")
     entries = len(config.artifacts) + len(spec.artifacts) + len(own.collect) + len(own.env) + len(separate.env) + variables
     where = "artifacts, collect hooks and variables of task.toml's top level and of the trial's spec"
     _refuse(where, number * entries, MAX_ENTRIES, number)

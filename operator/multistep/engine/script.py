@@ -311,7 +311,7 @@ def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
 def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[None]:
     """Collect logs and artifacts: /logs/agent, /logs/verifier, then the artifact entries in order."""
     logs = tuple(Source(path) for path in LOGS[part])
-    entries = tuple(artifact_source(scope.plan.services, entry) for entry in step.artifacts)
+    entries = tuple(artifact_source(scope, entry) for entry in step.artifacts)
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
     found = Fields(record.result, "collect")
     run.timed(ARTIFACTS, replace(record, started_at=record.started_at - (found.optional_number("seconds") or 0.0)))

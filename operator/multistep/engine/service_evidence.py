@@ -7,6 +7,8 @@ separate verifier, all processes that the agent left in main are killed, so that
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from multistep.api.phases import ARTIFACTS
 from multistep.api.services import MAIN
 from multistep.api.task_toml import ArtifactConfig
@@ -35,8 +37,12 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
         yield ServiceHook(scope.id(f"collect-hook-{number}"), services.container_of(hook.service), argv, hook.user, timeout)
 
 
-def artifact_source(services: PodServices | None, entry: ArtifactConfig) -> Source:
-    """Return the path to collect for an artifact entry."""
+def artifact_source(scope: Scope, entry: ArtifactConfig) -> Source:
+    """Return the absolute path to collect for an artifact entry. A relative path starts at WORKDIR; a service has none, as Harbor
+    rejects relative paths there. A Windows path, which Harbor accepts, is below / in a service: it does not exist."""
+    services = scope.plan.services
     apart = services is not None and entry.service not in (None, MAIN)
     container = services.container_of(entry.service or MAIN) if services is not None and apart else ""
-    return Source(entry.source, tuple(entry.exclude), container=container)
+    start = "/" if apart else scope.workdir
+    path = entry.source if entry.source.startswith("/") else str(PurePosixPath(start, entry.source))
+    return Source(path, tuple(entry.exclude), container=container)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -33,7 +34,15 @@ from multistep.engine.operations import (
 from multistep.engine.replay import Progress, Replay
 from multistep.engine.script import AgentScript
 from multistep.engine.suspensions import prestarts
-from multistep.errors import CheckpointLost, ContradictoryRecords, GatewayUnavailable, HostUnreachable, PodError, StreamLost
+from multistep.errors import (
+    CheckpointLost,
+    ContradictoryRecords,
+    GatewayUnavailable,
+    HostUnreachable,
+    InvalidRequest,
+    PodError,
+    StreamLost,
+)
 from multistep.kube.protocols import Cluster
 from multistep.metrics import Metrics
 from multistep.pods import agent_host, identity
@@ -67,6 +76,7 @@ from multistep.store.unpacking import Pointer, Received
 from multistep.store.volume import Volume
 
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely
+MAX_LINES_BYTES = 12 << 10  # limit of this list as JSON: the runner's record has at most 64 KiB
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
 FIRST_WAIT_SECONDS = 3.0  # a longer phase is shown in the status, and its session ends if other trials are queued
 
@@ -255,13 +265,14 @@ class Driver:
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
-        """Perform the next operation. If the session breaks, write the progress to the status, because records may be lost.
+        """Perform the next operation. If the session breaks or the operation is invalid, write the progress to the status, because
+        records may be lost.
         If the gateway does not answer after the agent's phase, write that phase's end: the agent's time must not include the
         wait."""
         try:
             return await self._advance(drive, progress)
-        except (PodError, GatewayUnavailable) as error:
-            if isinstance(error, PodError) or drive.hides_end_of_agent(progress.next):
+        except (PodError, GatewayUnavailable, InvalidRequest) as error:
+            if not isinstance(error, GatewayUnavailable) or drive.hides_end_of_agent(progress.next):
                 await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
@@ -351,7 +362,7 @@ class Driver:
         seconds = round(time.monotonic() - start, 3)  # duration of the collection; the record's own times are those of the note
         data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
         if collected.incomplete:
-            data["incomplete"] = [each[:MAX_LINE_CHARACTERS] for each in collected.incomplete[:MAX_LINES]]
+            data["incomplete"] = shortened(collected.incomplete)
         return await session.note(operation.id, data)
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
@@ -392,3 +403,15 @@ class Driver:
         await drive.hooks.dismiss(step)
         drive.pods = Pods(drive.pods.agent)
         return await session.note(operation.id, {})
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, shortened, that a record has room for. Their text is the agent's."""
+    found: list[str] = []
+    left = MAX_LINES_BYTES
+    for line in (each[:MAX_LINE_CHARACTERS] for each in lines[:MAX_LINES]):
+        left -= len(json.dumps(line)) + 1
+        if left < 0:
+            break
+        found.append(line)
+    return found

@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from multistep.errors import HostUnreachable, PodError, RunnerError, StreamLost
+from multistep.errors import HostUnreachable, InvalidRequest, PodError, RunnerError, StreamLost
 from multistep.runner_client import answers
 from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStream
 from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
 from multistep.runner_client.sealed import Request, Seal
+from multistep.runner_client.valid_requests import require_valid, unsendable
 
 HOST_PROTOCOL = 5  # first protocol version with sealed requests for the agent host
 
 
 class Refusal(Exception):
-    """Raised if the runner refuses a request, or if a request is too large to send. The session stays usable."""
+    """Raised if the runner refuses a request, or if a request cannot be sent. The session stays usable."""
 
-    def __init__(self, error: RunnerError) -> None:
+    def __init__(self, error: RunnerError | InvalidRequest) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -134,10 +135,18 @@ class Exchanges:
         return parse_answer(await self._frames.receive(extra_seconds))
 
     def _encoded(self, request: Mapping[str, Any]) -> _Encoded:
-        if self._seal is None:
-            return _Encoded(_frame(request))
-        sealed = self._seal.request(request)
-        return _Encoded(_frame(sealed.message), partial(_unsealed, self._seal, sealed))
+        """Return the request's frame. Raises Refusal if the runner would refuse it, or if it cannot be encoded."""
+        try:
+            require_valid(request)
+            if self._seal is None:
+                return _Encoded(encode_json(MESSAGE, request))
+            sealed = self._seal.request(request)
+            return _Encoded(encode_json(MESSAGE, sealed.message), partial(_unsealed, self._seal, sealed))
+        except InvalidRequest as error:
+            raise Refusal(error) from None
+        except ValueError as error:
+            invalid = unsendable(request, error)
+            raise Refusal(invalid or RunnerError(f"{request['op']} cannot be sent: {error}", code="TooLarge")) from None
 
     async def late_answer(self) -> Frame:
         """Receive an answer after any number of keep-alives (empty D frames). The usual timeout applies to each frame."""
@@ -171,10 +180,3 @@ def parse_answer(frame: Frame) -> dict[str, Any]:
     if answer.get("ok") is True:
         return answer
     raise Refusal(answers.error(answer))
-
-
-def _frame(request: Mapping[str, Any]) -> bytes:
-    try:
-        return encode_json(MESSAGE, request)
-    except ValueError as error:  # nothing was sent: the session stays usable
-        raise Refusal(RunnerError(f"{request['op']} cannot be sent: {error}", code="TooLarge")) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -101,7 +102,7 @@ def start_request(operation: Start) -> dict[str, Any]:
         "user": operation.user,
         "cwd": operation.cwd,
         "env": dict(operation.env),
-        "timeoutSeconds": operation.timeout,
+        "timeoutSeconds": _timeout(operation.timeout),
         "tailBytes": TAIL_BYTES,
         "remove": list(operation.remove),
         "captures": [{"path": path, "maxBytes": CAPTURE_LIMIT_BYTES} for path in operation.captures],
@@ -116,6 +117,11 @@ def start_request(operation: Start) -> dict[str, Any]:
     return request
 
 
+def _timeout(seconds: float | None) -> float | None:
+    """Return a timeout as the runner takes it. One that never ends (infinity, NaN), as Harbor allows, is no timeout."""
+    return None if seconds is None or math.isnan(seconds) or seconds == math.inf else max(seconds, 0.0)
+
+
 def _healthcheck(operation: Healthcheck) -> dict[str, Any]:
     return {
         "id": operation.id,
@@ -124,7 +130,7 @@ def _healthcheck(operation: Healthcheck) -> dict[str, Any]:
         "cwd": "",
         "env": dict(operation.env),
         "intervalSeconds": operation.interval,
-        "timeoutSeconds": operation.timeout,
+        "timeoutSeconds": _timeout(operation.timeout),
         "startPeriodSeconds": operation.start_period,
         "startIntervalSeconds": operation.start_interval,
         "retries": operation.retries,

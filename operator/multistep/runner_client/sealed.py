@@ -39,9 +39,9 @@ class Seal:
         self._cipher = AESGCM(bytes.fromhex(key))
 
     def request(self, request: Mapping[str, Any]) -> Request:
-        """Encrypt a request, and return the ``host`` request that contains it."""
+        """Encrypt a request, and return the ``host`` request that contains it. Raises ValueError for NaN or infinity."""
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = nonce + self._cipher.encrypt(nonce, json.dumps(request).encode(), b"request")
+        sealed = nonce + self._cipher.encrypt(nonce, json.dumps(request, allow_nan=False).encode(), b"request")
         return Request({"op": "host", "message": {"sealed": base64.b64encode(sealed).decode()}}, nonce)
 
     def answer(self, message: Mapping[str, Any], request: Request) -> Frame:
