@@ -10,5 +10,6 @@ generate    files generated from code; the only part that needs `.venv`
 checks      lint, unit tests                 end_to_end  end-to-end tests
 lanes       parallel pytest runs             outcomes  results of tests, which the plugin pytest_outcomes writes
 flaky       repetition of failed tests       history  results of the last runs       report  summary of a run
+costs       seconds of CPU and of waiting
 trials      targets demo, run, bench, chaos and conformance   agent_demo  make demo AGENT=...
 """

@@ -80,7 +80,7 @@ def _python_tests(env: dict[str, str]) -> list[Ended]:
     """Run the Python tests that need no cluster, except tests with the mark `long`."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     core = Run("core", [*_CORE, *_on_all_cores("not long"), *coverage], env)
-    others = Run("others", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.DIRECTORIES, *_CORE)], env)
+    others = Run("others", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.PLACES, *_CORE)], env)
     return [lanes.execute(each) for each in (core, others)]
 
 
@@ -89,8 +89,8 @@ def _on_all_cores(marks: str) -> tuple[str, ...]:
     return ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal", "-m", marks)
 
 
-def _without(*directories: str) -> list[str]:
-    return [f"--ignore={directory}" for directory in directories]
+def _without(*places: str) -> list[str]:
+    return [f"--ignore={place}" for place in places]
 
 
 def everything() -> None:
@@ -104,7 +104,7 @@ def long_tests() -> None:
     """Run `make test-long`: the tests that `make test` omits because they take long."""
     _ensure_programs()
     with stage("long Python tests"):
-        arguments = ["tests", *_on_all_cores("long"), *_without(*end_to_end.DIRECTORIES)]
+        arguments = ["tests", *_on_all_cores("long"), *_without(*end_to_end.PLACES)]
         ended = lanes.execute(Run("long", arguments, lanes.environment(os.environ)))
     end_to_end.run_long([ended])
 

@@ -54,7 +54,7 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "e2e": _with_python(end_to_end.run),
     "generate": _with_python(checks.generate),
     "cluster": _cluster,
-    "cluster-down": deployment.stop_clusters,
+    "cluster-down": deployment.stop_cluster,
     "image": image.main,
     "deploy": _deploy,
     "run": _with_python(trials.run),

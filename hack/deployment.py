@@ -13,7 +13,7 @@ from hack.stages import Failure, print_line, stage
 from hack.tools import go, helm
 from localkube import targets
 from localkube.commands import capture, succeeds
-from localkube.config import load_config, second_cluster
+from localkube.config import load_config
 from localkube.errors import CommandFailed
 from localkube.locking import exclusive
 
@@ -67,13 +67,9 @@ def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
     return Cluster(target, str(ours) if isinstance(target, targets.Local) else "kubectl", variables)
 
 
-def stop_clusters() -> None:
-    """Stop the cluster, and the second cluster if tests have created it (`make cluster-down`)."""
-    target = targets.choose(load_config())
-    target.down()
-    second = load_config(second_cluster(os.environ))
-    if isinstance(target, targets.Local) and second.paths.run_dir.exists():
-        targets.Local(second).down()
+def stop_cluster() -> None:
+    """Stop the cluster (`make cluster-down`)."""
+    targets.choose(load_config()).down()
 
 
 def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:

@@ -1,19 +1,15 @@
-"""Run the end-to-end tests on one or two clusters, in parallel where possible.
+"""Run the end-to-end tests on one cluster, in parallel where possible.
 
-Tests with the mark `alone` run without other tests on their cluster: they stop or change shared objects, or count them.
+Tests with the mark `alone` run after the others, one file at a time: they stop or change shared objects, or count them.
 A failed test is repeated once after all others have finished (hack.flaky).
 Tests with the mark `long` run in `make test-long`, the same way; those with the mark `agents` in `make test-agents`, and those with
 the mark `measures` in `make bench`.
 """
 
-import os
-import threading
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-from hack import deployment, load
+from hack import deployment, load, peers
 from hack.flaky import Rerun, run_again
 from hack.history import History
 from hack.lanes import PYTEST, Ended, Run, environment, execute
@@ -22,11 +18,14 @@ from hack.report import report
 from hack.stages import print_line, stage, summary
 from localkube import targets
 from localkube.commands import capture
-from localkube.config import load_config, second_cluster
+from localkube.config import load_config
 
-DIRECTORIES = ("tests/e2e", "tests/conformance", "tests/rights")
+_CONFORMANCE = "tests/conformance/test_conformance.py"  # its other tests need no cluster
+_SIMULATED = "tests/simulated"
+PLACES = ("tests/e2e", "tests/rights", _CONFORMANCE, _SIMULATED)  # directories and files of tests that need a cluster
 _EACH_RUN = "not long and not measures and not agents"
 _CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case mostly waits
+_SIMULATED_WORKERS = 2  # an operator, played pods and their runners are one process each
 _FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, which are few at the start
 
 
@@ -61,19 +60,17 @@ def run_agents() -> None:
 
 
 class _Stage:
-    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. With localkube, a second cluster runs a
-    part of the `alone` tests. past: the history; the operator's RBAC rights are checked against the audit logs since the start of
-    the run that the history extends."""
+    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. past: the history; the operator's RBAC
+    rights are checked against the audit logs since the start of the run that the history extends."""
 
-    def __init__(self, first: deployment.Cluster, marks: str, past: History) -> None:
-        self._first, self._marks, self._since = first, marks, past.newest_start()
-        self._ours = isinstance(first.target, targets.Local)
+    def __init__(self, cluster: deployment.Cluster, marks: str, past: History) -> None:
+        self._marks, self._since = marks, past.newest_start()
+        self._is_ours = isinstance(cluster.target, targets.Local)
+        self._env = environment(cluster.environment)
         self._workers = load.workers()
         print_line(f"{self._workers} workers of pytest-xdist")
-        self._alone = deque(self._files_of_tests_alone())
         self._ended: list[Ended] = []
         self.again: list[Rerun] = []
-        self._lock = threading.Lock()
 
     @property
     def _is_long(self) -> bool:
@@ -81,58 +78,48 @@ class _Stage:
 
     def ended(self) -> list[Ended]:
         """Run the tests and, unless these are the long tests, the conformance cases; return the finished runs."""
-        clusters = [self._on_first, *([self._on_second] if self._ours else [])]
-        with ThreadPoolExecutor(len(clusters)) as threads:
-            for lane in [threads.submit(cluster) for cluster in clusters]:
-                lane.result()
-        self.again = run_again(self._ended, environment(self._first.environment), execute)
-        if self._ours:
-            self._prove_rights()
+        runs = [*self._side_by_side(), *self._simulated(), *([] if self._is_long else [self._conformance()])]
+        with ThreadPoolExecutor(len(runs)) as threads:
+            self._ended += threads.map(execute, runs)
+        self._ended += map(execute, self._alone())
+        self.again = run_again(self._ended, self._env, execute)
+        if self._is_ours:
+            self._ended.append(execute(self._rights()))
         return self._ended
 
-    def _on_first(self) -> None:
-        env = environment(self._first.environment)
-        side_by_side = ("-n", str(self._workers), "--dist", "loadgroup", "-m", f"not alone and {self._marks}", "-v")
-        runs = [Run("side by side", ["tests/e2e", *side_by_side], env)]
-        if not self._is_long:
-            cases = {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)}
-            runs.append(Run("conformance", ["tests/conformance"], env | cases))
-        with ThreadPoolExecutor(len(runs)) as threads:
-            list(threads.map(self._execute, runs))
-        self._run_alone(env)
+    def _side_by_side(self) -> Iterator[Run]:
+        yield Run("side by side", ["tests/e2e", *_workers(self._workers), "-m", f"not alone and {self._marks}", "-v"], self._env)
 
-    def _on_second(self) -> None:
-        self._run_alone(environment(deployment.deploy(second_cluster(os.environ)).environment))
+    def _conformance(self) -> Run:
+        return Run("conformance", [_CONFORMANCE], self._env | {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)})
 
-    def _run_alone(self, env: Mapping[str, str]) -> None:
-        """Run files of tests marked `alone` sequentially, from the queue that both clusters share."""
-        while file := self._next():
+    def _simulated(self) -> Iterator[Run]:
+        """Yield the run of the tests on simulated nodes, which need KWOK."""
+        if self._is_ours and (ROOT / _SIMULATED).is_dir():
+            env = {**self._env, **peers.simulated_nodes()}
+            yield Run("simulated", [_SIMULATED, *_workers(_SIMULATED_WORKERS), "-m", self._marks, "-v"], env)
+
+    def _alone(self) -> Iterator[Run]:
+        """Yield a run for each file of tests marked `alone`."""
+        for file in self._files_of_tests_alone():
             name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
-            self._execute(Run(name, [file, "-m", f"alone and {self._marks}", "-v"], env))
+            yield Run(name, [file, "-m", f"alone and {self._marks}", "-v"], self._env)
 
-    def _prove_rights(self) -> None:
-        """Check the operator's RBAC rights against the audit logs, which only local clusters have. Only after the long tests, check
-        also that each right was used."""
-        logs = [load_config(variables).paths.logs for variables in (os.environ, second_cluster(os.environ))]
-        asked = {"MULTISTEP_TEST_LOGS": os.pathsep.join(map(str, logs)), "MULTISTEP_TEST_SINCE": self._since}
-        marks = "" if self._is_long else _EACH_RUN
-        self._execute(Run("rights", ["tests/rights", "-m", marks, "-v"], environment(self._first.environment) | asked))
+    def _rights(self) -> Run:
+        """Return the check of the operator's RBAC rights against the audit log; after the long tests, also if each was used."""
+        asked = {"MULTISTEP_TEST_LOGS": str(load_config().paths.logs), "MULTISTEP_TEST_SINCE": self._since}
+        return Run("rights", ["tests/rights", "-m", "" if self._is_long else _EACH_RUN, "-v"], self._env | asked)
 
     def _files_of_tests_alone(self) -> list[str]:
         listing = [*PYTEST, "--collect-only", "-q", "-m", f"alone and {self._marks}", "tests/e2e"]
-        listed = capture(listing, env=environment(self._first.environment), cwd=ROOT)
+        listed = capture(listing, env=self._env, cwd=ROOT)
         files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
         return in_order(files, History().seconds())
 
-    def _next(self) -> str:
-        with suppress(IndexError):  # the queue is empty
-            return self._alone.popleft()
-        return ""
 
-    def _execute(self, run: Run) -> None:
-        ended = execute(run)
-        with self._lock:
-            self._ended.append(ended)
+def _workers(number: int) -> tuple[str, ...]:
+    """Return pytest's options for this number of workers, of which one runs all tests of an xdist_group."""
+    return ("-n", str(number), "--dist", "loadgroup")
 
 
 def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:

@@ -1,9 +1,10 @@
-"""Run several pytest processes in parallel and show their output line by line, prefixed with the run's name."""
+"""Run several processes in parallel, most of them pytest, and show their output line by line, prefixed with the run's name."""
 
 import os
 import re
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,25 +27,31 @@ _screen = threading.Lock()
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process to run. name: prefix of its output lines, at most 14 characters."""
+    """One pytest process to run, or one of another program. name: prefix of its output lines, at most 14 characters."""
 
     name: str
     arguments: Sequence[str]
     env: Mapping[str, str]
+    program: Sequence[str] = PYTEST
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A finished pytest run. code: exit code; words: lines of pytest's summary, failures first, totals last."""
+    """A finished run. code: exit code; words: lines of pytest's summary, failures first, totals last (the whole output of another
+    program); seconds: duration; cpu: CPU seconds of the process and of those that it and its children waited for."""
 
     run: Run
     code: int
     words: Sequence[str]
     outcomes: Outcomes
+    seconds: float = 0.0
+    cpu: float = 0.0
 
     @property
     def totals(self) -> Counter[str]:
         """Return the counts in the last line of pytest's summary, by "passed", "failed" etc., without deselected tests."""
+        if self.run.program is not PYTEST:
+            return Counter()
         last = self.words[-1].strip("= ").partition(" in ")[0] if self.words else ""
         found = {what: int(number) for number, what in _TOTAL.findall(last)}
         return Counter({_SINGULAR.get(what, what): number for what, number in found.items() if what != "deselected"})
@@ -63,29 +70,37 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def execute(run: Run) -> Ended:
-    """Run pytest until it exits and show its progress. Thread-safe."""
+    """Run a process until it exits and show its progress. Thread-safe."""
+    is_pytest = run.program is PYTEST
+    started = time.monotonic()
     with TemporaryDirectory() as directory:
         file = Path(directory) / "outcomes"
-        code, words = _follow(run, [*PYTEST, f"--outcomes={file}", *run.arguments])
+        outcomes_file = [f"--outcomes={file}"] if is_pytest else []
+        code, words, cpu = _follow(run, [*run.program, *outcomes_file, *run.arguments])
         found = outcomes.read(file)
-    for line in words[-1:] if code else words:
-        _show(f"{run.name:<{NAME_WIDTH}}| {line}")
-    return Ended(run, code, words, found)
+    if is_pytest:
+        for line in words[-1:] if code else words:
+            _show(f"{run.name:<{NAME_WIDTH}}| {line}")
+    return Ended(run, code, words, found, time.monotonic() - started, cpu)
 
 
-def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str]]:
-    """Show pytest's output until its summary starts; return the exit code and the lines of the summary."""
+def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str], float]:
+    """Show the output, of pytest until its summary starts; return the exit code, the lines of the summary (of another program all
+    lines) and the CPU seconds."""
+    is_pytest = run.program is PYTEST
     words: list[str] = []
     with subprocess.Popen(
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if words or _HEADING.fullmatch(line.rstrip()):
+            if not is_pytest or words or _HEADING.fullmatch(line.rstrip()):
                 words.append(line.rstrip())
-            elif line.strip():
+            if line.strip() and not (is_pytest and words):
                 _show(f"{run.name:<{NAME_WIDTH}}| {line.rstrip()}")
-    return process.returncode, words
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, words, usage.ru_utime + usage.ru_stime
 
 
 def _show(line: str) -> None:

@@ -12,14 +12,15 @@ _GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends "@" and a test's group
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one phase of a test (pytest's setup, call or teardown, or "collect"). outcome: passed, failed or skipped. output:
-    set if the phase did not pass."""
+    """Outcome of one phase of a test (pytest's setup, call or teardown, or "collect"). outcome: passed, failed or skipped.
+    seconds: duration; cpu: CPU seconds of the test's process and its children; output: set if the phase did not pass."""
 
     test: str
     phase: str
     outcome: str
     seconds: float = 0.0
     output: str = ""
+    cpu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class Outcomes:
         found: dict[str, float] = defaultdict(float)
         for each in self.all:
             found[each.test] += each.seconds
+        return dict(found)
+
+    @property
+    def cpu(self) -> dict[str, float]:
+        """Return the CPU seconds of each test, including its fixtures."""
+        found: dict[str, float] = defaultdict(float)
+        for each in self.all:
+            found[each.test] += each.cpu
         return dict(found)
 
     def words_of(self, tests: Iterable[str]) -> Counter[str]:

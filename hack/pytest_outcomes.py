@@ -1,9 +1,19 @@
-"""A pytest plugin that writes the outcome of each phase of each test to the file that --outcomes names, as lines of JSON."""
+"""A pytest plugin that writes the outcome of each phase of each test to the file that --outcomes names, as lines of JSON.
+
+A line has the phase's duration and its CPU time in seconds: that of the test's process and of the processes it waited for. In
+pytest-xdist's workers the plugin only measures; their reports carry the figures to the main process.
+"""
 
 import json
+import resource
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+_CPU = "CPU seconds"  # property of a report
+_measured = 0.0  # CPU seconds of this process when the last phase ended
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,23 +27,50 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Writer(Path(file)))
 
 
+def _cpu_seconds() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def pytest_runtest_logstart() -> None:
+    global _measured
+    _measured = _cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the phase's CPU seconds to its report. pytest-xdist sends its properties, too."""
+    global _measured
+    report = yield
+    now = _cpu_seconds()
+    report.user_properties.append((_CPU, now - _measured))
+    _measured = now
+    return report
+
+
 class _Writer:
     def __init__(self, file: Path) -> None:
         self._file = file
         file.touch()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        not_run = report.skipped or hasattr(report, "wasxfail")
-        self._write(report, report.when, "skipped" if not_run else report.outcome, report.duration)
+        outcome = "skipped" if report.skipped or hasattr(report, "wasxfail") else report.outcome
+        self._write(report, report.when, outcome, report.duration, _cpu(report))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed or report.skipped:
-            self._write(report, "collect", report.outcome, 0.0)
+            self._write(report, "collect", report.outcome, 0.0, 0.0)
 
-    def _write(self, report: pytest.TestReport | pytest.CollectReport, phase: str, outcome: str, seconds: float) -> None:
-        line = {"test": report.nodeid, "phase": phase, "outcome": outcome, "seconds": seconds}
+    def _write(
+        self, report: pytest.TestReport | pytest.CollectReport, phase: str, outcome: str, seconds: float, cpu: float
+    ) -> None:
+        line = {"test": report.nodeid, "phase": phase, "outcome": outcome, "seconds": seconds, "cpu": round(cpu, 4)}
         if outcome != "passed":
             captured = [f"---- {title}\n{text}" for title, text in report.sections]
             line["output"] = "\n".join([report.longreprtext, *captured])
         with self._file.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _cpu(report: pytest.TestReport) -> float:
+    return sum(value for name, value in report.user_properties if name == _CPU and isinstance(value, float))

@@ -3,13 +3,11 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from hack import flaky, history
+from hack import costs, flaky, history
 from hack.flaky import MAX_FLAKY, Rerun
 from hack.history import History
 from hack.lanes import NAME_WIDTH, Ended
 from hack.stages import Failure
-
-_SLOWEST = 10
 
 
 def report(ended: Sequence[Ended], again: Sequence[Rerun] = (), past: History | None = None) -> None:
@@ -25,7 +23,8 @@ def report(ended: Sequence[Ended], again: Sequence[Rerun] = (), past: History | 
     totals = _totals(ended, forgiven)
     seconds = _seconds(ended)
     run = (past or History()).add(_kinds(ended, forgiven), totals, _by_file(seconds))
-    print(*_slowest(seconds), *history.table((past or History()).runs()), *_table(ended), _line(run.totals), sep="\n", flush=True)
+    print(*costs.most_costly(ended), *history.table((past or History()).runs()), *_table(ended), sep="\n")
+    print(*costs.table(ended), _line(run.totals), sep="\n", flush=True)
     _judge(bad, forgiven)
 
 
@@ -62,12 +61,6 @@ def _by_file(seconds: Mapping[str, float]) -> dict[str, float]:
     for test, number in seconds.items():
         found[test.partition("::")[0]] += number
     return {file: round(number, 1) for file, number in found.items()}
-
-
-def _slowest(seconds: Mapping[str, float]) -> Iterable[str]:
-    yield "    the slowest tests"
-    for test in sorted(seconds, key=lambda each: -seconds[each])[:_SLOWEST]:
-        yield f"    {seconds[test]:6.1f} s  {test}"
 
 
 def _table(ended: Iterable[Ended]) -> Iterable[str]:

@@ -11,7 +11,7 @@ from localkube.errors import LocalkubeError
 
 KUBERNETES_VERSION = "v1.35.4"
 ADDED_NUMBERS = range(2, 10)
-_NUMBERS = 20  # cluster numbers are 0 to 19; tests that need a second cluster add 10 to the number (modulo 20)
+_NUMBERS = 20  # cluster numbers are 0 to 19
 SOURCE_DIR = Path(__file__).resolve().parent
 
 
@@ -224,14 +224,6 @@ def load_config(environment: Mapping[str, str] = os.environ) -> Config:
         network=Network.numbered(number),
         cgroup=name,
     )
-
-
-def second_cluster(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that select a second cluster, for tests that use two clusters."""
-    others = {"LOCALKUBE_NUMBER": str((_number(environment) + _NUMBERS // 2) % _NUMBERS)}
-    if directory := environment.get("LOCALKUBE_DIR"):
-        others["LOCALKUBE_DIR"] = f"{directory.rstrip('/')}-second"
-    return {**environment, **others}
 
 
 def _number(environment: Mapping[str, str]) -> int:

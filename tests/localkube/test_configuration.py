@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localkube import components, network, objects, pki, settings_files, volumes
-from localkube.config import ADDED_NUMBERS, Config, Network, Node, NodeOptions, Paths, load_config, second_cluster
+from localkube.config import ADDED_NUMBERS, Config, Network, Node, NodeOptions, Paths, load_config
 from localkube.errors import LocalkubeError
 from localkube.health import takes_pods
 from localkube.pki import Pki
@@ -67,13 +67,6 @@ def test_several_clusters_of_a_machine_share_nothing_on_the_host() -> None:
 def test_a_clusters_number_is_refused_that_is_none(number: str) -> None:
     with pytest.raises(LocalkubeError, match=f"LOCALKUBE_NUMBER is '{number}': it must be a number, 0 to 19"):
         load_config({"LOCALKUBE_NUMBER": number})
-
-
-@pytest.mark.parametrize("environment", [{}, {"LOCALKUBE_NUMBER": "3", "A": "b"}, {"LOCALKUBE_DIR": "/r/"}])
-def test_each_cluster_has_a_second_one_for_tests(environment: dict[str, str]) -> None:
-    first, second = load_config(environment), load_config(second_cluster(environment))
-    assert first.paths.run_dir != second.paths.run_dir and first.network != second.network and first.cgroup != second.cgroup
-    assert second_cluster(environment).items() >= environment.items() - {("LOCALKUBE_NUMBER", "3"), ("LOCALKUBE_DIR", "/r/")}
 
 
 @pytest.mark.usefixtures("second")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hack import costs
 from hack.flaky import MAX_FLAKY, MAX_RERUNS, Rerun, run_again
 from hack.history import RUNS, History, table
 from hack.lanes import Ended, Run, execute
@@ -204,3 +205,50 @@ def test_workers_follow_the_cores_that_are_free(cores: int, busy: float, number:
 def test_a_core_is_busy_when_it_is_not_idle() -> None:
     assert busy_share((100, 1000), (150, 1200)) == 0.75
     assert busy_share((100, 1000), (100, 1000)) == 0.0
+
+
+USES_A_CORE = """
+import subprocess, sys, time
+
+def test_here():
+    end = time.process_time() + 0.3
+    while time.process_time() < end: ...
+
+def test_in_a_process():
+    subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: ..."], check=True)
+
+def test_does_nothing(): ...
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "a worker of xdist"])
+def test_the_seconds_of_cpu_of_a_test_are_apart_from_those_that_it_waits(tmp_path: Path, options: Sequence[str]) -> None:
+    one = run(tmp_path, USES_A_CORE)
+    ended = execute(Run(one.name, [*one.arguments, *options], one.env))
+    used = {test.partition("::")[2]: cpu for test, cpu in ended.outcomes.cpu.items()}
+    assert used["test_here"] >= 0.3 and used["test_in_a_process"] >= 0.3 > used["test_does_nothing"]
+    assert ended.cpu >= sum(used.values())
+
+
+def test_a_table_shows_the_seconds_of_cpu_and_of_waiting() -> None:
+    outcomes = (
+        Outcome("t.py::test_waits", "setup", "passed", 1.0, cpu=0.9),
+        Outcome("t.py::test_waits", "call", "passed", 9.0, cpu=0.1),
+        Outcome("t.py::test_computes", "call", "passed", 2.5, cpu=2.0),
+    )
+    ended = [
+        Ended(Run("cases", [], {}), 0, [], Outcomes(outcomes), 7.0, 5.0),
+        Ended(Run("lint", [], {}, ["ruff"]), 0, [], Outcomes(), 2.0, 3.0),
+    ]
+    assert [line.split() for line in costs.table(ended)][1:] == [
+        ["cases", "7.0", "5.0", "12.5", "9.5", "2.0"],
+        ["lint", "2.0", "3.0"],
+    ]
+    assert [line.split() for line in costs.most_costly(ended)] == [
+        ["the", "tests", "with", "the", "most", "seconds", "of", "CPU"],
+        ["2.0", "t.py::test_computes"],
+        ["1.0", "t.py::test_waits"],
+        ["the", "tests", "with", "the", "most", "seconds", "of", "waiting"],
+        ["9.0", "t.py::test_waits"],
+        ["0.5", "t.py::test_computes"],
+    ]

@@ -1,0 +1,38 @@
+"""Show what finished runs cost: wall time, CPU, and what of the tests' time was waiting.
+
+A test's CPU is that of its own process and of the processes it waited for. What a cluster does for a test counts as waiting,
+and so does waiting for a core.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from hack.lanes import NAME_WIDTH, Ended
+
+_SHOWN = 10
+
+
+def table(ended: Iterable[Ended]) -> Iterator[str]:
+    """Yield lines of a table with the seconds of each run. tests: the sum over all tests, several of which run at once;
+    waiting: the part of it in which they used no CPU; apart: CPU of the run outside of tests, such as imports."""
+    yield f"    {'run':<{NAME_WIDTH}}  {'wall s':>7}  {'CPU s':>7}  {'tests s':>7}  {'waiting':>7}  {'apart':>7}"
+    for each in ended:
+        tests, cpu = sum(each.outcomes.seconds.values()), sum(each.outcomes.cpu.values())
+        of_tests = f"  {tests:7.1f}  {max(0.0, tests - cpu):7.1f}  {max(0.0, each.cpu - cpu):7.1f}" if tests else ""
+        yield f"    {each.run.name:<{NAME_WIDTH}}  {each.seconds:7.1f}  {each.cpu:7.1f}{of_tests}"
+
+
+def most_costly(ended: Sequence[Ended]) -> Iterator[str]:
+    """Yield lines with the tests that used the most CPU, and with those that waited longest."""
+    seconds, cpu = _merged(each.outcomes.seconds for each in ended), _merged(each.outcomes.cpu for each in ended)
+    yield from _first("seconds of CPU", cpu)
+    yield from _first("seconds of waiting", {test: seconds[test] - cpu[test] for test in seconds})
+
+
+def _merged(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    return {test: number for each in found for test, number in each.items()}
+
+
+def _first(title: str, numbers: Mapping[str, float]) -> Iterator[str]:
+    yield f"    the tests with the most {title}"
+    for test in sorted(numbers, key=lambda each: -numbers[each])[:_SHOWN]:
+        yield f"    {numbers[test]:6.1f}  {test}"
