@@ -54,8 +54,9 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     A failed setup of one of Harbor's own agents is an infrastructure failure, because the agent has not seen an instruction. A
     failed setup of a custom agent class is an agent failure, because the class can read the environment and could fail on purpose
     if the task is hard. As in a step, this does not apply if the model gateway reports a failed model request or its own downtime.
-    If the environment lacks the agent's user, the task or the restored checkpoint is to blame: the environment's runner reports
-    this before any code of the agent runs.
+    The downtime ends the attempt also if the class's setup succeeded, as the class may go on without the answer that it lost. If
+    the environment lacks the agent's user, the task or the restored checkpoint is to blame: the environment's runner reports this
+    before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(scope), "env": _variables(scope), "trial": scope.trial_uid}
@@ -72,6 +73,8 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
         journal.setup_usage = found.usage
     if (error := _setup_error(called, hosted.setup_timeout)) is not None:
         journal.lost = _lost_in_setup(hosted, called, error, found)
+    elif hosted.spec.name is None:
+        journal.lost = _lost_by_downtime(called, found)
 
 
 def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, found: ModelReport) -> AttemptLost:
@@ -82,8 +85,8 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, f
         if error.type == _NO_KEY:
             return AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)
         return AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
-    if _gateway_was_down(called, found):
-        return AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
+    if (lost := _lost_by_downtime(called, found)) is not None:
+        return lost
     raise TrialError(error)
 
 
@@ -103,11 +106,11 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
         stalled = min(found.stalled_seconds, _max_stalled(scope))
-        if found.failure is not None and found.failure.kind == "Budget":  # a spent budget of the trial is a result of the agent
-            return StepException("BudgetExceededError", found.failure.message, AGENT)
-        if found.failure is not None:
-            run.lost = _lost_by_provider(hosted, found.failure)
+        run.lost = _lost_by_requests(hosted, called, found)
+        if run.lost is not None:
             return None
+        if found.failure is not None:  # a spent budget of the trial is a result of the agent
+            return StepException("BudgetExceededError", found.failure.message, AGENT)
     own = called.outcome.error
     error = None if own is None else StepException(own.type, own.message, AGENT)
     if called.timed_out or _overran(called.result.duration_seconds, step.agent_timeout, stalled):
@@ -115,25 +118,27 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         error = StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
     elif (killed := out_of_memory(called.result)) is not None:
         return killed
-    return _unless_gateway_was_down(run, called, found, error)
+    return error
 
 
-def _unless_gateway_was_down(
-    run: StepRun, called: _Called, report: ModelReport, error: StepException | None
-) -> StepException | None:
-    """Return the agent's error. If the model gateway was down after the agent's last request, mark the attempt as failed instead.
-
-    The agent may then have failed, or waited until its timeout, because it could not connect; the gateway has no record of such
-    requests. No agent can cause a downtime of the gateway.
-    """
-    if error is None or not _gateway_was_down(called, report):
-        return error
-    run.lost = AttemptLost(MODEL_GATEWAY_DOWN, f"{error.type}: {error.message}")
-    return None
+def _lost_by_requests(hosted: HostedAgent, called: _Called, found: ModelReport) -> AttemptLost | None:
+    """Return why the agent's model requests end the attempt, None if they do not. What a retry cannot change comes first."""
+    failure = found.failure
+    if failure is not None and failure.kind not in ("Provider", "Budget"):
+        return _lost_by_provider(hosted, failure)
+    if (lost := _lost_by_downtime(called, found)) is not None:
+        return lost
+    return _lost_by_provider(hosted, failure) if failure is not None and failure.kind == "Provider" else None
 
 
-def _gateway_was_down(called: _Called, report: ModelReport) -> bool:
-    return report.was_down(called.record.started_at, called.record.ended_at or called.record.started_at)
+def _lost_by_downtime(called: _Called, found: ModelReport) -> AttemptLost | None:
+    """Return why the attempt is lost if the model gateway was down while the agent ran: a request may not have reached it. No agent
+    can cause a downtime."""
+    started, error = called.record.started_at, called.outcome.error
+    if (down := found.downtime(started, called.record.ended_at or started)) is None:
+        return None
+    ended = f"; the agent ended with {error.type}: {error.message}" if error is not None else ""
+    return AttemptLost(MODEL_GATEWAY_DOWN, f"the model gateway {down.why} while the agent ran{ended}")
 
 
 def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:

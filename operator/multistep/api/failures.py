@@ -158,8 +158,8 @@ ATTEMPTS = (
     Failure(
         MODEL_GATEWAY_DOWN,
         "Infrastructure",
-        "the agent failed or reached its timeout, and the model gateway was down, or could not write its ledger, after its last "
-        "request: it may not have reached the gateway; the message has the agent's error",
+        "while the agent ran, the model gateway was down, was stopping, could not write its ledger, lost it, or did not accept the "
+        "key that signed the step's token: a request may have failed, however the agent ended; the message has the cause",
         "check the gateway's pod and volume: `kubectl -n multistep-system get pods,pvc`",
     ),
     Failure(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from urllib.parse import quote
 
 from multistep.api.agent_spec import ModelLimits
 from multistep.api.records import Fields
@@ -13,10 +14,14 @@ from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import Usage
 from multistep.engine.usage import counted
 
-SETUP_ACCESS: Final = "-"
-"""Name, in place of a step's, under which the model gateway counts the requests of an agent's setup."""
+SETUP_ACCESS: Final = "/setup"
+"""Name, in place of a step's, under which the model gateway counts the requests of an agent's setup. No step can have this name,
+because it has a slash."""
 
-_READY_SECONDS: Final = 15.0  # from the gateway's start until its probe succeeded, so that it has endpoints
+# From the gateway's answer to the operator, without which no step starts, until each node routes connections to it; includes the
+# difference between the nodes' clocks.
+_REACHABLE_SECONDS: Final = 5.0
+_WHY: Final = "was down"  # the reason of a downtime that a gateway of an earlier release reported
 MAX_DOWNTIMES: Final = 8
 """Maximum number of downtimes in a report."""
 
@@ -33,19 +38,33 @@ class ModelFailure:
 
 
 @dataclass(frozen=True)
+class Downtime:
+    """A time in which the gateway may not have answered a step's requests, in seconds since the epoch. why: the cause, as the
+    predicate of a sentence about the gateway, e.g. "was down"."""
+
+    began: float
+    ended: float
+    why: str = _WHY
+
+
+@dataclass(frozen=True)
 class ModelReport:
     """The gateway's report on a step. usage: None if the gateway received no request of the step; stalled_seconds: time in which
-    at least one request of the step waited because the provider refused requests; downtimes: start and end of the times after the
-    step's last request in which no gateway ran, in seconds since the epoch."""
+    at least one request of the step waited because the provider refused requests; downtimes: the first ones that ended after the
+    step's start."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None
     stalled_seconds: float = 0.0
-    downtimes: tuple[tuple[float, float], ...] = ()
+    downtimes: tuple[Downtime, ...] = ()
 
-    def was_down(self, started: float, ended: float) -> bool:
-        """Return whether the gateway was down between these times, after the step's last request."""
-        return any(began <= ended and started <= up + _READY_SECONDS for began, up in self.downtimes)
+    def downtime(self, started: float, ended: float) -> Downtime | None:
+        """Return the first downtime between these times, None if there is none.
+
+        An agent that ran meanwhile may have lost a request. Its exit status and its later requests prove nothing: a program can
+        print the error and go on, or exit with status 0, and the gateway has no record of a connection that was refused."""
+        found = (each for each in self.downtimes if each.began <= ended and started <= each.ended + _REACHABLE_SECONDS)
+        return next(found, None)
 
 
 def report(result: Mapping[str, Any] | None) -> ModelReport:
@@ -64,8 +83,8 @@ def report(result: Mapping[str, Any] | None) -> ModelReport:
     )
 
 
-def _downtime(fields: Fields) -> tuple[float, float]:
-    return fields.number("began"), fields.number("ended")
+def _downtime(fields: Fields) -> Downtime:
+    return Downtime(fields.number("began"), fields.number("ended"), fields.optional_text("why", 200) or _WHY)
 
 
 def _usage(fields: Fields) -> Usage:
@@ -96,8 +115,9 @@ class Amounts(Protocol):
 
 
 def step_segment(step: str) -> str:
-    """Return a step's name as in the gateway's keys: without slashes, which separate the parts of a key."""
-    return step.replace("/", "-")
+    """Return a step's name, or SETUP_ACCESS, as in the gateway's keys: without slashes, which separate the parts of a key.
+    Different names have different segments."""
+    return quote(step, safe="")
 
 
 def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final, get_args
 
 from aiohttp import web
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from multistep.gateway.credentials import Credential
 from multistep.gateway.exchange import Services
-from multistep.gateway.keyring import Keyring
+from multistep.gateway.keyring import Keyring, fingerprint
 from multistep.gateway.ledger import Spent
 from multistep.gateway.prices import TABLE
 from multistep.gateway.relay import REQUEST_MAY_BE_WRONG
@@ -24,6 +24,14 @@ MARGIN_SECONDS: Final = 10.0
 """How much longer than drain_seconds an answer about a step waits for the step's open requests."""
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Opening(BaseModel):
+    """The body of the request that opens a step. key: id of the key that signs its token; until: when the token expires, in seconds
+    since the epoch."""
+
+    key: str
+    until: float
 
 
 class Admin:
@@ -41,10 +49,11 @@ class Admin:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/signing-keys", self._list_signing_keys)
         app.router.add_get("/models", self._models)
-        app.router.add_get("/downtimes", self._downtimes)
         app.router.add_get("/credentials", self._list_credentials)
         app.router.add_put("/credentials/{id}", self._register)
+        app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/open", self._open)
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/close", self._close)
+        app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/missed", self._missed)
         return app
 
     @web.middleware
@@ -66,9 +75,6 @@ class Admin:
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})
 
-    async def _downtimes(self, _: web.Request) -> web.Response:
-        return web.json_response(self._services.ledger.downtimes)
-
     async def _list_credentials(self, _: web.Request) -> web.Response:
         credentials = self._services.credentials
         return web.json_response({"registered": credentials.registered, "wanted": credentials.wanted})
@@ -85,20 +91,36 @@ class Admin:
         self._services.credentials.register(request.match_info["id"], credential)
         return web.Response(status=204)
 
+    async def _open(self, request: web.Request) -> web.Response:
+        """Record that a step starts. A gateway without this record cannot know which requests it missed. Idempotent."""
+        step = _step(request)
+        try:
+            opening = Opening.model_validate_json(await request.read())
+        except ValidationError:
+            return web.json_response({"error": "the body must have the fields key (text) and until (number)"}, status=400)
+        if (secret := self._keyring.secrets().get(opening.key)) is None:
+            return web.json_response({"error": f"the signing key {opening.key} is not accepted"}, status=409)
+        await self._services.ledger.open_step(step, fingerprint(secret), opening.until)
+        return web.Response(status=204)
+
+    async def _missed(self, request: web.Request) -> web.Response:
+        """Return the times since the step's start in which its requests may not have been answered."""
+        return web.json_response(await self._services.ledger.missed_by(_step(request), self._keyring.missing))
+
     async def _close(self, request: web.Request) -> web.Response:
         """Block the step's token, wait for the step's open requests, and return the step's usage. Idempotent."""
-        names = request.match_info
-        if names["role"] not in get_args(Role):
-            return web.json_response({"error": f"unknown role: {names['role']}"}, status=400)
-        step = StepKey(names["uid"], names["attempt"], names["step"], names["role"])
+        step = _step(request)
         self._services.steps.close(step)
         await self._services.ledger.close_step(step)
+        if (opened := await self._services.ledger.opened(step)) is not None:
+            self._services.steps.close(step, opened.until)
         await self._services.steps.wait(step, self._services.settings.drain_seconds + MARGIN_SECONDS)
         rows = await self._services.ledger.rows_of(step)
         self._services.steps.abandon(step)
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
-        usage = usage_of(rows, TABLE, self._services.stalls.seconds(step))
+        stalled = max(self._services.stalls.seconds(step), await self._services.ledger.stall(step))
+        usage = usage_of(rows, TABLE, stalled)
         answered = await self._services.ledger.answered(step.uid)
         last = usage.last_failure
         if last is not None:
@@ -113,6 +135,14 @@ class Admin:
         """Return what each step of a trial used, by ATTEMPT/STEP."""
         found = await self._services.ledger.spent_by_step(uid)
         return {"/".join(name.split("/")[1:3]): each for name, each in found.items()}
+
+
+def _step(request: web.Request) -> StepKey:
+    """Return the step that the path names. Raises HTTPBadRequest."""
+    names = request.match_info
+    if names["role"] not in get_args(Role):
+        raise web.HTTPBadRequest(text=f"unknown role: {names['role']}")
+    return StepKey(names["uid"], names["attempt"], names["step"], names["role"])
 
 
 def _blames_request(failure: LastFailure, answered: Collection[str]) -> bool:

@@ -8,7 +8,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from multistep.gateway.steps import Steps
 MIN_TOKEN_BYTES: Final = 32
 _BEAT_SECONDS: Final = 5.0  # between two calls of Ledger.beat: a recorded downtime may start too early by up to this time
 _FORGET_SECONDS: Final = 86400.0  # between two calls of Ledger.forget, each of which reads the whole ledger
+_SHRINK_SECONDS: Final = 600.0  # between two times when what ended steps left in memory is dropped
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
@@ -49,14 +50,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
-    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish."""
+async def running(settings: GatewaySettings, damaged: Callable[[], None] = lambda: None) -> AsyncIterator[Running]:
+    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish. damaged: called, from any thread,
+    if the ledger is damaged; the process must end then, as the next one begins a new ledger."""
     keyring = Keyring(settings.signing_keys_dir)
     token = settings.admin_token_file.read_bytes().strip()
     if len(token) < MIN_TOKEN_BYTES:
         raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
     async with AsyncExitStack() as stack:
-        services = await _services(settings, stack)
+        services = await _services(settings, stack, damaged)
         public = web.Application()
         handlers = Public(services, keyring)
         public.router.add_get(STALLS_PATH, handlers.stalls)
@@ -66,8 +68,11 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Running]:
         port = await _listen(stack, public, settings, settings.port)
         forgets = asyncio.create_task(_forget(services.ledger))
         stack.callback(forgets.cancel)
+        shrinks = asyncio.create_task(_shrink(services))
+        stack.callback(shrinks.cancel)
         beats = asyncio.create_task(_beat(services.ledger))
-        stack.callback(beats.cancel)  # runs first on exit: from then on no agent can connect, so the downtime starts
+        stack.callback(beats.cancel)
+        stack.callback(services.ledger.drain)  # runs first on exit: from then on no agent can connect, so the downtime starts
         yield Running(port, admin_port)
 
 
@@ -89,8 +94,15 @@ async def _forget(ledger: Ledger) -> None:
             _log.error("cannot delete old rows of the ledger: %s", error)
 
 
-async def _services(settings: GatewaySettings, stack: AsyncExitStack) -> Services:
-    ledger = await asyncio.to_thread(Ledger, settings.ledger_file)
+async def _shrink(services: Services) -> None:
+    while True:
+        await asyncio.sleep(_SHRINK_SECONDS)
+        services.stalls.forget(services.steps.is_closed)
+        services.steps.forget()
+
+
+async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: Callable[[], None]) -> Services:
+    ledger = await asyncio.to_thread(Ledger, settings.ledger_file, damaged)
     stack.push_async_callback(asyncio.to_thread, ledger.stop)
     lanes = Lanes(settings.lane_requests)
     timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
@@ -141,7 +153,11 @@ async def serve(settings: GatewaySettings) -> None:
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping.set)
-    async with running(settings) as ports:
+
+    def end() -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
+    async with running(settings, end) as ports:
         _log.info("listening on ports %d (agents) and %d (operator)", ports.port, ports.admin_port)
         await stopping.wait()
         _log.info("stopping: open requests have %g s to finish", settings.stop_seconds)

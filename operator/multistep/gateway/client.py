@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 
 from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGateway
 from multistep.gateway.credentials import Credential
+from multistep.gateway.ledger import Missed
 from multistep.gateway.loads import ModelLoad
 from multistep.gateway.tokens import SigningKey, StepClaims, StepKey, sign
 from multistep.gateway.usage import StepUsage
@@ -20,7 +22,9 @@ CLOSE_TIMEOUT_SECONDS = 100.0
 """Longer than the gateway waits for a step's open requests before it answers."""
 _TIMEOUT_SECONDS = 15.0
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
-_DOWNTIMES: Final = TypeAdapter(list[tuple[float, float]])
+_MISSED: Final = TypeAdapter(list[Missed])
+# 401: the admin token was changed, and not both processes have restarted; 409: a signing key was removed
+_LATER: Final = (401, 409)
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,19 @@ class GatewayAdmin:
         """Return the provider's answers and refusals by requested model, since the gateway's start."""
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
-    async def downtimes(self) -> Sequence[tuple[float, float]]:
-        """Return start and end of the times in which no gateway ran, or could not write to its ledger, in seconds since the epoch.
-        The list is empty if the gateway is of an earlier release, which does not report them."""
+    async def open(self, step: StepKey, key_id: str, until: float) -> None:
+        """Record that a step starts. key_id: id of the key that signs its token; until: when the token expires, in seconds since
+        the epoch. Idempotent. Raises GatewayUnavailable, also if the gateway does not accept the key any more."""
+        body = {"key": key_id, "until": until}
+        with suppress(StepUnknownToGateway):  # status 404: a gateway of an earlier release does not have this path
+            await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
+
+    async def missed_by(self, step: StepKey) -> Sequence[Missed]:
+        """Return the times since the step's start in which the gateway may not have answered its requests, earliest first. A
+        gateway of an earlier release reports none."""
         try:
-            return _DOWNTIMES.validate_python(await self._call("GET", "/downtimes", _TIMEOUT_SECONDS))
-        except StepUnknownToGateway:  # status 404: a gateway of an earlier release does not have this path
+            return _MISSED.validate_python(await self._call("GET", f"{_path(step)}/missed", _TIMEOUT_SECONDS))
+        except StepUnknownToGateway:
             return []
 
     async def close(self, step: StepKey) -> StepUsage:
@@ -77,8 +88,7 @@ class GatewayAdmin:
         Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of a request of the step. The usage is then
         unknown, not 0.
         """
-        path = "/".join(quote(each, safe="") for each in step)
-        return StepUsage.model_validate(await self._call("PUT", f"/steps/{path}/close", CLOSE_TIMEOUT_SECONDS))
+        return StepUsage.model_validate(await self._call("PUT", f"{_path(step)}/close", CLOSE_TIMEOUT_SECONDS))
 
     async def _call(self, method: str, path: str, seconds: float, *, json: Any = None) -> Any:
         limit = ClientTimeout(total=seconds)
@@ -87,6 +97,10 @@ class GatewayAdmin:
                 return await _result(answer, path)
         except (ClientError, TimeoutError, OSError) as error:
             raise GatewayUnavailable(f"the model gateway at {self._url} did not answer: {type(error).__name__}") from error
+
+
+def _path(step: StepKey) -> str:
+    return "/steps/" + "/".join(quote(each, safe="") for each in step)
 
 
 async def _result(answer: ClientResponse, path: str) -> Any:
@@ -98,6 +112,6 @@ async def _result(answer: ClientResponse, path: str) -> Any:
     message = f"the model gateway answered {answer.status} to {path}: {body[:300].decode(errors='replace')}"
     if answer.status == 404:
         raise StepUnknownToGateway(message)
-    if answer.status >= 500:
+    if answer.status >= 500 or answer.status in _LATER:
         raise GatewayUnavailable(message)
     raise GatewayError(message)

@@ -45,3 +45,9 @@ class Stalls:
                 self._seconds[key] = self.seconds(step)
                 del self._waiting[key], self._since[key]
                 await self._ledger.write_stall(step, self._seconds[key])
+
+    def forget(self, ended: Callable[[StepKey], bool]) -> None:
+        """Drop the steps that have ended and do not wait; the ledger keeps their stalls."""
+        self._seconds = {
+            key: each for key, each in self._seconds.items() if key in self._waiting or not ended(StepKey(*key.split("/")))
+        }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from multistep.gateway.refusal import Refused
-from multistep.gateway.tokens import StepKey
+from multistep.gateway.tokens import LONGEST_SECONDS, StepKey
 
 MAX_OPEN: Final = 128
 """Maximum number of a step's open requests."""
@@ -24,26 +24,47 @@ MAX_MODELS: Final = 64
 """Maximum number of models that a step requests. The operator reads the usage of all of them at once."""
 
 
+@dataclass
+class _Step:
+    """What the gateway keeps of a step while its requests are open, and until it is closed. models: the models that it requested;
+    parse_seconds: how long the parsing of its last body took; used_at: when it last sent a request."""
+
+    requests: int = 0
+    bodies: int = 0
+    parse_seconds: float = 0.0
+    used_at: float = 0.0
+    models: set[str] = field(default_factory=set)
+    open: set[asyncio.Task[Any]] = field(default_factory=set)
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class Steps:
-    """The closed steps, and each step's open requests. closed: the steps that the ledger already records as closed; body_bytes:
-    maximum size of one body; it replaces MAX_BODIES if larger."""
+    """The closed steps, and what each other step has sent. closed: the steps that the ledger already records as closed, with the
+    time until which their tokens are valid; body_bytes: maximum size of one body; it replaces MAX_BODIES if larger; clock: seconds
+    since the epoch."""
 
-    def __init__(self, closed: Iterable[StepKey], body_bytes: int = 0) -> None:
-        self._closed = set(closed)
-        self._open: defaultdict[StepKey, set[asyncio.Task[Any]]] = defaultdict(set)
-        self._requests = Counter[StepKey]()
-        self._models: defaultdict[StepKey, set[str]] = defaultdict(set)
-        self._bodies = Counter[StepKey]()
-        self._parsing: defaultdict[StepKey, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._parse_seconds = dict[StepKey, float]()
+    def __init__(self, closed: Mapping[StepKey, float], body_bytes: int = 0, clock: Callable[[], float] = time.time) -> None:
+        self._closed = dict(closed)
+        self._steps: dict[StepKey, _Step] = {}
         self._max_bodies = max(MAX_BODIES, body_bytes)
+        self._clock = clock
 
-    def close(self, step: StepKey) -> None:
-        """Refuse further requests of this step."""
-        self._closed.add(step)
-        del self._requests[step]
-        self._models.pop(step, None)
-        self._parse_seconds.pop(step, None)
+    def close(self, step: StepKey, until: float | None = None) -> None:
+        """Refuse further requests of this step. until: when its tokens expire, so that the step may be forgotten; None: unknown."""
+        self._closed[step] = self._clock() + LONGEST_SECONDS if until is None else until
+        if not self.open_requests(step):
+            self._steps.pop(step, None)
+
+    def is_closed(self, step: StepKey) -> bool:
+        """Return whether the step is closed."""
+        return step in self._closed
+
+    def forget(self) -> None:
+        """Drop the steps whose tokens have expired."""
+        now = self._clock()
+        self._closed = {step: until for step, until in self._closed.items() if until > now}
+        oldest = now - LONGEST_SECONDS
+        self._steps = {step: found for step, found in self._steps.items() if found.open or found.used_at > oldest}
 
     def refuse_closed(self, step: StepKey) -> None:
         """Raise Refused (401) if the step is closed."""
@@ -51,27 +72,30 @@ class Steps:
             raise Refused(401, "the step of this token has ended")
 
     def request_model(self, step: StepKey, model: str) -> None:
-        """Count a model that the step requests. Raises Refused if the step has requested too many others."""
-        models = self._models[step]
+        """Count a model that the step, one of whose requests is open, requests. Raises Refused if it has requested too many
+        others."""
+        models = self._steps[step].models
         if model not in models and len(models) >= MAX_MODELS:
             raise Refused(429, f"this step has requested {MAX_MODELS} models, the most that a step may request")
         models.add(model)
 
     def open_requests(self, step: StepKey) -> int:
         """Return how many requests of the step are open."""
-        return len(self._open.get(step, ()))
+        return len(self._tasks(step))
 
     @asynccontextmanager
     async def parsing(self, step: StepKey) -> AsyncIterator[None]:
-        """The caller parses a body of the step inside this context. A body of 5 MB can take two seconds, in which no other request
-        is served. So a step's bodies are parsed one at a time, each after a pause as long as the parsing of the previous body."""
-        async with self._parsing[step]:
-            await asyncio.sleep(self._parse_seconds.get(step, 0.0))
+        """The caller, an open request of the step, parses its body inside this context. A body of 5 MB can take two seconds, in
+        which no other request is served. So a step's bodies are parsed one at a time, each after a pause as long as the parsing of
+        the previous body."""
+        found = self._steps[step]
+        async with found.parsing:
+            await asyncio.sleep(found.parse_seconds)
             started = time.monotonic()
             try:
                 yield
             finally:
-                self._parse_seconds[step] = time.monotonic() - started
+                found.parse_seconds = time.monotonic() - started
 
     @contextmanager
     def working(self, step: StepKey) -> Iterator[Callable[[int], None]]:
@@ -79,45 +103,47 @@ class Steps:
 
         Yields a function that counts further bytes of the request's body, and raises Refused if the step's bodies have too many.
         """
-        if self.open_requests(step) >= MAX_OPEN:
+        found = self._steps.setdefault(step, _Step())
+        found.used_at = self._clock()
+        if len(found.open) >= MAX_OPEN:
             raise Refused(429, f"this step already has {MAX_OPEN} open requests")
-        if self._requests[step] >= MAX_REQUESTS:
+        if found.requests >= MAX_REQUESTS:
             raise Refused(429, f"this step has sent {MAX_REQUESTS} requests, the most that a step may send")
-        self._requests[step] += 1
+        found.requests += 1
         task = asyncio.current_task()
         assert task is not None
-        self._open[step].add(task)
+        found.open.add(task)
         held = 0
 
         def hold(count: int) -> None:
             nonlocal held
             held += count
-            self._bodies[step] += count
-            if self._bodies[step] > self._max_bodies:
+            found.bodies += count
+            if found.bodies > self._max_bodies:
                 raise Refused(429, f"the bodies of this step's open requests have more than {self._max_bodies} bytes")
 
         try:
             yield hold
         finally:
-            self._bodies[step] -= held
-            if not self._bodies[step]:
-                del self._bodies[step]
-            self._open[step].discard(task)
-            if not self._open[step]:
-                del self._open[step]
-                self._parsing.pop(step, None)
+            found.bodies -= held
+            found.open.discard(task)
+            if not found.open and step in self._closed:
+                self._steps.pop(step, None)
 
     async def wait(self, step: StepKey, seconds: float) -> None:
         """Wait until the step has no open request, for at most ``seconds``."""
-        if tasks := set(self._open.get(step, ())):
+        if tasks := {*self._tasks(step)}:
             await asyncio.wait(tasks, timeout=seconds)
 
     def abandon(self, step: StepKey) -> None:
         """Cancel the step's open requests: a process that the agent left running could otherwise keep their bodies in memory."""
-        for task in self._open.get(step, ()):
+        for task in self._tasks(step):
             task.cancel()
 
     async def wait_all(self, seconds: float) -> None:
         """Wait until no step has an open request, for at most ``seconds``."""
-        if tasks := {task for each in self._open.values() for task in each}:
+        if tasks := {task for each in self._steps.values() for task in each.open}:
             await asyncio.wait(tasks, timeout=seconds)
+
+    def _tasks(self, step: StepKey) -> Collection[asyncio.Task[Any]]:
+        return found.open if (found := self._steps.get(step)) is not None else ()

@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 ALGORITHM: Final = "HS256"
 MIN_SECRET_BYTES: Final = 32  # minimum key length for HS256 (RFC 7518, section 3.2)
+LONGEST_SECONDS: Final = 7 * 86400.0
+"""Maximum lifetime of a token."""
 _SEALED: Final = "sealed"
 _NONCE_BYTES: Final = 12  # as AES-GCM expects
 _KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
@@ -72,7 +74,7 @@ class StepClaims(_Model):
     attempts; sweep_limits: budget of all trials of the sweep together; credential: id of the provider's key; exp: Unix time.
     """
 
-    sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=512)
+    sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=1024)
     sweep: str = Field(default="", max_length=512)
     agent: str = ""
     models: tuple[str, ...] = ()

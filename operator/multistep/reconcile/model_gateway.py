@@ -29,13 +29,12 @@ from multistep.gateway.credentials import Credential
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.loads import ModelLoad
 from multistep.gateway.routes import STALLS_PATH
-from multistep.gateway.tokens import Limits, SigningKey, StepClaims, StepKey
+from multistep.gateway.tokens import LONGEST_SECONDS, Limits, SigningKey, StepClaims, StepKey
 from multistep.gateway.usage import LastFailure, StepUsage
 from multistep.providers import BY_KEY_VARIABLE, Provider
 
 ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
-LONGEST_SECONDS: Final = 7 * 86400.0  # maximum lifetime of a token; also the lifetime if the agent has no timeout
 GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep from the API server, by namespace and name. Raises NotFound."""
 KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
@@ -80,10 +79,13 @@ class ModelGateway:
         self.remember(hosted)
         signing, found = await self._signing_key(), dict[str, str]()
         of_sweep = await self._sweep_limits(trial)
+        key, until = _key(trial, call.model_access), self._expiry(call)
+        await self._admin.open(key, signing.id, until)
         for name, provider, credential in _credentials(hosted):
             id = _id(credential, signing.secret)
             await self._register(id, credential)
-            found[name] = step_token(self._claims(trial, call, id, of_sweep), signing, sealed=self._accepted.sealed)
+            claims = _claims(trial, key, id, of_sweep, until)
+            found[name] = step_token(claims, signing, sealed=self._accepted.sealed)
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
         return found
 
@@ -127,24 +129,24 @@ class ModelGateway:
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
         request."""
-        key = StepKey(trial.metadata.uid, str(trial.status.attempt or 1), step_segment(step), "agent")
+        key = _key(trial, step)
         try:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
-            return {"downtimes": await self._downtimes(0.0)}
+            return {"downtimes": await self._downtimes(key)}
         document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure", "failures", "spent"})
         failure = _failure(usage, trial.spec.agent.model)
         return {
             "usage": document,
             "failure": failure and {"kind": _kind(trial, usage, failure), "message": failure.message[:2000]},
-            "downtimes": await self._downtimes(usage.last_request_at or 0.0),
+            "downtimes": await self._downtimes(key),
         }
 
-    async def _downtimes(self, since: float) -> Sequence[Mapping[str, float]]:
-        """Return the gateway's last downtimes that ended at ``since`` or later: a request that a downtime interrupts ends at the
-        same time as the downtime."""
-        found = [{"began": began, "ended": ended} for began, ended in await self._admin.downtimes() if ended >= since]
-        return found[-MAX_DOWNTIMES:]
+    async def _downtimes(self, key: StepKey) -> Sequence[Mapping[str, Any]]:
+        """Return the gateway's first downtimes since the step's start. Later ones do not matter: either the agent had ended, or one
+        of the first is among those in which it ran."""
+        found = await self._admin.missed_by(key)
+        return [{"began": began, "ended": ended, "why": why} for began, ended, why in found[:MAX_DOWNTIMES]]
 
     def remember(self, hosted: HostedAgent) -> None:
         """Keep the credentials in memory, to register them again if the gateway restarts.
@@ -169,19 +171,9 @@ class ModelGateway:
         """Return the numbers of the providers' answers since the gateway's start, by requested model. Raises GatewayError."""
         return await self._admin.loads()
 
-    def _claims(self, trial: MultiStepTrial, call: HostCall, credential: str, of_sweep: Limits) -> StepClaims:
-        metadata, sweep = trial.metadata, owning_sweep(trial.metadata.owner_references)
-        seconds = min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS)
-        step = step_segment(call.model_access)
-        return StepClaims(
-            sub=str(StepKey(metadata.uid, str(trial.status.attempt or 1), step, "agent")),
-            sweep="" if sweep is None else "/".join((metadata.namespace, *sweep)),
-            agent=trial.spec.agent.label,
-            limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
-            sweep_limits=of_sweep,
-            credential=credential,
-            exp=int(self._clock() + seconds),
-        )
+    def _expiry(self, call: HostCall) -> int:
+        """Return when the token of a call expires, in seconds since the epoch."""
+        return int(self._clock() + min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS))
 
 
 def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: Path, get_sweep: GetSweep) -> ModelGateway:
@@ -212,6 +204,23 @@ def _credentials(hosted: HostedAgent) -> list[tuple[str, Provider, Credential]]:
             raise InvalidSpec(f"spec.agent.credentials[{name}]: {error.errors()[0]['msg']}") from None
         found.append((name, provider, credential))
     return found
+
+
+def _key(trial: MultiStepTrial, step: str) -> StepKey:
+    return StepKey(trial.metadata.uid, str(trial.status.attempt or 1), step_segment(step), "agent")
+
+
+def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: Limits, until: int) -> StepClaims:
+    sweep = owning_sweep(trial.metadata.owner_references)
+    return StepClaims(
+        sub=str(key),
+        sweep="" if sweep is None else "/".join((trial.metadata.namespace, *sweep)),
+        agent=trial.spec.agent.label,
+        limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
+        sweep_limits=of_sweep,
+        credential=credential,
+        exp=until,
+    )
 
 
 def _id(credential: Credential, secret: bytes) -> str:

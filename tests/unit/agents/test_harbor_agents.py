@@ -335,8 +335,9 @@ def test_a_users_class_whose_setup_fails_while_the_gateway_is_down_loses_the_att
     failed = {"/host/agent-setup": outcome(error=("RuntimeError", "no answer"))}
     at = play(hosted(own), failed).records["1//host/agent-setup"].started_at
     down = {"downtimes": [{"began": at, "ended": at + 20}]}
-    lost = play(hosted(own), {**failed, "/host/agent-setup-model-usage": down}).journal.lost
-    assert lost is not None and lost.reason == "ModelGatewayDown"
+    for ended in (failed, {}):
+        lost = play(hosted(own), {**ended, "/host/agent-setup-model-usage": down}).journal.lost
+        assert lost is not None and lost.reason == "ModelGatewayDown"
 
 
 def test_a_rejected_key_ends_the_trial_at_once() -> None:
@@ -365,9 +366,9 @@ def test_a_spent_budget_of_the_sweep_is_not_the_agents_failure() -> None:
 
 
 @pytest.mark.parametrize("type_", ["APIConnectionError", "AgentTimeoutError"])
-def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not_if_it_succeeds(type_: str) -> None:
+def test_an_agent_that_runs_while_the_gateway_is_down_loses_the_attempt_however_it_ends(type_: str) -> None:
     """The agent's requests, which it may have repeated until its timeout, could not reach the gateway, which has no record of
-    them."""
+    them. A program that prints the error and exits with status 0 has lost as much as one that fails."""
     refused = {"a/host/agent": outcome(error=(type_, "connection refused"))}
     record = play(hosted(CREDENTIALS), refused).records["1/a/host/agent"]
     assert record.ended_at is not None
@@ -375,7 +376,9 @@ def test_an_agent_that_fails_while_the_gateway_is_down_loses_the_attempt_but_not
     lost = play(hosted(CREDENTIALS), {**refused, "a/host/model-usage": down}).journal.lost
     assert lost is not None and (lost.reason, lost.final) == ("ModelGatewayDown", False)
     assert type_ in lost.message
-    assert play(hosted(CREDENTIALS), {"a/host/model-usage": down}).journal.lost is None
+    assert play(hosted(CREDENTIALS), {"a/host/model-usage": down}).journal.lost is not None
+    spent = {**closed("Budget"), "downtimes": down["downtimes"]}
+    assert play(hosted(CREDENTIALS), {"a/host/model-usage": spent}).journal.lost is not None
     later = {**closed(), "downtimes": [{"began": record.ended_at + 1, "ended": record.ended_at + 20}]}
     run = play(hosted(CREDENTIALS), {**refused, "a/host/model-usage": later}).journal.steps[0]
     assert run.exception is not None and run.exception.type == type_

@@ -1,32 +1,144 @@
-"""The operator's client of the model gateway reports the gateway's downtimes after a step's last request."""
+"""The operator's client of the model gateway reports the downtimes since a step's start, whatever the step requested later."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sqlite3
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from multistep.api.trial import parse_trial
 from multistep.gateway.ledger import Ledger, Row
 from tests.support.world import manifest
-from tests.unit.gateway.world import world
+from tests.unit.gateway.test_crash import process, reached
+from tests.unit.gateway.world import World, world
 from tests.unit.reconcile.test_model_gateway import CALL, gateway, hosted, reported, trial
 
 
-async def test_a_downtime_after_the_steps_last_request_is_reported(tmp_path: Path) -> None:
+def moved_aside(directory: Path) -> list[bytes]:
+    """Return the contents of the damaged ledgers."""
+    return [each.read_bytes() for each in directory.glob("ledger.sqlite.damaged-*") if not each.name.endswith(("-wal", "-shm"))]
+
+
+async def start(here: World, step: str) -> str:
+    """Start a step; return its token."""
+    call = replace(CALL, model_access=step)
+    return (await gateway(here).variables(trial(), hosted(f"{here.model.url}/v1"), call))["OPENAI_API_KEY"]
+
+
+async def test_a_downtime_since_the_steps_start_is_reported_though_the_agent_requested_something_later(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        token = (await gateway(here).variables(trial(), hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        token = await start(here, "a")
+        await start(here, "silent")
         assert (await here.call("chat", token=token)).status == 200
-        assert reported(await gateway(here).close(trial(), "other")).downtimes == ()
     async with world(tmp_path) as here:
-        for step in ("a", "other"):
+        again = await start(here, "a")  # as the operator repeats it; the step's start remains the first one
+        assert (await here.call("chat", token=again)).status == 200
+        for step in ("a", "silent"):
             found = reported(await gateway(here).close(trial(), step))
-            ((began, ended),) = found.downtimes
-            assert found.was_down(began - 10, began) and not found.was_down(began - 10, began - 1)
-            assert found.was_down(ended + 1, ended + 2) and not found.was_down(ended + 60, ended + 70)
-        later = replace(CALL, model_access="b")
-        token = (await gateway(here).variables(trial(), hosted(f"{here.model.url}/v1"), later))["OPENAI_API_KEY"]
-        assert (await here.call("chat", token=token)).status == 200
+            (down,) = found.downtimes
+            assert found.downtime(down.began - 10, down.began) == down and down.why == "was down"
+            assert found.downtime(down.began - 10, down.began - 1) is None
+            assert found.downtime(down.ended + 1, down.ended + 2) == down
+            assert found.downtime(down.ended + 60, down.ended + 70) is None
+        assert (await here.call("chat", token=await start(here, "b"))).status == 200
         assert reported(await gateway(here).close(trial(), "b")).downtimes == ()
+
+
+async def test_a_step_that_the_ledger_does_not_know_may_have_lost_any_request(tmp_path: Path) -> None:
+    """The volume was lost, or put back from an older copy: no record of the gateway's downtime is left."""
+    async with world(tmp_path) as here:
+        await start(here, "a")
+        here.settings.ledger_file.rename(tmp_path / "lost")
+    async with world(tmp_path) as here:
+        (down,) = reported(await gateway(here).close(trial(), "a")).downtimes
+        assert down.began == 0.0 and "has no record of the step's start" in down.why
+
+
+async def test_a_signing_key_that_was_removed_or_replaced_ends_the_attempts_of_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are rejected at once, as the key may have leaked. The agents are not to blame for that."""
+    monkeypatch.setattr("multistep.gateway.keyring._REREAD_SECONDS", -1.0)
+    async with world(tmp_path) as here:
+        await start(here, "a")
+        keys = here.settings.signing_keys_dir
+        (keys / "k2").write_bytes(b"2" * 32)
+        (keys / "k1").write_bytes(b"another key of the same id" * 2)
+        await gateway(here).renew()
+        token = await start(here, "b")
+        assert (await here.call("chat", token=token)).status == 200
+        (down,) = reported(await gateway(here).close(trial(), "a")).downtimes
+        assert down.why == "did not accept the key that signed the step's token"
+        assert reported(await gateway(here).close(trial(), "b")).downtimes == ()
+
+
+async def test_a_stopping_gateway_reports_a_downtime_from_the_first_connection_that_it_refuses(tmp_path: Path) -> None:
+    async with process(tmp_path) as (here, running):
+        streaming = asyncio.create_task(here.call("chat", "-slow-60", stream=True, token=await start(here, "a")))
+        await reached(here, streaming)
+        await start(here, "b")
+        assert running.running is not None
+        running.running.send_signal(signal.SIGTERM)
+        while not (found := reported(await gateway(here).close(trial(), "b")).downtimes):
+            assert running.running.returncode is None
+        assert found[0].why == "was down" and found[0].began <= time.time()
+        await streaming
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8192], ids=["no-database", "garbage"]
+)
+async def test_a_damaged_ledger_is_moved_aside_and_the_steps_that_run_lose_their_attempts(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path) as here:
+        await start(here, "a")
+        file = here.settings.ledger_file
+    file.write_bytes(content)
+    async with world(tmp_path) as here:
+        assert reported(await gateway(here).close(trial(), "a")).downtime(0, 1)
+        await start(here, "b")
+    assert moved_aside(tmp_path) == [content]
+    assert "is damaged" in caplog.text and "budgets" in caplog.text
+
+
+async def test_a_ledger_that_is_damaged_while_the_gateway_runs_ends_it(tmp_path: Path) -> None:
+    ended = threading.Event()
+    ledger = Ledger(tmp_path / "ledger.sqlite", ended.set)
+    await ledger.beat()
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT | 1 << 8  # an extended code of the same kind
+
+    def fail(_: sqlite3.Connection) -> None:
+        raise error
+
+    with pytest.raises(sqlite3.DatabaseError):
+        await ledger._do(fail)
+    assert ended.is_set()
+    ledger.stop()
+    assert len(moved_aside(tmp_path)) == 1
+
+
+async def test_a_time_in_which_writes_failed_is_a_downtime_however_short(tmp_path: Path) -> None:
+    """The gateway answers agents' requests with errors while it cannot record them."""
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger._database.execute("pragma query_only = on")
+    with pytest.raises(sqlite3.OperationalError):
+        await ledger.write(Row("r", "u/1/a/agent", "", "codex", "openai", "gpt-5", 1, 1, 0.0))
+    assert len(ledger.downtimes) == 1
+    ledger._database.execute("pragma query_only = off")
+    await ledger.beat()
+    ((began, ended),) = ledger.downtimes
+    assert began <= ended
+    await ledger.beat()
+    assert ledger.downtimes == [(began, ended)]
+    ledger.stop()
 
 
 async def test_the_downtime_in_which_a_steps_last_request_was_lost_is_reported(tmp_path: Path) -> None:
@@ -44,5 +156,5 @@ async def test_the_downtime_in_which_a_steps_last_request_was_lost_is_reported(t
     async with world(tmp_path) as here:
         told = reported(await gateway(here).close(other, "a"))
     assert (told.failure, told.usage.incomplete) == (None, 1)
-    ((began, ended),) = told.downtimes
-    assert told.was_down(began, ended)
+    (*_, last) = told.downtimes
+    assert told.downtime(last.began, last.ended)

@@ -83,7 +83,7 @@ async def test_with_the_gateway_the_key_is_in_no_request_and_the_usage_is_the_wi
     sent = [each["stdin"] for each in world.runner.requests if "stdin" in each]
     assert len(sent) == 4 and not any('"sk"' in each for each in sent)
     assert '"OPENAI_API_KEY": "token of b"' in sent[2] and "http://gateway/openai/v1" in sent[2]
-    assert models.closed == ["1/-", "1/a", "1/b", "1/c"]
+    assert models.closed == ["1//setup", "1/a", "1/b", "1/c"]
     used = [each.usage for each in world.status.steps]
     assert [each and (each.input_tokens, each.source) for each in used] == [(100, "Gateway"), (50, "Gateway"), None]
     assert used[1] is not None and used[1].incomplete == 2
@@ -106,7 +106,7 @@ async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_a
     assert world.condition[0] == "Complete", world.condition
     (lost,) = world.status.attempts
     assert [each.usage and each.usage.input_tokens for each in (lost.steps[0], world.status.steps[0])] == [100, 200]
-    assert models.closed[:4] == ["1/-", "1/a", "2/-", "2/a"]
+    assert models.closed[:4] == ["1//setup", "1/a", "2/-", "2/a"]
 
 
 @pytest.mark.parametrize("seconds", [100.0, 900.0])
@@ -226,7 +226,7 @@ async def test_a_custom_class_that_ends_the_agent_host_in_its_setup_scores_0(exi
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
-@pytest.mark.parametrize(("at", "closed", "tokens"), [(10.0, ["1/-"], 7), (60.0, ["1/-", "1/a", "1/-"], 107)])
+@pytest.mark.parametrize(("at", "closed", "tokens"), [(10.0, ["1/-"], 7), (60.0, ["1//setup", "1/a", "1/-"], 107)])
 async def test_the_usage_of_a_setup_counts_although_the_agent_ends_its_container(at: float, closed: list[str], tokens: int) -> None:
     def end_container(world: World) -> None:
         ended = {"exitCode": 1, "reason": "Error"}
