@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api.trial import parse_trial
+from multistep.engine.model_access import SETUP_ACCESS
 from multistep.gateway.ledger import Ledger, Row
 from tests.support.world import manifest
 from tests.unit.gateway.test_crash import process, reached
@@ -158,3 +159,17 @@ async def test_the_downtime_in_which_a_steps_last_request_was_lost_is_reported(t
     assert (told.failure, told.usage.incomplete) == (None, 1)
     (*_, last) = told.downtimes
     assert told.downtime(last.began, last.ended)
+
+
+@pytest.mark.parametrize(("ended", "next_step"), [(SETUP_ACCESS, "-"), ("a b", "a%20b"), ("é-1", "é 1"), ("%2Fsetup", "setup")])
+async def test_the_end_of_the_setup_or_of_a_step_leaves_the_token_of_any_other_step_valid(
+    tmp_path: Path, ended: str, next_step: str
+) -> None:
+    async with world(tmp_path) as here:
+        for uid, step, other in (("u1", ended, next_step), ("u2", next_step, ended)):
+            asked = parse_trial({**manifest(), "metadata": {**manifest()["metadata"], "uid": uid}, "status": {"attempt": 1}})
+            call = replace(CALL, model_access=other)
+            variables = await gateway(here).variables(asked, hosted(f"{here.model.url}/v1"), call)
+            assert reported(await gateway(here).close(asked, step)).usage is None
+            assert (await here.call("chat", token=variables["OPENAI_API_KEY"])).status == 200
+            assert reported(await gateway(here).close(asked, other)).usage.requests == 1

@@ -106,7 +106,7 @@ async def test_the_usage_of_a_step_that_lost_its_pod_is_counted_in_its_attempt_a
     assert world.condition[0] == "Complete", world.condition
     (lost,) = world.status.attempts
     assert [each.usage and each.usage.input_tokens for each in (lost.steps[0], world.status.steps[0])] == [100, 200]
-    assert models.closed[:4] == ["1//setup", "1/a", "2/-", "2/a"]
+    assert models.closed[:4] == ["1//setup", "1/a", "2//setup", "2/a"]
 
 
 @pytest.mark.parametrize("seconds", [100.0, 900.0])
@@ -226,13 +226,13 @@ async def test_a_custom_class_that_ends_the_agent_host_in_its_setup_scores_0(exi
     assert failure is not None and (failure.class_, world.status.score) == ("Agent", 0.0)
 
 
-@pytest.mark.parametrize(("at", "closed", "tokens"), [(10.0, ["1/-"], 7), (60.0, ["1//setup", "1/a", "1/-"], 107)])
+@pytest.mark.parametrize(("at", "closed", "tokens"), [(10.0, ["1//setup"], 7), (60.0, ["1//setup", "1/a", "1//setup"], 107)])
 async def test_the_usage_of_a_setup_counts_although_the_agent_ends_its_container(at: float, closed: list[str], tokens: int) -> None:
     def end_container(world: World) -> None:
         ended = {"exitCode": 1, "reason": "Error"}
         world.pod_status(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": ended}}])
 
-    models = FakeModels({"1/-": counted((7, 0, 0)), "1/a": counted((100, 10, 5))})
+    models = FakeModels({"1//setup": counted((7, 0, 0)), "1/a": counted((100, 10, 5))})
     spec = {"agent": {"importPath": "my.agents:Mine", "model": "openai/m", "credentials": [KEY_OF]}}
     options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {at: end_container}}
     world = World(trial=manifest(spec), **options, models=models)

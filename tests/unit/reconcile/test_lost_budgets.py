@@ -18,11 +18,11 @@ from tests.unit.reconcile.test_model_gateway import gateway, reported
     ("used_in", "refused_in", "kept", "kind"),
     [
         ("1/a", "a", [], "LostBudget"),
-        ("1/-", "a", [], "LostBudget"),
+        ("1/%2Fsetup", "a", [], "LostBudget"),
         ("1/b", "b", ["a"], "LostBudget"),
         ("1/a", "b", ["a"], "Budget"),
         ("2/a", "b", [], "Budget"),
-        ("2/-", "a", [], "Budget"),
+        ("2/%2Fsetup", "a", [], "Budget"),
     ],
 )
 async def test_a_budget_that_lost_attempts_used_is_no_failure_of_the_agent(
