@@ -17,9 +17,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -91,6 +93,7 @@ type sidecar struct {
 }
 
 func serve(given options) error {
+	go exitOnSignal(func() {})
 	installed := installRunner(given.runnerDir)
 	wall, err := newFirewall(given)
 	if err != nil {
@@ -123,6 +126,18 @@ func serve(given options) error {
 	}
 	log.Printf("no network, until the operator allows one")
 	return (&control.Control{Boot: rand.Text(), Switch: own.change}).Serve(listener)
+}
+
+// exitOnSignal exits with status 128 + N at signal N. No process of another container can send a signal to the sidecar, so such a
+// status shows the operator that the sidecar was ended from outside the pod. Without a handler, Go's status would be 2, as after a
+// panic, which the traffic of the pod's processes could cause. ready is called when signals are handled.
+func exitOnSignal(ready func()) {
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
+	ready()
+	number, _ := (<-received).(syscall.Signal)
+	log.Printf("ended by %v", number)
+	os.Exit(128 + int(number))
 }
 
 // installRunner installs the runner in a volume of the pod, unless it exists there. It returns at once; the channel receives the

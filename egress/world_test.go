@@ -41,6 +41,7 @@ const (
 	inNamespace = "EGRESS_TEST_NAMESPACE"
 	asSidecar   = "EGRESS_TEST_SIDECAR"
 	asOutside   = "EGRESS_TEST_OUTSIDE"
+	asWaiting   = "EGRESS_TEST_WAITING"
 	ownPort     = "7002"
 
 	generous = time.Minute // limit of a step that should succeed: a busy machine may delay it by seconds
@@ -56,6 +57,9 @@ func TestMain(m *testing.M) {
 	if only := os.Getenv(asAgent); only != "" {
 		tryAttacks(only)
 		return
+	}
+	if os.Getenv(asWaiting) != "" {
+		exitOnSignal(func() { fmt.Println("ready") })
 	}
 	if os.Getenv(asOutside) != "" {
 		log.Fatal(playOutside())

@@ -24,7 +24,7 @@ EXCEPTIONS = (
     Failure(
         "EgressError",
         None,
-        "the pod's [egress sidecar](../how-to/egress.md) ended, not killed from outside: processes of the phase can cause this",
+        "the pod's [egress sidecar](../how-to/egress.md) ended by itself, not by a signal: processes of the phase can cause this",
         "read the message",
     ),
     Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),

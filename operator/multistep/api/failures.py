@@ -132,7 +132,8 @@ ATTEMPTS = (
     Failure(
         "EgressEnded",
         "Infrastructure",
-        "the [egress sidecar](../how-to/egress.md) of a pod was killed from outside (status 137 without OOMKilled, or 255), or "
+        "the [egress sidecar](../how-to/egress.md) of a pod was ended by a signal (status above 128, without OOMKilled), which no "
+        "process of the pod can send to it, or "
         "ended before the first step and before the setup of a custom agent class: what ran meanwhile had no network",
         "check the node",
     ),

@@ -39,7 +39,7 @@ from multistep.engine.decisions import (
 )
 from multistep.engine.evictions import own_usage_exception
 from multistep.engine.pod_start import START_RULES
-from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, service_ended, volumes_unfilled
+from multistep.engine.service_failures import KILLED_FROM_OUTSIDE, ended_by_signal, service_ended, volumes_unfilled
 from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
@@ -235,7 +235,7 @@ def _egress_ended(s: Situation) -> Decision | None:
     ended = f"the egress sidecar {s.pod.egress_ended}"
     if not s.trial.status.agent_acted:
         return FailAttempt("EgressEnded", f"{ended} before the first step")
-    if s.pod.egress_exit_code in KILLED_FROM_OUTSIDE and not s.pod.egress_out_of_memory:
+    if ended_by_signal(s.pod.egress_exit_code) and not s.pod.egress_out_of_memory:
         return FailAttempt("EgressEnded", ended)
     return _died(s, "EgressError", ended)
 

@@ -15,8 +15,18 @@ from multistep.api.phases import AGENT, AGENT_SETUP, HEALTHCHECK, SETUP
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, Situation
 
-# 137: SIGKILL, which no process in the container can send to process 1; 255: the node does not know the exit status.
 KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
+"""Statuses of a container that its own processes cannot cause. 137: SIGKILL, the only signal that no process in the container can
+send to process 1; 255: the node does not know the exit status."""
+
+
+def ended_by_signal(exit_code: int | None) -> bool:
+    """Return whether a signal ended a container (128 + its number), or its status is unknown to the node (255). If no process but
+    process 1 runs in the container, as in the egress sidecar's, every signal comes from outside the pod."""
+    return exit_code is not None and exit_code > _FIRST_SIGNAL
+
+
+_FIRST_SIGNAL: Final = 128
 
 
 def service_ended(s: Situation) -> Decision | None:

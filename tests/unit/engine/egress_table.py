@@ -12,6 +12,16 @@ EGRESS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
         pod(egress_ended="ended with status 137 (Error)", egress_exit_code=137),
         FailAttempt("EgressEnded", "the egress sidecar ended with status 137 (Error)"),
     ),
+    "egress sidecar ended by a signal that no process of the pod can send": (
+        IN_STEP,
+        pod(egress_ended="ended with status 143 (Error)", egress_exit_code=143),
+        FailAttempt("EgressEnded", "the egress sidecar ended with status 143 (Error)"),
+    ),
+    "egress sidecar whose status the node does not know": (
+        IN_STEP,
+        pod(egress_ended="ended with status 255 (Unknown)", egress_exit_code=255),
+        FailAttempt("EgressEnded", "the egress sidecar ended with status 255 (Unknown)"),
+    ),
     "egress sidecar ended before the first step": (
         began(),
         pod(egress_ended="ended with status 1 (Error)", egress_exit_code=1),
