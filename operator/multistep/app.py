@@ -98,7 +98,12 @@ class App:
             http = await self._stack.enter_async_context(aiohttp.ClientSession())
             settings = self.settings
             self.models = model_gateway.connect(
-                http, settings.gateway_url, settings.gateway_admin_url, settings.gateway_secret_dir, partial(client.get, SWEEPS)
+                http,
+                settings.gateway_url,
+                settings.gateway_admin_url,
+                settings.gateway_secret_dir,
+                get_sweep=partial(client.get, SWEEPS),
+                get_secret=partial(client.get, SECRETS),
             )
         self._compose(client)
         self._show(gate)

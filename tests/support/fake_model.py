@@ -63,13 +63,15 @@ class Entry:
 
 @dataclass
 class FakeModel:
-    """The server's state. retry_after: Retry-After of rejected requests, in seconds; port: the TCP port on which it listens."""
+    """The server's state. retry_after: Retry-After of rejected requests, in seconds; port: the TCP port on which it listens;
+    revoked: keys that it answers with 401."""
 
     retry_after: float = 1.0
     port: int = 0
     entries: list[Entry] = field(default_factory=list)
     most_at_once: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    revoked: set[str] = field(default_factory=set)
     _refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     _busy: Counter[str] = field(default_factory=Counter)
 
@@ -128,6 +130,8 @@ class FakeModel:
             raise
 
     async def _with_faults(self, request: web.Request, entry: Entry, make: Any) -> web.StreamResponse:
+        if entry.key in self.revoked:
+            return self._refuse(entry, 401)
         if (status := self._refusal(entry)) is not None:
             return self._refuse(entry, status)
         if "-credit" in entry.faults:

@@ -34,7 +34,7 @@ class FakeModels:
     known: list[str] = field(default_factory=list)
     stalls_url: str = "http://gateway/multistep/stalls"
 
-    def remember(self, hosted: HostedAgent) -> None:
+    def remember(self, hosted: HostedAgent, namespace: str) -> None:
         self.known += hosted.credentials
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:

@@ -51,6 +51,7 @@ class Admin:
         app.router.add_get("/models", self._models)
         app.router.add_get("/credentials", self._list_credentials)
         app.router.add_put("/credentials/{id}", self._register)
+        app.router.add_put("/credentials/{id}/key", self._renew)
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/open", self._open)
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/close", self._close)
         app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/missed", self._missed)
@@ -70,14 +71,15 @@ class Admin:
         return web.Response(body=self._services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _list_signing_keys(self, _: web.Request) -> web.Response:
-        return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True})
+        return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True, "sources": True})
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})
 
     async def _list_credentials(self, _: web.Request) -> web.Response:
         credentials = self._services.credentials
-        return web.json_response({"registered": credentials.registered, "wanted": credentials.wanted})
+        lists = {"registered": credentials.registered, "wanted": credentials.wanted}
+        return web.json_response({**lists, "rejected": dict(credentials.rejected)})
 
     async def _register(self, request: web.Request) -> web.Response:
         try:
@@ -89,6 +91,17 @@ class Admin:
         if plain and not self._services.settings.plain_upstreams:
             return web.json_response({"error": f"baseURL: {_NO_TLS}"}, status=400)
         self._services.credentials.register(request.match_info["id"], credential)
+        return web.Response(status=204)
+
+    async def _renew(self, request: web.Request) -> web.Response:
+        """Take the key that the credential's source has now; a key that is null or invalid leaves the former one in use."""
+        id_, key = request.match_info["id"], (await request.json()).get("key")
+        if id_ not in self._services.credentials.registered:
+            return web.json_response({"error": "the credential is not registered"}, status=404)
+        try:
+            self._services.credentials.renew(id_, key)
+        except ValidationError:
+            self._services.credentials.renew(id_, None)
         return web.Response(status=204)
 
     async def _open(self, request: web.Request) -> web.Response:

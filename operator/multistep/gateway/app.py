@@ -99,6 +99,7 @@ async def _shrink(services: Services) -> None:
         await asyncio.sleep(_SHRINK_SECONDS)
         services.stalls.forget(services.steps.is_closed)
         services.steps.forget()
+        services.credentials.forget()
 
 
 async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: Callable[[], None]) -> Services:

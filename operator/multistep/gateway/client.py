@@ -29,11 +29,12 @@ _LATER: Final = (401, 409)
 
 @dataclass(frozen=True)
 class AcceptedTokens:
-    """The step tokens that a gateway accepts. key_ids: ids of the signing keys, oldest first; sealed: whether the gateway reads
-    sealed (encrypted) claims, which gateways of earlier releases cannot read."""
+    """What a gateway accepts. key_ids: ids of the signing keys of step tokens, oldest first; sealed: whether the gateway reads
+    sealed (encrypted) claims; sources: whether it takes the sources of providers' keys. Gateways of earlier releases do not."""
 
     key_ids: tuple[str, ...] = ()
     sealed: bool = False
+    sources: bool = False
 
 
 def step_token(claims: StepClaims, key: SigningKey, *, sealed: bool) -> str:
@@ -56,12 +57,22 @@ class GatewayAdmin:
     async def accepted_tokens(self) -> AcceptedTokens:
         """Return which tokens the gateway accepts."""
         found = await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS)
-        return AcceptedTokens(tuple(found["accepted"]), found.get("sealed") is True)
+        return AcceptedTokens(tuple(found["accepted"]), found.get("sealed") is True, found.get("sources") is True)
 
     async def wanted(self) -> list[str]:
         """Return the ids of credentials for which requests wait, e.g. after the gateway restarted."""
         found = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
         return list(found["wanted"])
+
+    async def rejected(self) -> Mapping[str, str]:
+        """Return the sources of the keys that a provider rejected and that are to be read again, by the credential's id."""
+        found = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
+        return dict(found.get("rejected") or {})
+
+    async def renew(self, id_: str, key: str | None) -> None:
+        """Tell the gateway which key the source of a credential has now; None if it cannot be read. Idempotent."""
+        with suppress(StepUnknownToGateway):  # the gateway restarted meanwhile
+            await self._call("PUT", f"/credentials/{quote(id_, safe='')}/key", _TIMEOUT_SECONDS, json={"key": key})
 
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return the provider's answers and refusals by requested model, since the gateway's start."""

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from multistep.providers import BASE_URL, ProviderName
 
+_KEPT_SECONDS: Final = 86400.0
+_CONFIRMED_SECONDS: Final = 10.0  # for how long the operator's word that a source still has the key is not asked for again
+
 
 class Credential(BaseModel):
-    """A provider's key. base_url: e.g. ``https://api.openai.com/v1``; None for the provider's default URL."""
+    """A provider's key. base_url: e.g. ``https://api.openai.com/v1``; None for the provider's default URL; source: from where the
+    operator can read the key again, NAMESPACE/SECRET/KEY, "" if it cannot."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", hide_input_in_errors=True)
 
     provider: ProviderName
     key: SecretStr
     base_url: str | None = Field(default=None, alias="baseURL", pattern=BASE_URL)
+    source: str = Field(default="", max_length=600)
 
     @field_validator("key")
     @classmethod
@@ -36,16 +46,33 @@ class Credential(BaseModel):
 
     def wire(self) -> dict[str, Any]:
         """Return the JSON body of the request that registers this credential."""
-        return {"provider": self.provider, "key": self.key.get_secret_value(), "baseURL": self.base_url}
+        source = {"source": self.source} if self.source else {}  # gateways of earlier releases reject the field
+        return {"provider": self.provider, "key": self.key.get_secret_value(), "baseURL": self.base_url, **source}
+
+    def with_key(self, key: str) -> Credential:
+        """Return this credential with another key. Raises ValidationError."""
+        return Credential.model_validate({**self.wire(), "key": key})
+
+
+@dataclass
+class _Registered:
+    """A registered credential. used_at: when a request last needed it; confirmed_at: when the operator last said that the source
+    still has this key."""
+
+    credential: Credential
+    used_at: float
+    confirmed_at: float = -math.inf
 
 
 class Credentials:
-    """The registered credentials, by id."""
+    """The registered credentials, by id. clock: monotonic, in seconds."""
 
-    def __init__(self) -> None:
-        self._registered: dict[str, Credential] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registered: dict[str, _Registered] = {}
         self._changed = asyncio.Event()
-        self._wanted: dict[str, int] = {}
+        self._wanted = Counter[str]()
+        self._rejected = Counter[str]()
+        self._clock = clock
 
     @property
     def registered(self) -> list[str]:
@@ -55,19 +82,61 @@ class Credentials:
     @property
     def wanted(self) -> list[str]:
         """Return the ids of credentials that are not registered yet and for which requests wait."""
-        return sorted(self._wanted)
+        return sorted(+self._wanted)
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
+        """Return the sources of the keys that a provider rejected, by the credential's id, while requests wait for the operator to
+        read them again."""
+        return {id_: self._registered[id_].credential.source for id_ in +self._rejected}
 
     def register(self, id_: str, credential: Credential) -> None:
         """Register or replace a credential."""
-        self._registered[id_] = credential
+        self._registered[id_] = _Registered(credential, self._clock())
+        self._notify()
+
+    def renew(self, id_: str, key: str | None) -> None:
+        """Replace a credential's key by the one that its source has now; None: the source cannot be read. Raises ValidationError
+        for an invalid key, KeyError for an unknown credential."""
+        found = self._registered[id_]
+        if key is not None:
+            found.credential = found.credential.with_key(key)
+        found.confirmed_at = self._clock()
+        self._notify()
+
+    def forget(self) -> None:
+        """Drop the credentials that no request needed for a day. If one does later, it waits until the operator registers it."""
+        oldest = self._clock() - _KEPT_SECONDS
+        self._registered = {id_: each for id_, each in self._registered.items() if each.used_at > oldest or self._rejected[id_]}
+
+    async def after_rejection(self, id_: str, rejected: Credential, seconds: float) -> Credential | None:
+        """Return the credential with which to send a request again whose key the provider rejected: the key may have been rotated.
+        Wait for at most ``seconds`` until the operator has read the source again. Return None if the key is still the same."""
+        found = self._registered.get(id_)
+        if found is None or not found.credential.source:
+            return None
+        asked_at = self._clock()
+        self._rejected[id_] += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while found.credential == rejected and found.confirmed_at < asked_at - _CONFIRMED_SECONDS:
+                        await self._changed.wait()
+                        found = self._registered[id_]
+        finally:
+            self._rejected[id_] -= 1
+        return found.credential if found.credential.key != rejected.key else None
+
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def get(self, id_: str, seconds: float) -> Credential | None:
         """Return a credential; wait for its registration for at most ``seconds``, then return None."""
-        if id_ in self._registered:
-            return self._registered[id_]
-        self._wanted[id_] = self._wanted.get(id_, 0) + 1
+        if (found := self._registered.get(id_)) is not None:
+            found.used_at = self._clock()
+            return found.credential
+        self._wanted[id_] += 1
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -75,6 +144,5 @@ class Credentials:
                         await self._changed.wait()
         finally:
             self._wanted[id_] -= 1
-            if not self._wanted[id_]:
-                del self._wanted[id_]
-        return self._registered.get(id_)
+            self._wanted = +self._wanted
+        return None if (late := self._registered.get(id_)) is None else late.credential

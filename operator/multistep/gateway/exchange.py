@@ -42,6 +42,7 @@ from multistep.gateway.tokens import StepClaims
 from multistep.gateway.worst_case import worst_case
 
 _REFUSALS: Final = frozenset((429, 503, 529))
+_KEY_MAY_BE_WRONG: Final = (401, 403)
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
@@ -273,6 +274,20 @@ class Exchange:
         return Refused(400, message)
 
     async def _request(self) -> ClientResponse:
+        """Send the request. If the provider rejects the key, send the request once more with the key that its Secret has now: the
+        key may have been rotated while the step ran."""
+        answer = await self._request_once()
+        if answer.status not in _KEY_MAY_BE_WRONG:
+            return answer
+        call, credentials = self._call, self._services.credentials
+        newer = await credentials.after_rejection(call.credential_id, call.credential, self._hold_left())
+        if newer is None:
+            return answer
+        answer.release()
+        self._call = replace(call, credential=newer)
+        return await self._request_once()
+
+    async def _request_once(self) -> ClientResponse:
         call, request = self._call, self._client.request
         base = call.credential.base_url or self._services.settings.base_urls[call.route.provider]
         query = upstream_query(request.rel_url.raw_query_string)

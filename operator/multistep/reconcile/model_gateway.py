@@ -6,8 +6,10 @@ reconciles every trial at its start, and so gets all keys again.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +25,7 @@ from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.model_access import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
 from multistep.engine.operations import HostCall
 from multistep.engine.sweep_trials import owning_sweep
-from multistep.errors import GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
+from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.client import AcceptedTokens, GatewayAdmin, step_token
 from multistep.gateway.credentials import Credential
 from multistep.gateway.keyring import Keyring
@@ -35,9 +37,10 @@ from multistep.providers import BY_KEY_VARIABLE, Provider
 
 ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
-GetSweep = Callable[[str, str], Awaitable[Mapping[str, Any]]]
-"""Reads a sweep from the API server, by namespace and name. Raises NotFound."""
+GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+"""Reads a sweep or a Secret from the API server, by namespace and name. Raises NotFound."""
 KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
+_log: Final = logging.getLogger(__name__)
 _KEY_REJECTED: Final = 401
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
@@ -49,8 +52,8 @@ class ModelAccess(Protocol):
     def stalls_url(self) -> str:
         """URL at which the agent host asks how long the provider stalled its step."""
 
-    def remember(self, hosted: HostedAgent) -> None:
-        """Keep an active trial's keys in memory, to register them again if the gateway restarts."""
+    def remember(self, hosted: HostedAgent, namespace: str) -> None:
+        """Keep the keys of an active trial of this namespace in memory, to register them again if the gateway restarts."""
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Return the agent's variables with the gateway's URLs and a token for the step. Raises GatewayUnavailable."""
@@ -63,9 +66,17 @@ class ModelGateway:
     """A client of the chart's model gateway. url: the gateway's address for agents; clock: seconds since the epoch."""
 
     def __init__(
-        self, admin: GatewayAdmin, url: str, keyring: Keyring, get_sweep: GetSweep, clock: Callable[[], float] = time.time
+        self,
+        admin: GatewayAdmin,
+        url: str,
+        keyring: Keyring,
+        get_sweep: GetObject,
+        clock: Callable[[], float] = time.time,
+        *,
+        get_secret: GetObject | None = None,
     ) -> None:
         self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
+        self._get_secret = get_secret
         self._known: dict[str, tuple[Credential, float]] = {}  # by id, with the time when a trial last needed it
         self._accepted = AcceptedTokens()
 
@@ -76,12 +87,12 @@ class ModelGateway:
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Register the keys, and return the agent's variables with a token in place of each key."""
-        self.remember(hosted)
+        self.remember(hosted, trial.metadata.namespace)
         signing, found = await self._signing_key(), dict[str, str]()
         of_sweep = await self._sweep_limits(trial)
         key, until = _key(trial, call.model_access), self._expiry(call)
         await self._admin.open(key, signing.id, until)
-        for name, provider, credential in _credentials(hosted):
+        for name, provider, credential in _credentials(hosted, trial.metadata.namespace):
             id = _id(credential, signing.secret)
             await self._register(id, credential)
             claims = _claims(trial, key, id, of_sweep, until)
@@ -120,11 +131,14 @@ class ModelGateway:
 
     async def _register(self, id: str, credential: Credential) -> None:
         try:
-            await self._admin.register(id, credential)
+            await self._admin.register(id, self._understood(credential))
         except GatewayUnavailable:
             raise
         except GatewayError as error:
             raise InvalidSpec(f"spec.agent.baseURL {shown(credential.base_url)}: {error}") from None
+
+    def _understood(self, credential: Credential) -> Credential:
+        return credential if self._accepted.sources else credential.model_copy(update={"source": ""})
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
@@ -148,24 +162,40 @@ class ModelGateway:
         found = await self._admin.missed_by(key)
         return [{"began": began, "ended": ended, "why": why} for began, ended, why in found[:MAX_DOWNTIMES]]
 
-    def remember(self, hosted: HostedAgent) -> None:
+    def remember(self, hosted: HostedAgent, namespace: str) -> None:
         """Keep the credentials in memory, to register them again if the gateway restarts.
 
         Raises InvalidSpec for a key that contains characters that no HTTP header may have.
         """
-        for _, _, credential in _credentials(hosted):
+        for _, _, credential in _credentials(hosted, namespace):
             for secret in self._keyring.secrets().values():  # running steps can use ids made with older signing keys
                 self._known[_id(credential, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
-        """Register the keys that the gateway lacks because it restarted, and learn which signing keys it accepts. Raises
-        GatewayError."""
+        """Register the keys that the gateway lacks because it restarted, read the Secrets of keys again that a provider rejected,
+        and learn which signing keys the gateway accepts. Raises GatewayError."""
         self._accepted = await self._admin.accepted_tokens()
         oldest = self._clock() - KEPT_SECONDS
         self._known = {id: (credential, at) for id, (credential, at) in self._known.items() if at >= oldest}
         for id in await self._admin.wanted():
             if (known := self._known.get(id)) is not None:
-                await self._admin.register(id, known[0])
+                await self._admin.register(id, self._understood(known[0]))
+        for id, source in (await self._admin.rejected()).items():
+            await self._admin.renew(id, await self._key_in(source))
+
+    async def _key_in(self, source: str) -> str | None:
+        """Return the key that a credential's source has now, None if it cannot be read."""
+        namespace, secret, key = source.split("/", 2)
+        if self._get_secret is None:
+            return None
+        try:
+            data = (await self._get_secret(namespace, secret)).get("data") or {}
+            return base64.b64decode(data[key]).decode().strip()
+        except (ClusterError, KeyError, ValueError) as error:
+            _log.warning(
+                "cannot read the key %r of Secret %s/%s, which a provider rejected, again: %s", key, namespace, secret, error
+            )
+            return None
 
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return the numbers of the providers' answers since the gateway's start, by requested model. Raises GatewayError."""
@@ -176,11 +206,18 @@ class ModelGateway:
         return int(self._clock() + min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS))
 
 
-def connect(http: aiohttp.ClientSession, url: str, admin_url: str, secret_dir: Path, get_sweep: GetSweep) -> ModelGateway:
+def connect(
+    http: aiohttp.ClientSession,
+    url: str,
+    admin_url: str,
+    secret_dir: Path,
+    get_sweep: GetObject,
+    get_secret: GetObject | None = None,
+) -> ModelGateway:
     """Return the gateway's client. secret_dir: mounted Secret with the admin token and the signing keys. Raises ValueError for a
     signing key that is too short, OSError for a missing file."""
     token = (secret_dir / ADMIN_TOKEN).read_text().strip()
-    return ModelGateway(GatewayAdmin(http, admin_url, token), url, Keyring(secret_dir), get_sweep)
+    return ModelGateway(GatewayAdmin(http, admin_url, token), url, Keyring(secret_dir), get_sweep, get_secret=get_secret)
 
 
 def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[str, str], stalls_url: str) -> HostCall:
@@ -193,13 +230,17 @@ def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[st
     return replace(call, request=request)
 
 
-def _credentials(hosted: HostedAgent) -> list[tuple[str, Provider, Credential]]:
+def _credentials(hosted: HostedAgent, namespace: str) -> list[tuple[str, Provider, Credential]]:
     """Return name of the variable, provider and credential of each of the agent's keys. Raises InvalidSpec for an invalid key."""
+    refs = {each.name: each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from}
     found = []
     for name, key in hosted.credentials.items():
         provider = BY_KEY_VARIABLE[name]  # api.agent_spec rejects other names
         try:
-            credential = Credential(provider=provider.name, key=SecretStr(key.strip()), base_url=hosted.spec.base_url)
+            source = f"{namespace}/{ref.name}/{ref.key}" if (ref := refs.get(name)) is not None else ""
+            credential = Credential(
+                provider=provider.name, key=SecretStr(key.strip()), base_url=hosted.spec.base_url, source=source
+            )
         except ValidationError as error:
             raise InvalidSpec(f"spec.agent.credentials[{name}]: {error.errors()[0]['msg']}") from None
         found.append((name, provider, credential))

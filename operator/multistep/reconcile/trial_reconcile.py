@@ -251,7 +251,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         runner signals a result. lost: why the verifier's pod cannot be used."""
         assert self._pod is not None
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
-            self._t.models.remember(hosted)
+            self._t.models.remember(hosted, self._trial.metadata.namespace)
         hint = self._t.hints.of(self._key, self._pod.uid)
         quiet = hint.quiet_until - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready) and not lost

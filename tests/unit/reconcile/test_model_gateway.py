@@ -114,7 +114,7 @@ async def test_a_step_without_a_request_has_no_usage_rather_than_0(tmp_path: Pat
 async def test_a_gateway_that_restarted_gets_the_keys_of_active_trials_again(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         former = gateway(here)
-        former.remember(hosted(f"{here.model.url}/v1"))
+        former.remember(hosted(f"{here.model.url}/v1"), "default")
         await former.renew()
         assert await here.admin.wanted() == []
 
@@ -220,7 +220,7 @@ async def test_tokens_of_an_older_signing_key_work_after_both_processes_restarte
         asked = hosted(f"{here.model.url}/v1")
         variables = await gateway(here).variables(trial(), asked, CALL)
         operator = connected(later, signing_keys(tmp_path / "operators", 1, 2))
-        operator.remember(asked)
+        operator.remember(asked, trial().metadata.namespace)
         waiting = asyncio.create_task(later.call("chat", token=variables["OPENAI_API_KEY"]))
         while not await later.admin.wanted():
             await asyncio.sleep(0.01)
