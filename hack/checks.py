@@ -3,58 +3,87 @@
 import json
 import os
 import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hack import deployment, end_to_end, image, lanes, load, python_env
+from hack.flaky import Rerun
 from hack.lanes import Ended, Run
 from hack.paths import CACHE, ROOT, VENV, files_below
 from hack.report import report
 from hack.stages import Failure, print_line, stage
 from hack.tools import c_compiler, go, go_environment, helm, network_tools
 from localkube.commands import capture
+from localkube.errors import LocalkubeError
 
 _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "egress", ROOT / "compose", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
 _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
+_WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
 
 def lint() -> None:
-    """Run the static checks."""
-    with stage("ruff"):
-        _python_program("ruff", "check", ".")
-        _python_program("ruff", "format", "--check", ".")
-    with stage("mypy --strict"):
-        _python_program("mypy", "--strict", "--cache-dir", str(CACHE / "mypy"), *_TYPED)
-    with stage("lint-imports"):
-        capture([str(VENV / "bin" / "lint-imports"), "--cache-dir", str(CACHE / "import-linter")], cwd=ROOT)
-    with stage("gofmt and go vet"):
-        _gofmt()
-        # Skip localkube/kube, for which go vet would compile all of Kubernetes again.
-        for module in (ROOT / "runner", ROOT / "egress", ROOT / "compose"):
-            _run([str(go()), "vet", "./..."], cwd=module, env=go_environment())
-    with stage("CRDs and chart"):
-        _crds_are_current()
-        _run([str(helm()), "lint", "--strict", "--quiet", str(deployment.CHART)])
+    """Run the static checks, each of them also if others fail."""
+    failures = []
+    for name, check in _LINT.items():
+        try:
+            with stage(name):
+                check()
+        except (Failure, LocalkubeError) as error:
+            failures.append(f"{name}: {error}")
+    if failures:
+        raise Failure("\n".join(failures))
+
+
+def _ruff() -> None:
+    _python_program("ruff", "check", ".")
+    _python_program("ruff", "format", "--check", ".")
+
+
+def _mypy() -> None:
+    _python_program("mypy", "--strict", "--cache-dir", str(CACHE / "mypy"), *_TYPED)
+
+
+def _lint_imports() -> None:
+    capture([str(VENV / "bin" / "lint-imports"), "--cache-dir", str(CACHE / "import-linter")], cwd=ROOT)
+
+
+def _go_format_and_vet() -> None:
+    _gofmt()
+    # Skip localkube/kube, for which go vet would compile all of Kubernetes again.
+    for module in (ROOT / "runner", ROOT / "egress", ROOT / "compose"):
+        _run([str(go()), "vet", "./..."], cwd=module, env=go_environment())
+
+
+def _crds_and_chart() -> None:
+    _crds_are_current()
+    _run([str(helm()), "lint", "--strict", "--quiet", str(deployment.CHART)])
+
+
+_LINT: Mapping[str, Callable[[], None]] = {
+    "ruff": _ruff,
+    "mypy --strict": _mypy,
+    "lint-imports": _lint_imports,
+    "gofmt and go vet": _go_format_and_vet,
+    "CRDs and chart": _crds_and_chart,
+}
 
 
 def unit() -> None:
     """Run the tests that need no cluster, except tests with the mark `long`."""
     _ensure_programs()
-    with stage("Go tests and Python tests (100 % branch coverage of the core)"), ThreadPoolExecutor(1) as thread:
-        go_tests = thread.submit(_go_tests)
-        if load.free_bytes() < _SIDE_BY_SIDE_BYTES:
-            go_tests.result()
-        ended = _python_tests(lanes.environment(os.environ))
+    with stage("Go tests and Python tests (100 % branch coverage of the core)"):
+        ended = _unit_tests()
     report(ended)
-    go_tests.result()
 
 
 def _ensure_programs() -> None:
@@ -66,22 +95,39 @@ def _ensure_programs() -> None:
     network_tools()
 
 
-def _go_tests() -> None:
-    _go_test(ROOT / "egress", "-race", "./...")
-    _go_test(ROOT / "compose", "./...")
-    _go_test(ROOT / "runner", "./...")
-    _go_test(ROOT / "runner", "-race", "./internal/...")
-    # The main package's tests run the runner in containers. The race detector's threads would disturb most of these tests, so only
-    # some run with it. Of these, skip two that wait for about ten seconds.
-    _go_test(ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", "IsNoWork", ".")
+def _unit_tests() -> list[Ended]:
+    """Run the Go tests and the Python tests, in parallel if there is enough memory."""
+    runs = [_target("go-tests"), _python_tests(lanes.environment(os.environ))]
+    with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
+        return list(threads.map(lanes.execute, runs))
 
 
-def _python_tests(env: dict[str, str]) -> list[Ended]:
-    """Run the Python tests that need no cluster, except tests with the mark `long`."""
+def _target(name: str) -> Run:
+    """Return a run of another target of this program."""
+    return Run(name, ["-m", "hack", name], os.environ | {"PYTHONUNBUFFERED": "1"}, (sys.executable,))
+
+
+def go_tests() -> None:
+    """Run each Go test once: with the race detector, unless its threads would disturb the test."""
+    modules = (
+        (ROOT / "egress", "-race", "./..."),
+        (ROOT / "compose", "./..."),
+        (ROOT / "runner", "-race", "./internal/..."),
+        # The tests of the runner's main package run it in containers: most of them without the race detector.
+        (ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", _WAITING, "."),
+        (ROOT / "runner", "-run", _WAITING, "."),
+        (ROOT / "runner", "-skip", f"{_RACE_OF_CONTAINERS}|{_WAITING}", "."),
+    )
+    failures = list(filter(None, (_go_test(*each) for each in modules)))
+    if failures:
+        raise Failure("\n".join(failures))
+
+
+def _python_tests(env: dict[str, str]) -> Run:
+    """Return the run of the Python tests that need no cluster, except tests with the mark `long`."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
-    core = Run("core", [*_CORE, *_on_all_cores("not long"), *coverage], env)
-    others = Run("others", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.PLACES, *_CORE)], env)
-    return [lanes.execute(each) for each in (core, others)]
+    core = ("-p", "hack.pytest_core", *(f"--core={place}" for place in _CORE))
+    return Run("unit", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.PLACES), *coverage, *core], env)
 
 
 def _on_all_cores(marks: str) -> tuple[str, ...]:
@@ -94,10 +140,17 @@ def _without(*places: str) -> list[str]:
 
 
 def everything() -> None:
-    """Run `make test`. The end-to-end tests are last, so their totals end the output."""
-    lint()
-    unit()
-    end_to_end.run()
+    """Run `make test`. What fails at one stage does not keep the others from running."""
+    _ensure_programs()
+    with stage("cluster, lint and unit tests"), ThreadPoolExecutor(1) as thread:
+        deploying = thread.submit(lanes.execute, _target("deploy"))
+        ended = [lanes.execute(_target("lint")), *_unit_tests(), deploying.result()]
+    again: Sequence[Rerun] = ()
+    if deploying.result().code == 0:
+        with stage("end-to-end tests"):
+            more, again = end_to_end.each_run()
+        ended += more
+    report(ended, again)
 
 
 def long_tests() -> None:
@@ -139,17 +192,21 @@ def _gofmt() -> None:
         raise Failure(f"not formatted (gofmt -w FILE):\n{unformatted}")
 
 
-def _go_test(module: Path, *arguments: str) -> None:
-    """Run Go tests. A skipped test counts as failed."""
+def _go_test(module: Path, *arguments: str) -> str:
+    """Run Go tests. Return what failed, or an empty string. A skipped test counts as failed."""
     command = [str(go()), "test", "-json", *arguments]
     env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases do not use cgo
+    started = time.monotonic()
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     ends = Counter(event["Action"] for event in events if event.get("Test") and event["Action"] in ("pass", "fail", "skip"))
     what = f"go test {' '.join(arguments)} in {module.name}"
-    if done.returncode or ends["fail"] or ends["skip"]:
-        raise Failure(f"{_output_of_bad_tests(events)}\n{what}: {dict(ends)}, exit code {done.returncode}")
-    print_line(f"    {what}: {ends['pass']} tests passed")
+    if done.returncode or ends["fail"] or ends["skip"] or not ends["pass"]:
+        return f"{_output_of_bad_tests(events)}\n{what}: {dict(ends)}, exit code {done.returncode}"
+    slowest = max((event for event in events if event.get("Test")), key=lambda event: event.get("Elapsed", 0.0))
+    took = f"{time.monotonic() - started:.1f} s, of which {slowest['Test']} {slowest['Elapsed']:.1f} s"
+    print_line(f"    {what}: {ends['pass']} tests passed in {took}")
+    return ""
 
 
 def _output_of_bad_tests(events: Sequence[dict[str, str]]) -> str:

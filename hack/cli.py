@@ -50,6 +50,7 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "test-long": _with_python(checks.long_tests),
     "test-agents": _with_python(end_to_end.run_agents),
     "lint": _with_python(checks.lint),
+    "go-tests": checks.go_tests,
     "unit": _with_python(checks.unit),
     "e2e": _with_python(end_to_end.run),
     "generate": _with_python(checks.generate),

@@ -59,10 +59,16 @@ class Cluster:
 
 def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
     """Start the cluster that CLUSTER names, unless it is running; return it. variables: environment variables with CLUSTER."""
+    cluster = deployed(variables)
+    with stage("cluster"):
+        cluster.target.up()
+    return cluster
+
+
+def deployed(variables: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the cluster that CLUSTER names, which is running. variables: environment variables with CLUSTER."""
     config = load_config(variables)
     target = targets.choose(config, variables)
-    with stage("cluster"):
-        target.up()
     ours = config.paths.bin / "kubectl"
     return Cluster(target, str(ours) if isinstance(target, targets.Local) else "kubectl", variables)
 

@@ -15,7 +15,7 @@ from hack.history import History
 from hack.lanes import PYTEST, Ended, Run, environment, execute
 from hack.paths import ROOT
 from hack.report import report
-from hack.stages import print_line, stage, summary
+from hack.stages import print_line, stage
 from localkube import targets
 from localkube.commands import capture
 from localkube.config import load_config
@@ -31,23 +31,25 @@ _FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images o
 
 def run() -> None:
     """Deploy the operator and run the tests of `make test` against it."""
-    first = deployment.deploy()
-    print_line(f"stages so far:\n{summary()}")
+    deployment.deploy()
     with stage("end-to-end tests"):
-        tests = _Stage(first, _EACH_RUN, History())
-        ended = tests.ended()
-    report(ended, tests.again)
+        ended, again = each_run()
+    report(ended, again)
+
+
+def each_run() -> tuple[list[Ended], list[Rerun]]:
+    """Run the tests of `make test` against the deployed operator; return the finished runs and the repetitions of failed tests."""
+    return _Stage(_EACH_RUN, History()).ended()
 
 
 def run_long(before: Sequence[Ended]) -> None:
     """Run the tests that `make test` omits because they take long. before: finished runs of the long tests that need no cluster.
     The totals include those of this checkout's last `make test`."""
     past = History(continued=True)
-    first = deployment.deploy()
+    deployment.deploy()
     with stage("long end-to-end tests"):
-        tests = _Stage(first, "long", past)
-        ended = tests.ended()
-    report([*before, *ended], tests.again, past)
+        ended, again = _Stage("long", past).ended()
+    report([*before, *ended], again, past)
 
 
 def run_agents() -> None:
@@ -63,29 +65,29 @@ class _Stage:
     """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. past: the history; the operator's RBAC
     rights are checked against the audit logs since the start of the run that the history extends."""
 
-    def __init__(self, cluster: deployment.Cluster, marks: str, past: History) -> None:
+    def __init__(self, marks: str, past: History) -> None:
+        cluster = deployment.deployed()
         self._marks, self._since = marks, past.newest_start()
         self._is_ours = isinstance(cluster.target, targets.Local)
         self._env = environment(cluster.environment)
         self._workers = load.workers()
         print_line(f"{self._workers} workers of pytest-xdist")
-        self._ended: list[Ended] = []
-        self.again: list[Rerun] = []
 
     @property
     def _is_long(self) -> bool:
         return self._marks != _EACH_RUN
 
-    def ended(self) -> list[Ended]:
-        """Run the tests and, unless these are the long tests, the conformance cases; return the finished runs."""
+    def ended(self) -> tuple[list[Ended], list[Rerun]]:
+        """Run the tests and, unless these are the long tests, the conformance cases. Return the finished runs, and the repetitions
+        of failed tests."""
         runs = [*self._side_by_side(), *self._simulated(), *([] if self._is_long else [self._conformance()])]
         with ThreadPoolExecutor(len(runs)) as threads:
-            self._ended += threads.map(execute, runs)
-        self._ended += map(execute, self._alone())
-        self.again = run_again(self._ended, self._env, execute)
+            ended = list(threads.map(execute, runs))
+        ended += map(execute, self._alone())
+        again = run_again(ended, self._env, execute)
         if self._is_ours:
-            self._ended.append(execute(self._rights()))
-        return self._ended
+            ended.append(execute(self._rights()))
+        return ended, again
 
     def _side_by_side(self) -> Iterator[Run]:
         yield Run("side by side", ["tests/e2e", *_workers(self._workers), "-m", f"not alone and {self._marks}", "-v"], self._env)

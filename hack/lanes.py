@@ -34,6 +34,15 @@ class Run:
     env: Mapping[str, str]
     program: Sequence[str] = PYTEST
 
+    @property
+    def is_pytest(self) -> bool:
+        return self.program is PYTEST
+
+    @property
+    def shown(self) -> str:
+        """Return the command line, without the options that all pytest runs have."""
+        return " ".join([*(["pytest"] if self.is_pytest else self.program), *self.arguments])
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -50,7 +59,7 @@ class Ended:
     @property
     def totals(self) -> Counter[str]:
         """Return the counts in the last line of pytest's summary, by "passed", "failed" etc., without deselected tests."""
-        if self.run.program is not PYTEST:
+        if not self.run.is_pytest:
             return Counter()
         last = self.words[-1].strip("= ").partition(" in ")[0] if self.words else ""
         found = {what: int(number) for number, what in _TOTAL.findall(last)}
@@ -71,14 +80,13 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def execute(run: Run) -> Ended:
     """Run a process until it exits and show its progress. Thread-safe."""
-    is_pytest = run.program is PYTEST
     started = time.monotonic()
     with TemporaryDirectory() as directory:
         file = Path(directory) / "outcomes"
-        outcomes_file = [f"--outcomes={file}"] if is_pytest else []
+        outcomes_file = [f"--outcomes={file}"] if run.is_pytest else []
         code, words, cpu = _follow(run, [*run.program, *outcomes_file, *run.arguments])
         found = outcomes.read(file)
-    if is_pytest:
+    if run.is_pytest:
         for line in words[-1:] if code else words:
             _show(f"{run.name:<{NAME_WIDTH}}| {line}")
     return Ended(run, code, words, found, time.monotonic() - started, cpu)
@@ -87,16 +95,15 @@ def execute(run: Run) -> Ended:
 def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str], float]:
     """Show the output, of pytest until its summary starts; return the exit code, the lines of the summary (of another program all
     lines) and the CPU seconds."""
-    is_pytest = run.program is PYTEST
     words: list[str] = []
     with subprocess.Popen(
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if not is_pytest or words or _HEADING.fullmatch(line.rstrip()):
+            if not run.is_pytest or words or _HEADING.fullmatch(line.rstrip()):
                 words.append(line.rstrip())
-            if line.strip() and not (is_pytest and words):
+            if line.strip() and not (run.is_pytest and words):
                 _show(f"{run.name:<{NAME_WIDTH}}| {line.rstrip()}")
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

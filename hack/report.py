@@ -18,7 +18,7 @@ def report(ended: Sequence[Ended], again: Sequence[Rerun] = (), past: History | 
     forgiven = flaky.flaky_tests(again)
     bad = [each for each in ended if each.code and not flaky.is_forgiven(each, forgiven)]
     for each in bad:
-        print(f"\n-- {each.run.name}: pytest {' '.join(each.run.arguments)}", *each.words, sep="\n")
+        print(f"\n-- {each.run.name}: {each.run.shown}", *each.words, sep="\n")
     print(*flaky.described(again), sep="\n", end="\n" if again else "")
     totals = _totals(ended, forgiven)
     seconds = _seconds(ended)
@@ -30,7 +30,7 @@ def report(ended: Sequence[Ended], again: Sequence[Rerun] = (), past: History | 
 
 def _judge(bad: Sequence[Ended], forgiven: Mapping[str, Rerun]) -> None:
     if bad:
-        raise Failure(f"pytest failed: {', '.join(f'{each.run.name} (exit code {each.code})' for each in bad)}")
+        raise Failure(f"failed: {', '.join(f'{each.run.name} (exit code {each.code})' for each in bad)}")
     if len(forgiven) > MAX_FLAKY:
         raise Failure(f"{len(forgiven)} tests are flaky, at most {MAX_FLAKY} may be: {', '.join(forgiven)}")
 
@@ -65,7 +65,7 @@ def _by_file(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def _table(ended: Iterable[Ended]) -> Iterable[str]:
     for each in ended:
-        last = each.words[-1].strip("= ") if each.words else f"exit code {each.code}"
+        last = each.words[-1].strip("= ") if each.totals else f"exit code {each.code}"
         yield f"    {each.run.name:<{NAME_WIDTH}}  {last}"
 
 

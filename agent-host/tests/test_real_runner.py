@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import secrets
+import shutil
 import socket
 import struct
 import subprocess
@@ -27,7 +28,9 @@ from multistep_host.guest import Admission
 from waiting import cancelled
 
 RUNNER = os.environ["MULTISTEP_RUNNER"]
-START = 'mount -t proc proc /proc && mount -t tmpfs tmpfs /run && exec "$0" serve --socket "$1" --port "$2"'
+COPY = "/run/runner"  # of the runner, in the container
+MOUNT = "mount -t proc proc /proc && mount -t tmpfs tmpfs /run"
+START = f'{MOUNT} && cp "$0" {COPY} && cd / && exec {COPY} serve --socket "$1" --port "$2"'
 
 
 @dataclass
@@ -39,7 +42,7 @@ class Container:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        argv = ["nsenter", "-t", str(self.pid), "-m", "-p", "-r", "--", RUNNER, "call", "--socket", self.name]
+        argv = ["nsenter", "-t", str(self.pid), "-m", "-p", "-r", "--", COPY, "call", "--socket", self.name]
         requests = [{"op": "hello", "protocols": [3], "records": False}, {"id": f"1/test/{next(self.numbers)}", **request}]
         done = subprocess.run(argv, input=b"".join(map(_frame, requests)), capture_output=True, check=True)
         answer: dict[str, Any] = _answers(done.stdout)[1]["record"]
@@ -69,12 +72,16 @@ def _answers(stream: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def container() -> Iterator[Container]:
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """Start a container from a directory that only root can enter, as a checkout below root's home directory is."""
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o700)
+    runner = shutil.copy(RUNNER, home)
     name = f"multistep-test/{secrets.token_hex(8)}"
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", START, RUNNER, name, str(port)]
-    with subprocess.Popen(argv) as holder:
+    argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", START, runner, name, str(port)]
+    with subprocess.Popen(argv, cwd=home) as holder:
         try:
             yield Container(name, _pid_of_runner(holder, name))
         finally:

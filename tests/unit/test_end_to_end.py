@@ -43,6 +43,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakePytest:
     cluster = Cluster(target, "kubectl", {})
     monkeypatch.setattr(Cluster, "environment", {"CLUSTER": "played"})
     monkeypatch.setattr(deployment, "deploy", lambda *_: cluster)
+    monkeypatch.setattr(deployment, "deployed", lambda *_: cluster)
     monkeypatch.setattr(end_to_end, "environment", dict)
     monkeypatch.setattr(end_to_end, "execute", found.execute)
     monkeypatch.setattr(end_to_end, "capture", lambda *_, **__: LISTED)

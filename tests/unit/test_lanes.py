@@ -26,7 +26,7 @@ def ended(directory: Path, name: str, text: str, *options: str) -> Ended:
 
 def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runs = [ended(tmp_path, "good", GOOD), ended(tmp_path, "bad", BAD)]
-    with pytest.raises(Failure, match=r"^pytest failed: bad \(exit code 1\)$"):
+    with pytest.raises(Failure, match=r"^failed: bad \(exit code 1\)$"):
         report(runs, past=History(tmp_path / "history.json"))
     progress, _, end = capfd.readouterr().out.partition("\n-- bad: pytest ")
     assert "good          | " in progress and "bad           | " in progress and "'that'" not in progress

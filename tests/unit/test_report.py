@@ -105,7 +105,7 @@ def test_an_error_of_a_fixture_that_does_not_come_again_is_flaky(
 
 def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path, past: History, capfd: pytest.CaptureFixture[str]) -> None:
     ended, again = executed(run(tmp_path, FAILS_AT_FIRST), run(tmp_path, NEVER_PASSES, "never"))
-    with pytest.raises(Failure, match=r"^pytest failed: never \(exit code 1\)$"):
+    with pytest.raises(Failure, match=r"^failed: never \(exit code 1\)$"):
         report(ended, again, past)
     out = capfd.readouterr().out
     assert "\nFAILED TWICE " in out and "\nFLAKY " in out and out.endswith("==== 1 failed, 1 flaky, 1 passed ====\n")
@@ -127,7 +127,7 @@ def test_only_a_few_tests_may_be_flaky(count: int, is_good: bool, past: History)
 def test_of_many_failures_only_some_are_run_again_and_the_others_fail_the_run(past: History) -> None:
     ended, again = played(MAX_RERUNS + 1, [0] * MAX_RERUNS)
     assert len(again) == MAX_RERUNS
-    with pytest.raises(Failure, match="pytest failed: many"):
+    with pytest.raises(Failure, match="failed: many"):
         report(ended, again, past)
 
 
@@ -139,7 +139,7 @@ def test_of_many_failures_only_some_are_run_again_and_the_others_fail_the_run(pa
 def test_a_run_with_another_fault_beside_a_flaky_test_is_not_forgiven(outcome: Outcome | None, code: int, past: History) -> None:
     [first], again = played(1, [0])
     outcomes = Outcomes((*first.outcomes.all, *([outcome] if outcome else [])))
-    with pytest.raises(Failure, match="pytest failed: many"):
+    with pytest.raises(Failure, match="failed: many"):
         report([Ended(first.run, code, first.words, outcomes)], again, past)
 
 

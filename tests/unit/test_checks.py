@@ -1,0 +1,65 @@
+"""What `make lint` and `make test` run, and that what fails at one stage does not hide the others' results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from hack import checks, end_to_end, lanes
+from hack.flaky import Rerun
+from hack.lanes import Ended, Run
+from hack.outcomes import Outcomes
+from hack.stages import Failure
+
+CLUSTER_TEST = Ended(Run("side by side", [], {}), 0, ["==== 5 passed ===="], Outcomes())
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that runs `make test` while the runs with these names fail; it returns the names of the reported runs."""
+
+    def of(*bad: str) -> list[str]:
+        reported: list[str] = []
+
+        def execute(run: Run) -> Ended:
+            return Ended(run, int(run.name in bad), [f"==== 1 {'failed' if run.name in bad else 'passed'} ===="], Outcomes())
+
+        def report(ended: Sequence[Ended], again: Sequence[Rerun]) -> None:
+            reported.extend(each.run.name for each in ended)
+
+        monkeypatch.setattr(checks, "_ensure_programs", lambda: None)
+        monkeypatch.setattr(lanes, "environment", dict)
+        monkeypatch.setattr(lanes, "execute", execute)
+        monkeypatch.setattr(end_to_end, "each_run", lambda: ([CLUSTER_TEST], []))
+        monkeypatch.setattr(checks, "report", report)
+        checks.everything()
+        return sorted(reported)
+
+    return of
+
+
+@pytest.mark.parametrize("bad", ["lint", "go-tests", "unit"])
+def test_what_fails_at_one_stage_does_not_hide_the_results_of_others(bad: str, runs: Callable[..., list[str]]) -> None:
+    assert runs(bad) == runs() == ["deploy", "go-tests", "lint", "side by side", "unit"]
+
+
+def test_without_the_operator_in_a_cluster_all_other_results_are_reported(runs: Callable[..., list[str]]) -> None:
+    assert runs("deploy") == ["deploy", "go-tests", "lint", "unit"]
+
+
+def test_each_static_check_runs_and_all_failures_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def check(name: str, problem: str = "") -> Callable[[], None]:
+        def run() -> None:
+            ran.append(name)
+            if problem:
+                raise Failure(problem)
+
+        return run
+
+    monkeypatch.setattr(checks, "_LINT", {"a": check("a", "bad"), "b": check("b"), "c": check("c", "worse")})
+    with pytest.raises(Failure, match=r"^a: bad\nc: worse$"):
+        checks.lint()
+    assert ran == ["a", "b", "c"]
