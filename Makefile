@@ -3,17 +3,17 @@
 MAKEFLAGS += --no-print-directory
 
 # Read by hack/: which cluster (auto, local, kind, current), where the image is pushed to, the cases of `conformance`, and by
-# `bench`: the program `harbor` of another Python. `demo` reads AGENT.
-export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR AGENT
+# `bench`: the program `harbor` of another Python. `demo` reads AGENT, `test-long` LONG.
+export CLUSTER IMAGE_REPOSITORY CASES SECTIONS BENCH_TRIALS HARBOR AGENT LONG
 
 TARGETS := setup lock demo test test-long test-agents lint unit e2e generate cluster cluster-down image deploy run bench chaos conformance
 .PHONY: help test-all $(TARGETS)
 
 demo:         ## from nothing to a finished trial: cluster, image, operator, an example task [AGENT=claude-code]
 test:         ## lint, unit tests, end-to-end tests on a real cluster
-test-long:    ## the tests that take so long that `test` leaves them out
+test-long:    ## the tests that take so long that `test` leaves them out [LONG=1/3: a third of them]
 test-agents:  ## the end-to-end tests of more agents, whose images take minutes to build
-test-all: test test-long  ## everything that CI checks: test, then test-long
+test-all: test test-long  ## all tests: test, then test-long
 cluster:      ## start the cluster or use the one that runs; prints `export KUBECONFIG=...`
 cluster-down: ## stop the cluster and remove it
 image:        ## build the images of the operator and the agent host if they changed; prints their names

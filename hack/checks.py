@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hack import deployment, end_to_end, image, lanes, load, python_env
+from hack import deployment, end_to_end, image, lanes, load, python_env, thirds
 from hack.flaky import Rerun
 from hack.lanes import Ended, Run
 from hack.paths import CACHE, ROOT, VENV, files_below
@@ -154,12 +154,16 @@ def everything() -> None:
 
 
 def long_tests() -> None:
-    """Run `make test-long`: the tests that `make test` omits because they take long."""
+    """Run `make test-long`: the tests that `make test` omits because they take long, or the third of them that LONG names."""
+    choice = thirds.chosen(os.environ.get("LONG", ""))
+    print_line(f"==> {choice.shown}")
     _ensure_programs()
     with stage("long Python tests"):
-        arguments = ["tests", *_on_all_cores("long"), *_without(*end_to_end.PLACES)]
+        arguments = ["tests", *_on_all_cores("long"), *_without(*end_to_end.PLACES), *choice.options]
         ended = lanes.execute(Run("long", arguments, lanes.environment(os.environ)))
-    end_to_end.run_long([ended])
+    end_to_end.run_long([ended], choice)
+    if choice.third:
+        thirds.Turn().passed(choice.third)
 
 
 def generate() -> None:

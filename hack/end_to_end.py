@@ -6,18 +6,19 @@ Tests with the mark `long` run in `make test-long`, the same way; those with the
 the mark `measures` in `make bench`.
 """
 
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from hack import deployment, load, peers
 from hack.flaky import Rerun, run_again
 from hack.history import History
-from hack.lanes import PYTEST, Ended, Run, environment, execute
-from hack.paths import ROOT
+from hack.lanes import NO_TESTS, PYTEST, Ended, Run, environment, execute
+from hack.paths import CACHE, ROOT
 from hack.report import report
 from hack.stages import print_line, stage
+from hack.thirds import ALL, Choice
 from localkube import targets
-from localkube.commands import capture
 from localkube.config import load_config
 
 _CONFORMANCE = "tests/conformance/test_conformance.py"  # its other tests need no cluster
@@ -26,6 +27,8 @@ PLACES = ("tests/e2e", "tests/rights", _CONFORMANCE, _SIMULATED)  # directories 
 _EACH_RUN = "not long and not measures and not agents"
 _CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case mostly waits
 _SIMULATED_WORKERS = 2  # an operator, played pods and their runners are one process each
+_EVERY = Choice()
+_USED = CACHE / "used-rights"  # of the operator in the last run of each third of the long tests, by its number
 _FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, which are few at the start
 
 
@@ -42,13 +45,13 @@ def each_run() -> tuple[list[Ended], list[Rerun]]:
     return _Stage(_EACH_RUN, History()).ended()
 
 
-def run_long(before: Sequence[Ended]) -> None:
-    """Run the tests that `make test` omits because they take long. before: finished runs of the long tests that need no cluster.
-    The totals include those of this checkout's last `make test`."""
+def run_long(before: Sequence[Ended], choice: Choice) -> None:
+    """Run the chosen ones of the tests that `make test` omits because they take long. before: finished runs of the long tests that
+    need no cluster. The totals include those of this checkout's last `make test`."""
     past = History(continued=True)
     deployment.deploy()
     with stage("long end-to-end tests"):
-        ended, again = _Stage("long", past).ended()
+        ended, again = _Stage("long", past, choice).ended()
     report([*before, *ended], again, past)
 
 
@@ -65,9 +68,9 @@ class _Stage:
     """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. past: the history; the operator's RBAC
     rights are checked against the audit logs since the start of the run that the history extends."""
 
-    def __init__(self, marks: str, past: History) -> None:
+    def __init__(self, marks: str, past: History, choice: Choice = _EVERY) -> None:
         cluster = deployment.deployed()
-        self._marks, self._since = marks, past.newest_start()
+        self._marks, self._choice, self._since = marks, choice, past.newest_start()
         self._is_ours = isinstance(cluster.target, targets.Local)
         self._env = environment(cluster.environment)
         self._workers = load.workers()
@@ -90,7 +93,8 @@ class _Stage:
         return ended, again
 
     def _side_by_side(self) -> Iterator[Run]:
-        yield Run("side by side", ["tests/e2e", *_workers(self._workers), "-m", f"not alone and {self._marks}", "-v"], self._env)
+        options = (*_workers(self._workers), *self._selected("not alone"))
+        yield Run("side by side", ["tests/e2e", "-v", *options], self._env, may_be_empty=self._is_long)
 
     def _conformance(self) -> Run:
         return Run("conformance", [_CONFORMANCE], self._env | {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)})
@@ -99,24 +103,39 @@ class _Stage:
         """Yield the run of the tests on simulated nodes, which need KWOK."""
         if self._is_ours and (ROOT / _SIMULATED).is_dir():
             env = {**self._env, **peers.simulated_nodes()}
-            yield Run("simulated", [_SIMULATED, *_workers(_SIMULATED_WORKERS), "-m", self._marks, "-v"], env)
+            options = (*_workers(_SIMULATED_WORKERS), *self._selected())
+            yield Run("simulated", [_SIMULATED, "-v", *options], env, may_be_empty=self._is_long)
 
     def _alone(self) -> Iterator[Run]:
         """Yield a run for each file of tests marked `alone`."""
-        for file in self._files_of_tests_alone():
+        files = _files_of_tests(("tests/e2e", *self._selected("alone")), self._env)
+        for file in in_order(files, History().seconds()):
             name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
-            yield Run(name, [file, "-m", f"alone and {self._marks}", "-v"], self._env)
+            yield Run(name, [file, "-v", *self._selected("alone")], self._env)
 
     def _rights(self) -> Run:
         """Return the check of the operator's RBAC rights against the audit log; after the long tests, also if each was used."""
         asked = {"MULTISTEP_TEST_LOGS": str(load_config().paths.logs), "MULTISTEP_TEST_SINCE": self._since}
-        return Run("rights", ["tests/rights", "-m", "" if self._is_long else _EACH_RUN, "-v"], self._env | asked)
+        judges_all = self._is_long
+        if third := self._choice.third:
+            asked["MULTISTEP_TEST_USED"] = str(_USED / f"{third}.json")
+            judges_all = all((_USED / f"{each}.json").exists() for each in ALL if each != third)
+        return Run("rights", ["tests/rights", "-m", "" if judges_all else _EACH_RUN, "-v"], self._env | asked)
 
-    def _files_of_tests_alone(self) -> list[str]:
-        listing = [*PYTEST, "--collect-only", "-q", "-m", f"alone and {self._marks}", "tests/e2e"]
-        listed = capture(listing, env=self._env, cwd=ROOT)
-        files = dict.fromkeys(line.partition("::")[0] for line in listed.splitlines() if "::" in line)
-        return in_order(files, History().seconds())
+    def _selected(self, *marks: str) -> tuple[str, ...]:
+        """Return pytest's options that select the stage's tests with these marks."""
+        return ("-m", " and ".join([*marks, self._marks]), *self._choice.options)
+
+
+def _files_of_tests(options: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Return the files of the tests that pytest selects with these options; if it cannot collect them, the directory of all, with
+    which pytest then shows the reason."""
+    done = subprocess.run(
+        [*PYTEST, "--collect-only", "-q", *options], env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode not in (0, NO_TESTS):
+        return ["tests/e2e"]
+    return list(dict.fromkeys(line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line))
 
 
 def _workers(number: int) -> tuple[str, ...]:

@@ -15,24 +15,28 @@ from hack import deployment, image, outcomes, peers
 from hack.outcomes import Outcomes
 from hack.paths import ROOT, VENV
 
-PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", "-p", "hack.pytest_no_skips", "-p", "hack.pytest_outcomes")
+_PLUGINS = ("no_skips", "outcomes", "third")
+PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", *(f"-phack.pytest_{each}" for each in _PLUGINS))
 # Matches the first line of pytest's summary: the heading of the failures or, without failures, the totals
 # (without "=" in `pytest -q`).
 _HEADING = re.compile(r"=+ (?!test session starts)\S.* =+|\d+ (passed|failed|error)\S*.* in [\d.]+s.*")
 _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}
 NAME_WIDTH = 14
+NO_TESTS = 5  # pytest's exit code
 _screen = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process to run, or one of another program. name: prefix of its output lines, at most 14 characters."""
+    """One pytest process to run, or one of another program. name: prefix of its output lines, at most 14 characters; may_be_empty:
+    whether pytest may find no test."""
 
     name: str
     arguments: Sequence[str]
     env: Mapping[str, str]
     program: Sequence[str] = PYTEST
+    may_be_empty: bool = False
 
     @property
     def is_pytest(self) -> bool:
@@ -86,6 +90,8 @@ def execute(run: Run) -> Ended:
         outcomes_file = [f"--outcomes={file}"] if run.is_pytest else []
         code, words, cpu = _follow(run, [*run.program, *outcomes_file, *run.arguments])
         found = outcomes.read(file)
+    if code == NO_TESTS and run.may_be_empty:
+        code = 0
     if run.is_pytest:
         for line in words[-1:] if code else words:
             _show(f"{run.name:<{NAME_WIDTH}}| {line}")

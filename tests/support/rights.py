@@ -95,6 +95,16 @@ def requested(logs: Iterable[Path], since: str) -> Iterator[Request]:
                 yield _request(event)
 
 
+def write_used(file: Path, rights: Iterable[Right]) -> None:
+    """Write rights to a file, for read_used."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(sorted(rights), indent=1))
+
+
+def read_used(file: Path) -> set[Right]:
+    return {Right(*each) for each in json.loads(file.read_text())}
+
+
 def _events(directory: Path) -> Iterator[Object]:
     """Yield the events of the operator's requests for objects from the directory's audit logs."""
     for log in directory.glob("audit*.log"):

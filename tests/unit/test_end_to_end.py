@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -12,9 +14,9 @@ from hack.deployment import Cluster
 from hack.end_to_end import in_order
 from hack.lanes import Ended, Run
 from hack.outcomes import Outcome, Outcomes
+from hack.thirds import Choice
 from localkube import targets
 
-LISTED = "tests/e2e/test_leader.py::test_a\ntests/e2e/test_leader.py::test_b\n"
 LOST = "tests/e2e/test_sweeps.py::test_lost"
 
 
@@ -46,7 +48,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakePytest:
     monkeypatch.setattr(deployment, "deployed", lambda *_: cluster)
     monkeypatch.setattr(end_to_end, "environment", dict)
     monkeypatch.setattr(end_to_end, "execute", found.execute)
-    monkeypatch.setattr(end_to_end, "capture", lambda *_, **__: LISTED)
+    monkeypatch.setattr(end_to_end, "_files_of_tests", lambda *_: ["tests/e2e/test_leader.py"])
     monkeypatch.setattr(load, "workers", lambda: 3)
     monkeypatch.setattr(end_to_end, "report", lambda *arguments: found.reported.append(arguments))
     return found
@@ -61,21 +63,46 @@ def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(fake
     side_by_side = by_name["side by side"].arguments
     assert side_by_side[side_by_side.index("-n") + 1] == "3"
     assert side_by_side[side_by_side.index("-m") + 1] == f"not alone and {end_to_end._EACH_RUN}"
-    assert by_name["leader"].arguments[:3] == ["tests/e2e/test_leader.py", "-m", f"alone and {end_to_end._EACH_RUN}"]
+    assert by_name["leader"].arguments[:4] == ["tests/e2e/test_leader.py", "-v", "-m", f"alone and {end_to_end._EACH_RUN}"]
     assert by_name["conformance"].env["MULTISTEP_TEST_CASES"] == "6"
     [(ended, second)] = fake.reported
     assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
 def test_long_tests_run_the_same_way_and_belong_to_the_run_before(fake: FakePytest) -> None:
-    end_to_end.run_long([Ended(Run("long", [], {}), 0, [], Outcomes())])
+    end_to_end.run_long([Ended(Run("long", [], {}), 0, [], Outcomes())], Choice())
     assert sorted(fake.names[:2]) == ["leader", "side by side"] and fake.names[2:] == ["again", "rights"]
     by_name = {each.name: each.arguments for each in fake.runs}
-    assert by_name["leader"][:3] == ["tests/e2e/test_leader.py", "-m", "alone and long"]
+    assert by_name["leader"] == ["tests/e2e/test_leader.py", "-v", "-m", "alone and long"]
     assert by_name["side by side"][by_name["side by side"].index("-m") + 1] == "not alone and long"
     assert by_name["rights"][:3] == ["tests/rights", "-m", ""]
     [(ended, _, past)] = fake.reported
     assert past.continued and ended[0].run.name == "long"
+
+
+def test_of_a_third_of_the_long_tests_rights_count_with_those_of_the_others(
+    fake: FakePytest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_to_end, "_USED", tmp_path)
+    end_to_end.run_long([], Choice(2, "turn"))
+    assert all("--third=2" in each.arguments for each in fake.runs if each.name in ("leader", "side by side"))
+    rights = [each for each in fake.runs if each.name == "rights"]
+    for third in (1, 3):
+        (tmp_path / f"{third}.json").touch()
+    end_to_end.run_long([], Choice(2, "turn"))
+    rights += [each for each in fake.runs[len(fake.runs) // 2 :] if each.name == "rights"]
+    assert [each.arguments[2] for each in rights] == [end_to_end._EACH_RUN, ""]
+    assert {each.env["MULTISTEP_TEST_USED"] for each in rights} == {str(tmp_path / "2.json")}
+
+
+def test_files_with_tests_alone_are_found_and_none_is_no_failure(tmp_path: Path) -> None:
+    for name, mark in (("a", "alone"), ("b", "long")):
+        (tmp_path / f"test_{name}.py").write_text(f"import pytest\n@pytest.mark.{mark}\ndef test_x(): ...\ndef test_y(): ...\n")
+    options = (str(tmp_path), f"--rootdir={tmp_path}", "-p", "no:cacheprovider")
+    assert end_to_end._files_of_tests((*options, "-m", "alone"), dict(os.environ)) == ["test_a.py"]
+    assert end_to_end._files_of_tests((*options, "-m", "agents"), dict(os.environ)) == []
+    (tmp_path / "test_c.py").write_text("syntax error")
+    assert end_to_end._files_of_tests((*options, "-m", "alone"), dict(os.environ)) == ["tests/e2e"]
 
 
 def test_the_longest_file_comes_first_and_a_new_one_before_it() -> None:

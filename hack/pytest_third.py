@@ -1,0 +1,16 @@
+"""A pytest plugin that selects the tests of one third of the long tests: --third=1, 2 or 3."""
+
+import pytest
+
+from hack import thirds
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--third", type=int, choices=thirds.ALL, help="run only this third of the tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if third := config.getoption("--third"):
+        others = [item for item in items if thirds.third_of(item.nodeid) != third]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if thirds.third_of(item.nodeid) == third]
