@@ -127,7 +127,9 @@ def _python_tests(env: dict[str, str]) -> Run:
     """Return the run of the Python tests that need no cluster, except tests with the mark `long`."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     core = ("-p", "hack.pytest_core", *(f"--core={place}" for place in _CORE))
-    return Run("unit", ["tests", *_on_all_cores("not long"), *_without(*end_to_end.PLACES), *coverage, *core], env)
+    return Run(
+        "unit", ["tests", "--assert=plain", *_on_all_cores("not long"), *_without(*end_to_end.PLACES), *coverage, *core], env
+    )
 
 
 def _on_all_cores(marks: str) -> tuple[str, ...]:
