@@ -21,11 +21,9 @@ from hack.thirds import ALL, Choice
 from localkube import targets
 from localkube.config import load_config
 
-_CONFORMANCE = "tests/conformance/test_conformance.py"  # its other tests need no cluster
 _SIMULATED = "tests/simulated"
-PLACES = ("tests/e2e", "tests/rights", _CONFORMANCE, _SIMULATED)  # directories and files of tests that need a cluster
+PLACES = ("tests/e2e", "tests/rights", _SIMULATED)  # directories of tests that need a cluster
 _EACH_RUN = "not long and not measures and not agents"
-_CASES_AT_ONCE = 2  # concurrent conformance cases per pytest-xdist worker; a case mostly waits
 _SIMULATED_WORKERS = 2  # an operator, played pods and their runners are one process each
 _EVERY = Choice()
 _USED = CACHE / "used-rights"  # of the operator in the last run of each third of the long tests, by its number
@@ -81,9 +79,8 @@ class _Stage:
         return self._marks != _EACH_RUN
 
     def ended(self) -> tuple[list[Ended], list[Rerun]]:
-        """Run the tests and, unless these are the long tests, the conformance cases. Return the finished runs, and the repetitions
-        of failed tests."""
-        runs = [*self._side_by_side(), *self._simulated(), *([] if self._is_long else [self._conformance()])]
+        """Run the tests. Return the finished runs, and the repetitions of failed tests."""
+        runs = [*self._side_by_side(), *self._simulated()]
         with ThreadPoolExecutor(len(runs)) as threads:
             ended = list(threads.map(execute, runs))
         ended += map(execute, self._alone())
@@ -95,9 +92,6 @@ class _Stage:
     def _side_by_side(self) -> Iterator[Run]:
         options = (*_workers(self._workers), *self._selected("not alone"))
         yield Run("side by side", ["tests/e2e", "-v", *options], self._env, may_be_empty=self._is_long)
-
-    def _conformance(self) -> Run:
-        return Run("conformance", [_CONFORMANCE], self._env | {"MULTISTEP_TEST_CASES": str(_CASES_AT_ONCE * self._workers)})
 
     def _simulated(self) -> Iterator[Run]:
         """Yield the run of the tests on simulated nodes, which need KWOK."""

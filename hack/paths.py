@@ -32,8 +32,8 @@ def digest_of(files: Iterable[Path], *settings: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
-    """Return CACHE/kind/digest. If it does not exist, let `make` fill it, and delete old directories in CACHE/kind."""
+def cached(kind: str, digest: str, make: Callable[[Path], None], keep: int = 3) -> Path:
+    """Return CACHE/kind/digest. If it does not exist, let `make` fill it, and delete all but the `keep` newest in CACHE/kind."""
     directory = CACHE / kind / digest
     if not directory.exists():
         unfinished = directory.with_name(f"{digest}.{os.getpid()}")
@@ -41,7 +41,7 @@ def cached(kind: str, digest: str, make: Callable[[Path], None]) -> Path:
         unfinished.mkdir(parents=True)
         make(unfinished)
         _publish(unfinished, directory)
-        _delete_old(directory.parent)
+        _delete_old(directory.parent, keep)
     os.utime(directory)
     return directory
 
@@ -56,7 +56,7 @@ def _publish(unfinished: Path, directory: Path) -> None:
             raise
 
 
-def _delete_old(directory: Path, keep: int = 3) -> None:
+def _delete_old(directory: Path, keep: int) -> None:
     finished = [path for path in directory.iterdir() if "." not in path.name]
     for old in sorted(finished, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
         shutil.rmtree(old, ignore_errors=True)

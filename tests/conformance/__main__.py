@@ -1,4 +1,4 @@
-"""``python -m tests.conformance DIR``: run a directory of cases on KUBECONFIG's cluster and compare the outcomes."""
+"""``python -m tests.conformance DIR``: run cases on KUBECONFIG's cluster, or without one, and compare the outcomes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from multistep.errors import MultistepError
 
 from .case import find_cases
 from .images import CHECKOUT
+from .judging import Report, Verdict
 from .report import brief, summary
-from .run import DEFAULT_JOBS, DEFAULT_LIMIT_SECONDS, Report, Settings, Verdict, run
+from .run import DEFAULT_JOBS, DEFAULT_LIMIT_SECONDS, Settings, run
+from .without_cluster import run_without_cluster
 
 ALL_AGREE, NOT_ALL, USAGE, NO_CLUSTER = 0, 1, 2, 4
 
@@ -30,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not directories:
         print(f"error: {options.directory} has no cases{' of that name' if options.only else ''}", file=sys.stderr)
         return USAGE
-    ensure_kubeconfig()
+    if not options.without_cluster:
+        ensure_kubeconfig()
     settings = Settings(
         jobs=options.jobs,
         limit_seconds=options.limit,
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reported=lambda report: _report(report, options.outcomes),
     )
     try:
-        reports = asyncio.run(run(directories, settings))
+        reports = asyncio.run((run_without_cluster if options.without_cluster else run)(directories, settings))
     except MultistepError as error:
         print(f"error: {error}", file=sys.stderr)
         return NO_CLUSTER
@@ -65,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("directory", type=_directory, metavar="DIR", help="each directory in it with a trial.json is a case")
     parser.add_argument("--jobs", type=_at_least_one, default=DEFAULT_JOBS, metavar="N", help="cases at once (%(default)s)")
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="only cases of such names; may be repeated")
+    parser.add_argument(
+        "--without-cluster", action="store_true", help="run operator and pods as processes here; needs root on Linux"
+    )
     parser.add_argument("--limit", type=float, default=DEFAULT_LIMIT_SECONDS, metavar="SECONDS", help="of each case (%(default)s)")
     parser.add_argument("--namespace", default="", metavar="NAME", help="name of the run's own namespace (a random one)")
     parser.add_argument("--keep", action="store_true", help="keep the run's namespace, with all trials")

@@ -40,6 +40,10 @@ class Images:
         """Return the names of all images to build."""
         return list(self._contexts)
 
+    def context(self, name: str) -> Path | None:
+        """Return the directory with the Dockerfile of an image; None for an image of another name."""
+        return self._contexts.get(name)
+
     def of(self, case: Case) -> str | None:
         """Return the image of a case; None if its task has none. Raise CaseError if its build failed."""
         name = self._images.get(case.name) or (self._common if case.names_image else None)

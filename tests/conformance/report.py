@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .run import Report, Verdict
+from .judging import Report, Verdict
 
 _REMARK_LENGTH = 110
 _LINE_LENGTH = 2000

@@ -6,12 +6,11 @@ import asyncio
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 
@@ -19,48 +18,24 @@ from multistep.api.conditions import holds, is_finished
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.trial.fetch import ServicePath, locate
-from multistep.cli.trial.manifests import Manifest, bundle_config_maps, dns_label
+from multistep.cli.trial.manifests import Manifest
 from multistep.cli.trial.unpack import unpack
-from multistep.errors import MultistepError, NotFound, Unavailable
+from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES, TRIALS
-from multistep.sources.bundle import digest_of
 
-from .case import Case, CaseError, read_case
-from .compare import differences
+from .case import Case, CaseError
 from .images import Images
-from .mapping import manifest
-from .outcome import Unexplained, outcome, refusal
+from .judging import Report, judged, read_cases
+from .outcome import Unexplained
 
 DEFAULT_JOBS: Final = 8
 DEFAULT_LIMIT_SECONDS: Final = 180.0
 UNNOTICED_SECONDS: Final = 60.0  # if a trial has no condition after this time, no operator reconciles it
 _POLL_SECONDS: Final = 0.4
 _WRITE_ATTEMPTS: Final = 4
-_NAME_LENGTH: Final = 40
 _IN_MEMORY_BYTES: Final = 8 << 20
 _SILENCE_SECONDS: Final = 60
-
-
-class Verdict(StrEnum):
-    """The result of a case. ERROR: the case could not run, or its trial ended unexpectedly."""
-
-    AGREE = "agree"
-    DIFFER = "differ"
-    ERROR = "error"
-
-
-@dataclass(frozen=True)
-class Report:
-    """The result of one case. lines: differences or errors; remark: additional information."""
-
-    name: str
-    verdict: Verdict
-    seconds: float = 0.0
-    lines: Sequence[str] = ()
-    remark: str = ""
-    is_refusal: bool = False
-    outcome: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +59,9 @@ class Settings:
 
 async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
     """Run all cases. Raise MultistepError if the cluster cannot be used."""
-    cases, reports = _read(directories, settings.reported)
+    cases, reports = read_cases(directories)
+    for report in reports:
+        settings.reported(report)
     images = Images(cases)
     for name in images.names:
         settings.say(f"image {name}")
@@ -94,17 +71,6 @@ async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
         runner = _Runner(client, namespace, images, settings)
         reports += await asyncio.gather(*(runner.report(number, case) for number, case in enumerate(cases)))
     return sorted(reports, key=lambda report: report.name)
-
-
-def _read(directories: Sequence[Path], reported: Callable[[Report], None]) -> tuple[list[Case], list[Report]]:
-    cases, reports = [], []
-    for directory in directories:
-        try:
-            cases.append(read_case(directory))
-        except CaseError as error:
-            reports.append(Report(directory.name, Verdict.ERROR, lines=str(error).splitlines()))
-            reported(reports[-1])
-    return cases, reports
 
 
 @asynccontextmanager
@@ -127,53 +93,28 @@ async def _require_trials(client: Client, namespace: str) -> None:
 
 
 class _Runner:
-    """Runs cases concurrently, at most `settings.jobs` at a time."""
+    """Runs cases concurrently, at most `settings.jobs` at a time. It is the ground of their trials."""
 
     def __init__(self, client: Client, namespace: str, images: Images, settings: Settings) -> None:
         self._client = client
-        self._namespace = namespace
-        self._images = images
+        self.namespace = namespace
+        self.image_of = images.of
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.jobs)
         self._operator_seen = False
         self._operator_away = False
 
     async def report(self, number: int, case: Case) -> Report:
-        """Run one case when a slot is free, and return its report, also for an error of any kind."""
+        """Run one case when a slot is free, and return its report."""
         async with self._slots:
-            start = time.monotonic()
-            trial = f"c{number:03}-{dns_label(case.name, _NAME_LENGTH)}"
-            try:
-                report = await self._attempt(case, trial)
-            except (CaseError, Unexplained, MultistepError, TimeoutError) as error:
-                report = Report(case.name, Verdict.ERROR, lines=str(error).splitlines())
-            except Exception as error:  # a bug of this program in one case must not hide the other cases
-                report = Report(case.name, Verdict.ERROR, lines=[f"this program failed: {error!r}"])
-        report = Report(**{**vars(report), "seconds": time.monotonic() - start, "is_refusal": case.is_refusal})
+            report = await judged(case, self, number)
         self._settings.reported(report)
         return report
 
-    async def _attempt(self, case: Case, trial: str) -> Report:
+    async def apply(self, wanted: Manifest) -> None:
+        """Apply the object. Applying is idempotent, so retry if the API server is unavailable or its response is lost."""
         if self._operator_away:
             raise CaseError("not begun: no operator took notice of earlier cases")
-        packed = case.packed()
-        await self._submit(case, trial, packed.data)
-        status = await self._ended(trial)
-        found = refusal(status) or await self._outcome(case, status)
-        lines = differences(case.expected, found)
-        verdict = Verdict.DIFFER if lines else Verdict.AGREE
-        return Report(case.name, verdict, lines=lines, remark=_remark(found, packed.restored), outcome=found)
-
-    async def _submit(self, case: Case, trial: str, packed: bytes) -> None:
-        digest = digest_of(packed)
-        parts = bundle_config_maps(packed, trial, digest, self._namespace)
-        bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": digest}
-        image = self._images.of(case)
-        for each in (*parts, manifest(case, name=trial, namespace=self._namespace, bundle=bundle, image=image)):
-            await self._apply(each)
-
-    async def _apply(self, wanted: Manifest) -> None:
-        """Apply the object. Applying is idempotent, so retry if the API server is unavailable or its response is lost."""
         for attempt in range(1, _WRITE_ATTEMPTS + 1):
             try:
                 await self._client.apply(wanted, field_manager="conformance")
@@ -183,10 +124,9 @@ class _Runner:
                     raise
                 await asyncio.sleep(attempt)
 
-    async def _ended(self, trial: str) -> TrialStatus:
-        """Wait until the trial is finished and return its status. Raise TimeoutError with the trial's progress."""
+    async def ended(self, trial: str) -> TrialStatus:
         start = time.monotonic()
-        while not is_finished(status := parse_status(await self._client.get(TRIALS, self._namespace, trial))):
+        while not is_finished(status := parse_status(await self._client.get(TRIALS, self.namespace, trial))):
             waited = time.monotonic() - start
             self._operator_seen = self._operator_seen or bool(status.conditions)
             if waited > UNNOTICED_SECONDS and not status.conditions:
@@ -197,15 +137,11 @@ class _Runner:
             await asyncio.sleep(_POLL_SECONDS)
         return status
 
-    async def _outcome(self, case: Case, status: TrialStatus) -> dict[str, Any]:
-        failed = holds(status, "Failed")
-        if failed and not _expects_trial_exception(case):
-            raise Unexplained(f"the trial is Failed, {failed.reason}: {failed.message}")
-        if status.results is None:
-            raise Unexplained(f"the trial is finished, but has no results: {failed.message if failed else 'no reason given'}")
+    @asynccontextmanager
+    async def results(self, trial: str, status: TrialStatus) -> AsyncIterator[Path]:
         with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
-            await self._fetch(status.results, Path(directory))
-            return await asyncio.to_thread(outcome, status, Path(directory), case.declared)
+            await self._fetch(str(status.results), Path(directory))
+            yield Path(directory)
 
     async def _fetch(self, uri: str, directory: Path) -> None:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as file:
@@ -232,17 +168,6 @@ class _Runner:
                     yield chunk
         except aiohttp.ClientError as error:
             raise Unexplained(f"the results at {uri} cannot be read: {error or type(error).__name__}") from error
-
-
-def _expects_trial_exception(case: Case) -> bool:
-    return not case.is_refusal and case.expected["trial"]["exception_type"] is not None
-
-
-def _remark(found: Mapping[str, Any], restored: Sequence[str]) -> str:
-    refused = found["load_error"]
-    reported = [f"this copy of the case had lost {', '.join(restored)}: made again"] if restored else []
-    reported += [f"refused: {refused['type']}: {refused['message']}"] if refused else []
-    return "; ".join(reported)
 
 
 def _whereabouts(status: TrialStatus) -> str:

@@ -9,8 +9,8 @@ import pytest
 from . import __main__ as program
 from .case import CaseError, read_case
 from .images import Images, environment_digest
+from .judging import Report, Verdict
 from .report import brief, summary
-from .run import Report, Verdict
 from .test_mapping import make
 
 DOCKERFILE = "environment/Dockerfile"

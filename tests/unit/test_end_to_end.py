@@ -56,17 +56,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakePytest:
 
 def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(fake: FakePytest) -> None:
     end_to_end.run()
-    assert sorted(fake.names[:3]) == ["conformance", "leader", "side by side"] and fake.names[3:] == ["again", "rights"]
-    again = fake.runs[3]
+    assert sorted(fake.names[:2]) == ["leader", "side by side"] and fake.names[2:] == ["again", "rights"]
+    again = fake.runs[2]
     assert again.arguments[0] == LOST
     by_name = {each.name: each for each in fake.runs}
     side_by_side = by_name["side by side"].arguments
     assert side_by_side[side_by_side.index("-n") + 1] == "3"
     assert side_by_side[side_by_side.index("-m") + 1] == f"not alone and {end_to_end._EACH_RUN}"
     assert by_name["leader"].arguments[:4] == ["tests/e2e/test_leader.py", "-v", "-m", f"alone and {end_to_end._EACH_RUN}"]
-    assert by_name["conformance"].env["MULTISTEP_TEST_CASES"] == "6"
     [(ended, second)] = fake.reported
-    assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
+    assert len(ended) == 3 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
 def test_long_tests_run_the_same_way_and_belong_to_the_run_before(fake: FakePytest) -> None:

@@ -1,4 +1,4 @@
-"""Run an honest agent and two that sabotage their verifiers in one sweep on the real cluster."""
+"""Run an honest agent and two that sabotage their verifiers in one sweep."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import IMAGE, Given, Object, Step, reward, trial
-from tests.e2e.test_cli import multistep
+from tests.e2e.given import IMAGE, Object, Step, reward, trial
+from tests.support.process_world import Trials as Given
 
 NAME = "games"
 IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=1 || reward=0\n/usr/bin/printf $reward > /logs/verifier/reward.txt\n"
@@ -56,7 +56,7 @@ async def test_an_agent_that_breaks_its_verifier_or_a_later_setup_does_not_beat_
     }
     assert {each["name"]: each for each in status["agents"]} == wanted
     assert (status["scoredFailures"], status.get("excluded", {})) == ({"Task": 1, "Verifier": 1}, {})
-    code, out, err = await multistep("sweep", "report", NAME, "-n", given.namespace, "-o", "json")
+    code, out, err = await given.command("sweep", "report", NAME, "-n", given.namespace, "-o", "json")
     assert code == 0, err
     report = json.loads(out)
     assert {each["agent"]: (each["trials"], each["mean"]["value"]) for each in report["agents"]} == dict.fromkeys(

@@ -1,28 +1,24 @@
-"""Attack verifications with isolation Shared in the real cluster, and make honest changes. The trial's status must report each
-attack, and no honest change."""
+"""Attack verifications with isolation Shared, and make honest changes. The trial's status must report each attack, and no honest
+change."""
 
 from __future__ import annotations
 
 import asyncio
 import csv
 import json
-import os
 from pathlib import Path
 
 import yaml
 
 from hack.paths import ROOT
+from multistep.cli.trial.manifests import bundle_config_maps
 from multistep.engine.tampering import HINTS
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import IMAGE, REWARD_ONE, Given, Object, Step, condition, finished, holds, trial
-from tests.e2e.test_cli import multistep
+from multistep.sources.bundle import digest_of, pack
+from tests.e2e.given import IMAGE, REWARD_ONE, Object, Step, condition, finished, holds, trial
+from tests.support.process_world import Trials as Given
 
-# An environment with Python and pip: the operator's image, run as root, who can change every file.
-PYTHON = {
-    "image": os.environ["MULTISTEP_TEST_IMAGE"],
-    "imagePullPolicy": "IfNotPresent",
-    "podTemplate": {"spec": {"containers": [{"name": "main", "securityContext": {"runAsUser": 0}}]}},
-}
+PYTHON = {"image": "python:3.11-slim-bookworm"}  # an environment with Python and pip
 BASH_ENV = "/etc/bash_env"
 TASK = {"environment": {"workdir": "/app", "env": {"BASH_ENV": BASH_ENV}}}
 SITE = "$(/usr/bin/python3 -c 'import site; print(site.getsitepackages()[0])')"
@@ -54,20 +50,16 @@ ATTACKS = {
 }
 
 
-async def test_each_attack_is_reported_with_its_step(given: Given, tmp_path: Path) -> None:
+async def test_each_attack_is_reported_with_its_step(given: Given) -> None:
     steps = [Step(name, solve=f"#!/bin/sh\n{commands}\n", test=REWARD_ONE) for name, (commands, _, _) in ATTACKS.items()]
     done = await given.ended(trial(*steps, config=TASK, environment=PYTHON))
-    status, name = done["status"], done["metadata"]["name"]
+    status = done["status"]
     found = [(each["step"], each["kind"]) for each in status["tampering"]]
     assert found == [(name, kind) for name, (_, kind, _) in ATTACKS.items()], status["tampering"]
     assert all(ATTACKS[each["step"]][2] in each["detail"] for each in status["tampering"]), status["tampering"]
     assert "; evidence of tampering: SystemFileChanged, ProgramShadowed, " in condition(done, "Complete")["message"]
-    assert "Tampering" in await given.reported(name, "TrialComplete")
-    code, out, _ = await multistep("show", name, "-n", given.namespace)
-    assert code == 0 and "tampering: step reward: VerifierFilesPlanted: /logs/verifier/reward.txt" in out
-    code, _, error = await multistep("results", name, str(tmp_path / "out"), "-n", given.namespace)
-    assert code == 0, error
-    assert json.loads((tmp_path / "out/result.json").read_text())["tampering"] == status["tampering"]
+    assert "Tampering" in [each["reason"] for each in given.cluster.events]
+    assert json.loads((given.results(done) / "result.json").read_text())["tampering"] == status["tampering"]
 
 
 FORGES = "#!/bin/sh\nprintf '#!/bin/sh\\n' > /usr/local/bin/cmp\nchmod +x /usr/local/bin/cmp\ntouch answer\n"
@@ -83,7 +75,7 @@ async def test_a_sweep_can_score_a_forged_reward_0(given: Given, tmp_path: Path)
         forger, idler = done["status"]["agents"]
         assert (forger.get("mean"), idler.get("mean")) == (mean, 0.0), done["status"]
         file, page = tmp_path / f"{name}.csv", tmp_path / f"{name}.html"
-        code, _, error = await multistep("sweep", "report", name, "-n", given.namespace, "-o", str(file), "-o", str(page))
+        code, _, error = await given.command("sweep", "report", name, "-n", given.namespace, "-o", str(file), "-o", str(page))
         assert code == 0, error
         rows = {row["agent"]: row for row in csv.DictReader(file.read_text().splitlines())}
         assert (rows["forger"]["tampering"], rows["idler"]["tampering"]) == ("ProgramShadowed", "")
@@ -174,10 +166,14 @@ async def test_honest_installations_are_no_evidence(given: Given) -> None:
 async def test_the_oracles_of_the_examples_are_no_tampering(given: Given) -> None:
     inline = yaml.safe_load((ROOT / "examples/inline-trial.yaml").read_text())
     await given.applied(inline)
-    task, name = "examples/hello-multi-step-advanced", "hello"
-    code, _, error = await multistep("run", task, "--name", name, "--image", IMAGE, "-n", given.namespace)
-    assert code == 0, error
-    for trial_name in (name, inline["metadata"]["name"]):
+    packed = pack(ROOT / "examples/hello-multi-step-advanced")
+    digest = digest_of(packed)
+    parts = bundle_config_maps(packed, "hello", digest, given.namespace)
+    for part in parts:
+        await given.applied(part)
+    bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": digest}
+    await given.applied(trial(name="hello", task={"name": "hello", "bundle": bundle}))
+    for trial_name in ("hello", inline["metadata"]["name"]):
         done = await given.until(trial_name, finished)
         assert holds(done, "Complete") and not done["status"].get("tampering"), done["status"]
 

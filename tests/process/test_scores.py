@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from multistep.kube.resources import SWEEPS
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, trial
-from tests.e2e.test_cli import multistep
+from tests.e2e.given import IMAGE, Object, Step, condition, trial
+from tests.support.process_world import Trials as Given
 
 QUITS = 'grep -q one "$MULTISTEP_INSTRUCTION_FILE" && touch /tmp/one; exit 1'
 SOLVED = '#!/bin/sh\n[ -e /tmp/one ] && reward=1 || reward=0\necho "{keys}" | sed "s/R/$reward/g" > /logs/verifier/reward.json\n'
@@ -51,7 +51,7 @@ async def test_status_report_and_all_files_agree_on_the_score_and_the_pass(given
     assert (agents["oracle"]["mean"], agents["oracle"]["passed"]) == (1.0, 1)
     files = [tmp_path / f"scores.{form}" for form in ("json", "csv", "parquet", "html")]
     outputs = [word for each in files for word in ("-o", str(each))]
-    code, _, err = await multistep("sweep", "report", "scores", "-n", given.namespace, *outputs)
+    code, _, err = await given.command("sweep", "report", "scores", "-n", given.namespace, *outputs)
     assert code == 0, err
     rows = {each["agent"]: each for each in json.loads(files[0].read_text())["trials"]}
     quits, oracle = rows["quits"], rows["oracle"]
@@ -70,5 +70,5 @@ async def test_status_report_and_all_files_agree_on_the_score_and_the_pass(given
         assert [dict(each["rewards"]) for each in table[agent]["steps"]] == [each["rewards"] for each in row["steps"]]
     page = files[3].read_text()
     assert quits["how"] in page and "agent error" in page and "passed" in page
-    code, out, _ = await multistep("show", oracle["trial"], "-n", given.namespace)
+    code, out, _ = await given.command("show", oracle["trial"], "-n", given.namespace)
     assert code == 0 and f"{oracle['trial']} Complete: passed, score 1, reward " in out

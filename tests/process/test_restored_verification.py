@@ -1,4 +1,4 @@
-"""Verification in a fresh pod with restored files, on the real cluster: changed programs are not restored."""
+"""Verification in a fresh pod with restored files: changed programs are not restored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.given import Given, Step, trial
+from tests.e2e.given import Step, trial
+from tests.support.process_world import Trials as Given
 
 # An attack that shadows `cat` with a program that always prints the right answer.
 FORGE = """#!/bin/bash
@@ -57,7 +58,6 @@ BOTH = {"isolation": "Both", "paths": ["/app"]}
 WITH_HOOK = {"environment": {"env": {"BASH_ENV": "/etc/bash_env"}}}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("solve", "reward", "differ"),
     [(SOLVE, 1.0, False), (FORGE, 1.0, True), (HOOK, 1.0, True), (TROJAN, 1.0, True)],
