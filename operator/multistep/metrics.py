@@ -172,9 +172,14 @@ class Metrics:
         self.results_free.set(math.nan)  # unknown until measured; a standby never measures it
         self.gateway_up.set(math.nan)  # unknown until the gateway is asked for the first time, which never happens if there is none
 
+        # Series that are counted often: finding them by their labels takes longer than counting.
+        self._bytes = {each: self.transferred_bytes.labels(each) for each in ("up", "down")}
+        self._requests: dict[tuple[str, str, int], Any] = {}
+        self._request_seconds: dict[str, Any] = {}
+
     def moved(self, direction: str, size: int) -> None:
         """Count bytes sent to a pod (up) or received from it (down)."""
-        self.transferred_bytes.labels(direction).inc(size)
+        self._bytes[direction].inc(size)
 
     def failed(self, error: Exception) -> None:
         """Count a failed reconcile. All unexpected exceptions share one label value."""
@@ -183,8 +188,12 @@ class Metrics:
 
     def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count a request to the API server."""
-        self.requests.labels(verb, resource, str(code)).inc()
-        self.request_seconds.labels(verb).observe(seconds)
+        key = verb, resource, code
+        if (counted := self._requests.get(key)) is None:
+            counted = self._requests[key] = self.requests.labels(verb, resource, str(code))
+            self._request_seconds[verb] = self.request_seconds.labels(verb)
+        counted.inc()
+        self._request_seconds[verb].observe(seconds)
 
     def render(self) -> bytes:
         """Return the text that Prometheus scrapes."""

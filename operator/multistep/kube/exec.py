@@ -164,8 +164,11 @@ class WebsocketExec:
             raise self._loss(self._lost)
         try:
             while True:
-                async with asyncio.timeout(END_TIMEOUT_SECONDS if self._status else None):
+                if self._status is None:  # the caller has a timeout
                     message = await self._socket.receive()
+                else:
+                    async with asyncio.timeout(END_TIMEOUT_SECONDS):
+                        message = await self._socket.receive()
                 if message.type is not WSMsgType.BINARY:
                     break
                 if len(message.data) > 1:  # skip the empty message with which the server opens each channel

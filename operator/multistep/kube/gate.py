@@ -84,6 +84,10 @@ class Gate:
         self._closed_until = max(self._closed_until, now + pause * random.uniform(1.0, 1.0 + JITTER))
 
     async def _enter(self) -> None:
+        if not self._waiting and self._in_flight < self.allowed and self._is_open():
+            self._in_flight += 1
+            self._waited(0.0)
+            return
         queued_at = _now()
         slot = asyncio.get_running_loop().create_future()
         self._waiting.append(slot)

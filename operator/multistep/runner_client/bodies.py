@@ -40,18 +40,20 @@ class DownloadResult:
 
 async def send_body(frames: FrameStream, chunks: Body) -> None:
     """Send the chunks as the body of an upload. If ``chunks`` raises an error, abort the body, so that the runner discards it."""
-    digest, size = hashlib.sha256(), 0
+    digest, size, last = hashlib.sha256(), 0, b""
     try:
         async for chunk in _pieces(chunks):
+            if last:
+                await frames.send(last)
             digest.update(chunk)
             size += len(chunk)
-            await frames.send(encode(DATA, chunk))
+            last = encode(DATA, chunk)
     except (StreamLost, asyncio.CancelledError):
         raise
     except Exception as error:
         await _abort_body(frames, error)
         raise
-    await frames.send(encode_json(END, {"size": size, "sha256": digest.hexdigest()}))
+    await frames.send(last + encode_json(END, {"size": size, "sha256": digest.hexdigest()}))  # one message for most uploads
 
 
 async def _abort_body(frames: FrameStream, error: Exception) -> None:

@@ -33,12 +33,13 @@ class Frame:
     def json(self) -> dict[str, Any]:
         """Return the payload of a J or E frame. Raises RunnerError (code Protocol) if it is not one JSON object."""
         try:
-            value = json.loads(self.payload, parse_constant=_refuse_constant)
+            value = _DECODER.decode(self.payload.decode(errors="surrogatepass"))
         except (ValueError, RecursionError) as error:  # RecursionError: a hostile runner may nest JSON too deeply
             raise RunnerError(f"the runner sent invalid JSON: {error}"[:300], code="Protocol") from None
         if not isinstance(value, dict):
             raise RunnerError("the runner sent JSON that is not an object", code="Protocol")
-        _require_few_values(value)
+        if len(self.payload) > MAX_JSON_VALUES:  # a value takes at least one byte
+            _require_few_values(value)
         return value
 
 
@@ -105,3 +106,6 @@ def _below(value: object) -> Iterable[object]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -59,6 +60,7 @@ def _metadata(run: StepRun, usage: Usage) -> dict[str, Any] | None:
     return {**(own or {}), _MULTISTEP: counted}
 
 
+@cache
 def own_version() -> str:
     """Return Multistep's version, which is also the version of its agents."""
     try:
