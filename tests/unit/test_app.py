@@ -158,6 +158,23 @@ async def test_status_changes_of_a_starting_pod_cause_no_reconcile_until_it_runs
     await operator.until(lambda: operator.worked == [("default", "later"), ("default", "t")])
 
 
+async def test_a_pod_that_becomes_ready_causes_no_reconcile_and_one_that_becomes_unready_causes_one(operator: Operator) -> None:
+    await operator.start()
+    await operator.until(lambda: operator.app.lease.held)
+
+    def report(ready: str) -> None:
+        conditions = [{"type": "Ready", "status": ready}]
+        operator.app.events.pod_event({**POD, "status": {**RUNNING, "conditions": conditions}}, "MODIFIED")
+
+    report("False")
+    await operator.until(lambda: operator.worked == [("default", "t")])
+    report("True")
+    operator.app.events.enqueue(("default", "later"))
+    await operator.until(lambda: operator.worked == [("default", "t"), ("default", "later")])
+    report("False")
+    await operator.until(lambda: operator.worked[2:] == [("default", "t")])
+
+
 async def test_a_pod_that_was_unschedulable_causes_a_reconcile_soon_after_it_starts(operator: Operator) -> None:
     await operator.start()
     await operator.until(lambda: operator.app.lease.held)

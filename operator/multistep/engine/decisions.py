@@ -119,7 +119,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class StartAttempt:
-    """Decision: write the attempt and the pod's name to the status, before the pod is created."""
+    """Decision: start the first attempt, with a pod of this name."""
 
     attempt: int
     pod_name: str

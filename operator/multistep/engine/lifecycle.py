@@ -127,12 +127,19 @@ def _pod_foreign(s: Situation) -> Decision | None:
     if s.pod is None or s.pod.owner_uid == s.trial.metadata.uid:
         return None
     if s.pod.deleting or s.now < _attempt_start(s) + _NAME_TAKEN_SECONDS:
-        return Wait("PodNameTaken", f"waiting for the deletion of another pod named {s.pod.name}", seconds=2)
+        return _name_taken(s.pod)
     return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to another owner; delete or rename it")
 
 
+def _name_taken(pod: PodFacts) -> Wait:
+    return Wait("PodNameTaken", f"waiting for the deletion of another pod named {pod.name}", seconds=2)
+
+
 def _pod_unknown(s: Situation) -> Decision | None:
-    return Adopt() if s.pod is not None and s.trial.status.pod_uid is None else None
+    """Adopt a pod of the trial that the status does not show yet. If it is being deleted, wait: nothing ran in it."""
+    if s.pod is None or s.trial.status.pod_uid is not None:
+        return None
+    return _name_taken(s.pod) if s.pod.deleting else Adopt()
 
 
 def _evicted_by_itself(s: Situation) -> Decision | None:

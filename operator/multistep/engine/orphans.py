@@ -18,8 +18,8 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
     """Return why a pod is an orphan; "" if it is not.
 
     trial: the trial that the pod's owner reference names, read after the pod; None if it does not exist. A trial's status names
-    each pod before the pod is created, so a pod that the status does not name is not needed any more. grace: age in seconds below
-    which a pod is never an orphan.
+    each pod before the pod is created, except its first pod, which is written as soon as it exists. So a pod that the status of a
+    started or finished trial does not name is not needed any more. grace: age in seconds below which a pod is never an orphan.
     """
     if pod.deleting or now - pod.created_at < grace:
         return ""
@@ -28,6 +28,8 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
     status = trial.status
     if trial.metadata.deletion_timestamp is not None or status.phase is None:
         return ""  # Kubernetes deletes the pod with its trial, or the trial has no status that could name the pod
+    if status.attempt is None and status.phase == "Pending":
+        return ""  # the trial's next reconcile adopts the pod
     named = {status.pod_name: status.pod_uid}
     if status.verifier is not None:
         named[status.verifier.pod_name] = status.verifier.pod_uid

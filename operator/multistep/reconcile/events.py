@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from multistep.api.conditions import is_finished
@@ -37,9 +37,13 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     if new.verifier and new.verifier.pod_uid and new.verifier != old.verifier:
         found.append(Transition("VerifierPodCreated", f"step {new.current_step}: created pod {new.verifier.pod_name}"))
     found += [_tampering(each) for each in new.tampering if each not in old.tampering]
-    found += [_step_ended(step) for step in ended_steps(old, new)]
+    found += (ended := [_step_ended(step) for step in ended_steps(old, new)])
     if new.has_own_step and new.current_step != old.current_step:
-        found.append(Transition("StepStarted", f"step {new.current_step} started"))
+        started = f"step {new.current_step} started"
+        if ended:  # one Event reports both, because each Event is a request
+            found[-1] = replace(found[-1], message=f"{found[-1].message}; {started}")
+        else:
+            found.append(Transition("StepStarted", started))
     if new.phase != old.phase and is_finished(new):
         found.append(_phase_changed(new))
     return found + _suspension(old, new)

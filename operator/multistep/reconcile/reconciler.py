@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from multistep.api.trial import MultiStepTrial
@@ -133,11 +133,14 @@ class Reconciler:
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
         """Update limits and quota queues from a pod's event. type: type of the watch event. Return the seconds within which the
-        trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting."""
+        trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting, or became ready:
+        an unready pod has a result, and a pod becomes ready when a session has read it."""
         pod, before, deleted = event.now, event.before, type == "DELETED"
         self.starts.observe(event.key, pod, deleted=deleted)
         if deleted or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
             self.quotas.pod_ended(event.key[0])
+        if before is not None and before != pod and replace(before, ready=True) == pod:
+            return None
         if deleted or not is_starting(pod):
             return 0.0
         # A pod that was just created, or was starting before this event, needs no reconcile: its trial already has a timer.

@@ -79,20 +79,32 @@ class TrialContext(ABC):
         self._pod: PodFacts | None = None
         self._verifier: PodFacts | None = None
         self._loaded: Loaded | None = None
-        self._just_named = False  # the pod's name is new: create the pod without reading it first
+        self._pods_known = False  # the pods were just read or created: the next decision reads none
         self._setup_usage: Usage | None = None  # model usage of the agent's setup, if the agent ended its container
         self._fully_parsed = True  # whether the whole trial could be parsed
 
     async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None) -> Result:
-        """Write the start of an attempt. start: starting point of the first attempt, None for the image."""
+        """Write the start of an attempt. start: starting point of the first attempt, None for the image.
+
+        The start of the first attempt is written together with its pod's UID, which saves a write, or when the trial has to wait
+        for the pod. After a crash in between, the trial starts again and adopts the pod: its name depends on the trial's name only,
+        and the spec is immutable. What the next start could resolve differently (the revision of a remote task, an image that was
+        built, another trial) is written before the pod is created.
+        """
         loaded, now, resumed = self._loaded_now, self._t.clock(), start.resumed if start else self._trial.status.resumed
         plan, steps = loaded.plan, [each.name for each in loaded.plan.steps]
         new = status.attempt_started(
             self._trial, attempt, pod_name, plan.task_name, image_user, now,
             source=loaded.source, steps=steps, resumed=resumed, images=loaded.images,
         )  # fmt: skip
-        await self._write(new.model_copy(update={"started_from": start.source, "tampering": [*start.tampering]}) if start else new)
-        self._just_named = attempt == 1 and image_user is None
+        if start is not None:
+            new = new.model_copy(update={"started_from": start.source, "tampering": [*start.tampering]})
+        self._pods_known = first = attempt == 1 and image_user is None  # its pod's name is new, so there is no pod
+        resolved = loaded.source or loaded.images or start or self._trial.status.regraded
+        if first and not resolved and new.phase == "Pending":
+            self._writer.trial = self._trial.model_copy(update={"status": new})
+        else:
+            await self._write(new)
         return CONTINUE
 
     async def _wait(

@@ -10,7 +10,7 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.suspensions import QUEUED_FOR_MODEL
 from multistep.engine.verifier_environment import VerifierEnvironment
-from multistep.errors import InvalidSpec
+from multistep.errors import ClusterError, InvalidSpec
 from multistep.kube.protocols import Object
 from multistep.pods import identity
 from multistep.pods import manifest as pods
@@ -90,10 +90,16 @@ class TrialCreation(TrialContext):
         )  # fmt: skip
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=first):
+            await self._write(self._trial.status)
             return self._requeue_queued()
         kept = [step.directory or "" for step in plan.steps[: trial.status.kept_steps]]
         await self._t.volume.start_attempt(TrialKey.of(trial), trial.status.attempt or 1, kept)
-        match await self._create(request, manifest, first=first):
+        try:
+            created = await self._create(request, manifest, first=first)
+        except ClusterError:
+            await self._write(self._trial.status)  # the trial's deadline counts from the start in the status
+            raise
+        match created:
             case None:
                 return CONTINUE  # the pod exists: the next decision checks its owner
             case decisions.Wait() as rejection:
@@ -111,6 +117,7 @@ class TrialCreation(TrialContext):
         message = pod_start.starting_message(self._trial.status.attempt, self._pod.name)
         waiting = status.waiting(self._trial, "Pending", pod_start.POD_STARTING, message, self._t.clock())
         await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
+        self._verifier, self._pods_known = None, True
         return CONTINUE
 
     async def _request_verifier(self, required: VerifierRequired) -> Result:
@@ -154,6 +161,7 @@ class TrialCreation(TrialContext):
         assert self._verifier is not None and named is not None
         adopted = named.model_copy(update={"pod_uid": self._verifier.uid})
         await self._write(self._trial.status.model_copy(update={"verifier": adopted}))
+        self._pods_known = True
         return CONTINUE
 
     async def _release_verifier(self, step: StepPlan) -> None:

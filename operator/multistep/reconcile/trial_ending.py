@@ -111,6 +111,7 @@ class TrialEnding(TrialContext):
         new = self._final_status(journal, now)
         location = await self._t.finisher.finish(self._trial, self._loaded_now, journal, new, now, logs=logs)
         await self._end(new.model_copy(update={"results": location.uri, "results_store": location.store}))
+        self._pods_known = True  # the clean-up lists the pods that it deletes
         return CONTINUE
 
     def _final_status(self, journal: Journal, now: float) -> TrialStatus:

@@ -119,8 +119,11 @@ def _rejected(error: ClusterError) -> Wait:
 
 def former(trial: MultiStepTrial) -> list[str]:
     """Return the names of the previous attempt's pods, of this attempt's pod from before the image's user was known, and of the
-    verifier's pod in the status."""
-    attempt, as_root = trial.status.attempt or 1, trial.status.image_user is not None
+    verifier's pod in the status. Without an attempt in the status, return the name of the first pod, which may exist: a reconcile
+    creates it before it writes the attempt."""
+    if trial.status.attempt is None:
+        return [identity.pod_name(trial.metadata.name, 1, as_root=False)]
+    attempt, as_root = trial.status.attempt, trial.status.image_user is not None
     found = [(attempt, False)] if as_root else []
     found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
     return [identity.pod_name(trial.metadata.name, number, as_root=root) for number, root in found] + named_verifiers(trial)

@@ -156,15 +156,19 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         trial = self._trial
         if not is_finished(trial.status) and not suspensions.must_have_no_pod(trial):
             self._loaded = await self._t.loader.load(trial)
-        self._pod = None if self._just_named else await self._t.pods.get(trial, trial.status.pod_name)
-        self._just_named = False
-        named = trial.status.verifier
-        self._verifier = await self._t.pods.get(trial, named.pod_name if named else None)
         attempt = trial.status.attempt or 1
+        first_name = identity.pod_name(trial.metadata.name, attempt, as_root=False)
+        if not self._pods_known:
+            named, name = trial.status.verifier, trial.status.pod_name
+            if trial.status.attempt is None and is_finished(trial.status):
+                name = first_name  # the trial was stopped after a reconcile created its pod, and before it wrote the attempt
+            self._pod = await self._t.pods.get(trial, name)
+            self._verifier = await self._t.pods.get(trial, named.pod_name if named else None)
+        self._pods_known = False
         return Situation(
             trial=trial,
             pod=self._pod,
-            pod_name=identity.pod_name(trial.metadata.name, attempt, as_root=False),
+            pod_name=first_name,
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus
 from multistep.engine.status_size import to_json
-from multistep.errors import ClusterError, NotLeading, Unavailable
+from multistep.errors import ClusterError, Conflict, NotLeading, Unavailable
 from multistep.kube.event_manifest import event_manifest
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
@@ -47,9 +47,13 @@ class TrialWriter:
             await self.emit(transitions(old, new))
 
     async def require_current(self) -> None:
-        """Write the unchanged status, which raises Conflict if the trial changed since it was read. Results have no version,
-        so without this check a stale reconcile could replace the results of a trial that another operator finished."""
-        await self._apply(self._object.get("status") or {})
+        """Read the trial again; raise Conflict if it changed since it was read or written. Results have no version, so without
+        this check a stale reconcile could replace the results of a trial that another operator finished."""
+        metadata, self.refused = self.trial.metadata, True
+        found = await self._cluster.get(TRIALS, metadata.namespace, metadata.name)
+        if (now := found["metadata"])["resourceVersion"] != metadata.resource_version or now["uid"] != metadata.uid:
+            raise Conflict(f"{metadata.namespace}/{metadata.name} was changed", status=409, reason="Conflict")
+        self.refused = False
 
     async def _apply(self, content: Object) -> None:
         metadata, self.refused = self.trial.metadata, True

@@ -129,6 +129,11 @@ ROWS: dict[str, Row] = {
     ),
     "lost without a time": (began(**AGAIN, attempts=[AttemptStatus(number=1)]), None, CreatePod()),
     "made before a crash": (began(pod_uid=None), pod(), Adopt()),
+    "made before a crash and being deleted": (
+        began(pod_uid=None),
+        pod(deleting=True),
+        Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", seconds=2),
+    ),
     "deleted": (began(), None, GONE),
     "replaced": (
         began(),

@@ -58,7 +58,9 @@ GONE, OVER, TAKEN = "its trial does not exist", "its attempt or step is finished
         (pod("t-2-v0", "v"), trial(), OVER),
         (pod("t-1", "p1"), trial(deletionTimestamp=datetime.now(UTC).isoformat()), ""),
         (pod("t-1", "p1"), trial({}), ""),
+        (pod("t-1", "p1"), trial({"phase": "Pending"}), ""),  # its first attempt is written together with the pod's UID
         (pod("t-1", "p1"), trial({"phase": "Suspended"}), OVER),
+        (pod("t-1", "p1"), trial({"phase": "Failed"}), OVER),
         (pod("t-1", "p1"), trial({**RUNNING, "phase": "Complete"}), OVER),
         (pod(), trial({**RUNNING, "phase": "Complete"}), ""),
     ],
@@ -71,7 +73,12 @@ NAMES = st.sampled_from(["t-1", "t-2", "t-2-root", "t-2-v0"])
 UIDS = st.sampled_from(["p1", "p2", "p3"])
 PODS = st.builds(pod, NAMES, UIDS, owner=st.sampled_from(["", "t1", "t2"]), age=st.floats(-100, 1000), deleting=st.booleans())
 STATUSES = st.fixed_dictionaries(
-    {"phase": st.sampled_from(["Pending", "Running", "Complete", "Failed"]), "podName": NAMES, "podUID": st.none() | UIDS},
+    {
+        "phase": st.sampled_from(["Pending", "Running", "Complete", "Failed"]),
+        "attempt": st.just(1),
+        "podName": NAMES,
+        "podUID": st.none() | UIDS,
+    },
     optional={"verifier": st.fixed_dictionaries({"podName": NAMES, "podUID": st.none() | UIDS})},
 )
 

@@ -50,10 +50,11 @@ async def test_events_report_each_transition_once() -> None:
     assert [event["reason"] for event in world.cluster.events] == [
         "PodCreated",
         "StepStarted",
-        *("StepCompleted", "StepStarted") * 2,
-        "StepCompleted",
+        *["StepCompleted"] * 3,
         "TrialComplete",
     ]
+    notes = [event["note"] for event in world.cluster.events]
+    assert notes[1:3] == ["step a started", "step a: rewards 1; step b started"]
 
 
 async def test_unknown_keys_are_reported_once() -> None:
