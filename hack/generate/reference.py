@@ -34,6 +34,7 @@ from multistep.api import (
     waiting,
 )
 from multistep.api import task_toml as task
+from multistep.api.blame import BLAME, Blame
 from multistep.api.exceptions import EXCEPTIONS
 
 from . import crds
@@ -74,12 +75,20 @@ def table(name: str, here: Container[str]) -> str:
     if name == "waiting":
         rows = [[f"`{row.reason}`", row.what, row.ends] for row in waiting.WAITING]
         return markdown_table(("reason", "what it means", "ends"), rows)
+    if name == "blame":
+        return markdown_table(("what happened", "class", "reason", "score", "retried"), map(_blame_row, BLAME))
     if rows_of := _FAILURES.get(name):
         rows = [[f"`{row.reason}`", row.failure_class or "of the phase", row.what, row.do] for row in rows_of]
         return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
     shown: type[BaseModel] = next(getattr(module, name) for module in MODULES if hasattr(module, name))
     rows = [_row(field.alias or key, field, here) for key, field in shown.model_fields.items()]
     return markdown_table(("field", "type", "default", "meaning"), rows)
+
+
+def _blame_row(row: Blame) -> list[str]:
+    what = f"{row.what}; the agent fails or reaches its timeout" if row.if_failed and row.failure_class != "Agent" else row.what
+    score = "by its verdict" if row.score == "verdict" else "none"
+    return [what, row.failure_class or "", row.reason and f"`{row.reason}`", score, "yes" if row.retried else "no"]
 
 
 def _row(name: str, field: FieldInfo, here: Container[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final
 from multistep.api.trial_status import FailureClass
 
 PROVIDER_FAILED: Final = "ProviderFailed"
+MODEL_ACCESS_DENIED: Final = "ModelAccessDenied"
 MODEL_GATEWAY_DOWN: Final = "ModelGatewayDown"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
@@ -291,7 +292,7 @@ FAILED = (
     ),
     Failure("PodNameTaken", "Infrastructure", "a pod of that name belongs to another owner", "delete or rename it"),
     Failure(
-        "ModelAccessDenied",
+        MODEL_ACCESS_DENIED,
         "Configuration",
         "the provider rejects the key, does not know the model, or the account has no credit; or the key is another provider's",
         "check `spec.agent.model` and the Secret that the message names",

@@ -22,6 +22,10 @@ because it has a slash."""
 # difference between the nodes' clocks.
 _REACHABLE_SECONDS: Final = 5.0
 _WHY: Final = "was down"  # the reason of a downtime that a gateway of an earlier release reported
+SILENCE_SECONDS: Final = 10.0
+"""An agent that leaves a request after such a silence did not leave it because it was done."""
+_SHARE_OF_TIMEOUT: Final = 0.5
+_LONGEST_ANSWER_SECONDS: Final = 600.0  # after which the gateway itself gives up (its answer_timeout_seconds)
 MAX_DOWNTIMES: Final = 8
 """Maximum number of downtimes in a report."""
 
@@ -49,14 +53,31 @@ class Downtime:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The gateway's report on a step. usage: None if the gateway received no request of the step; stalled_seconds: time in which
-    at least one request of the step waited because the provider refused requests; downtimes: the first ones that ended after the
+    """The gateway's report on a step. usage: None if the gateway received no request of the step; failure: counts whatever the
+    agent made of it; fault: a failure of the provider that counts if the agent failed; stalled_seconds: time in which at least one
+    request of the step waited because the provider refused requests; silent_seconds: for how long the step had waited for the
+    provider, without a part of an answer, when the agent left its last requests; downtimes: the first ones that ended after the
     step's start."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None
+    fault: ModelFailure | None = None
     stalled_seconds: float = 0.0
+    silent_seconds: float = 0.0
     downtimes: tuple[Downtime, ...] = ()
+
+    def provider_fault(self, *, failed: bool, timeout: float | None) -> str:
+        """Return why the provider is to blame for the end of the agent, although its last request did not fail; "" if it is not.
+
+        failed: whether the agent exited with an error, or reached its timeout; timeout: the timeout in seconds that the agent
+        reached, None if it reached none. An agent may reach its timeout while it waits for a slow answer, so a silence explains
+        that only if it took at least half of the timeout.
+        """
+        if failed and self.fault is not None:
+            return self.fault.message
+        least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
+        silent = self.silent_seconds >= min(least, _LONGEST_ANSWER_SECONDS) > 0
+        return f"the provider sent nothing for {self.silent_seconds:.0f} s until the agent left" if silent else ""
 
     def downtime(self, started: float, ended: float) -> Downtime | None:
         """Return the first downtime between these times, None if there is none.
@@ -73,12 +94,15 @@ def report(result: Mapping[str, Any] | None) -> ModelReport:
     Raises RunnerError (code Protocol).
     """
     fields = Fields(result, "the model gateway's report")
-    usage, failure = fields.optional_mapping("usage"), fields.optional_mapping("failure")
+    usage, failure, fault = (fields.optional_mapping(name) for name in ("usage", "failure", "fault"))
+    measured = Fields(usage or {}, "usage")
     downtimes = fields.sequence("downtimes", MAX_DOWNTIMES) if result and "downtimes" in result else []
     return ModelReport(
         usage=None if usage is None else _usage(Fields(usage, "usage")),
-        stalled_seconds=Fields(usage or {}, "usage").optional_number("stalledSeconds") or 0.0,
+        stalled_seconds=measured.optional_number("stalledSeconds") or 0.0,
+        silent_seconds=measured.optional_number("silentSeconds") or 0.0,
         failure=None if failure is None else _failure(Fields(failure, "failure")),
+        fault=None if fault is None else _failure(Fields(fault, "fault")),
         downtimes=tuple(_downtime(Fields(each, "downtimes")) for each in downtimes),
     )
 

@@ -132,16 +132,14 @@ class Admin:
         self._services.steps.abandon(step)
         if not rows:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
-        stalled = max(self._services.stalls.seconds(step), await self._services.ledger.stall(step))
-        usage = usage_of(rows, TABLE, stalled)
-        answered = await self._services.ledger.answered(step.uid)
-        last = usage.last_failure
-        if last is not None:
-            right = last.model in answered
-            last = None if _blames_request(last, answered) else last.model_copy(update={"answered": right})
-        failures = {model: each for model, each in usage.failures.items() if not _blames_request(each, answered)}
+        services = self._services
+        stalled = max(services.stalls.seconds(step), await services.ledger.stall(step))
+        usage = usage_of(rows, TABLE, stalled, services.silence.seconds(step))
+        answered = await services.ledger.answered(step.uid)
+        last, fault = _judged(usage.last_failure, answered), _judged(usage.fault, answered)
+        failures = {model: each for model, each in usage.failures.items() if _judged(each, answered) is not None}
         spent = await self._spent(step.uid) if last is not None and last.kind == "Budget" else {}
-        usage = usage.model_copy(update={"last_failure": last, "failures": failures, "spent": spent})
+        usage = usage.model_copy(update={"last_failure": last, "fault": fault, "failures": failures, "spent": spent})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
 
     async def _spent(self, uid: str) -> dict[str, Spent]:
@@ -158,10 +156,19 @@ def _step(request: web.Request) -> StepKey:
     return StepKey(names["uid"], names["attempt"], names["step"], names["role"])
 
 
-def _blames_request(failure: LastFailure, answered: Collection[str]) -> bool:
-    """Return whether the agent's request, not the configuration, caused a 403 or 404. The configuration is right if the provider
-    answered another request of the trial for the same model. (A provider answers a wrong path with the same 404 as a wrong model.)
+def _judged(failure: LastFailure | None, answered: Collection[str]) -> LastFailure | None:
+    """Return a failure as the trial's other requests show it; None if the agent's request caused it.
 
-    answered: the models for which the provider answered a request of the trial.
+    answered: the models for which the provider answered a request of the trial. If it answered one for the same model, key and
+    model are right, so the request caused a 403 or 404. (A provider answers a wrong path with the same 404 as a wrong model.) If it
+    answered any request, the agent knows the gateway's paths, and a request that its budget can bound.
     """
-    return failure.kind == "Configuration" and failure.status in REQUEST_MAY_BE_WRONG and failure.model in answered
+    if failure is None:
+        return None
+    works = failure.model in answered
+    if failure.kind == "Path" and answered:
+        return None
+    if failure.kind == "Configuration" and failure.status in REQUEST_MAY_BE_WRONG and works:
+        return None
+    kind = "Budget" if failure.kind == "Unbounded" and works else failure.kind
+    return failure.model_copy(update={"answered": works, "kind": kind})

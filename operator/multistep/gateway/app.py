@@ -17,6 +17,7 @@ from typing import Final
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 
 from multistep.gateway.admin import Admin
+from multistep.gateway.answers import AnswerMemory
 from multistep.gateway.budgets import Budgets
 from multistep.gateway.credentials import Credentials
 from multistep.gateway.exchange import Services
@@ -29,6 +30,7 @@ from multistep.gateway.metrics import GatewayMetrics
 from multistep.gateway.public import Public
 from multistep.gateway.routes import STALLS_PATH
 from multistep.gateway.settings import GatewaySettings
+from multistep.gateway.silence import Silence
 from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 
@@ -126,6 +128,8 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
         metrics=GatewayMetrics(lanes, settings.metrics_label_sets, lambda: _free_bytes(settings.ledger_file.parent)),
         loads=Loads(),
         stalls=Stalls(ledger, await ledger.stalls()),
+        silence=Silence(),
+        answers=AnswerMemory(),
         http=http,
     )
 

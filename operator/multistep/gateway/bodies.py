@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque
-from multistep.gateway.dialects import CHAT, CONFIGURATION_MESSAGES
+from multistep.gateway.dialects import CHAT
 from multistep.gateway.routes import Route
+from multistep.gateway.verdicts import CONFIGURATION_MESSAGES
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
@@ -35,7 +36,8 @@ class Asked:
     """The parsed body of a request.
 
     body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
-    gateway requested this event and the agent did not; output_tokens: the request's maximum of output tokens for all its answers
+    gateway requested this event and the agent did not; plain: then the body without that request, as the agent sent it, for
+    providers that reject the field; output_tokens: the request's maximum of output tokens for all its answers
     together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
     is_opaque, asks_for_caching and asks_for_tier in contents.
     """
@@ -43,6 +45,7 @@ class Asked:
     body: bytes
     model: str
     strips_usage: bool = False
+    plain: bytes | None = None
     output_tokens: int | None = None
     answers: int = 1
     opaque: bool = False
@@ -72,6 +75,7 @@ def read_body(body: bytes, route: Route) -> Asked:
         body=_asking_for_usage(text, members).encode() if strips else body,
         model=model,
         strips_usage=strips,
+        plain=body if strips else None,
         output_tokens=None if limit is None else limit * answers,
         answers=answers,
         opaque=is_opaque(values),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -16,13 +17,22 @@ STALLED_SECONDS = 60.0
 class ClientConnection:
     """The agent's connection for one request. disconnected: whether the agent disconnected; sent: whether the provider may charge
     for the request, because it may have received the request and has not refused it; stalled_seconds: for how long the agent made
-    the answer wait, because it did not read."""
+    the answer wait, because it did not read; arrived: when the request arrived, in seconds since the epoch; on_leave: called when
+    the agent disconnects."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request
+        self.arrived = time.time()
+        self.on_leave: Callable[[], None] | None = None
         self.disconnected = False
         self.sent = False
         self.stalled_seconds = 0.0
+
+    def leave(self) -> None:
+        """Note that the agent has disconnected."""
+        if not self.disconnected and self.on_leave is not None:
+            self.on_leave()
+        self.disconnected = True
 
     async def start(self, response: web.StreamResponse) -> None:
         """Send the answer's status and headers."""
@@ -31,7 +41,7 @@ class ClientConnection:
         try:
             await response.prepare(self.request)
         except ConnectionError:
-            self.disconnected = True
+            self.leave()
 
     async def write(self, response: web.StreamResponse, data: bytes) -> None:
         """Send a piece of the answer's body."""
@@ -64,6 +74,6 @@ class ClientConnection:
 
     def abort(self) -> None:
         """Break the connection, so that the agent does not mistake a cut-off answer for a complete one."""
-        self.disconnected = True
+        self.leave()
         if self.request.transport is not None:
             self.request.transport.abort()

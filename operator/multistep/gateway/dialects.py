@@ -1,37 +1,24 @@
 """Parsers for the answers of the four model APIs: token usage, errors, and the marker that ends an answer.
 
-An answer without its end marker counts as cut off, even if the connection was closed properly.
+An answer without its end marker counts as cut off, even if the connection was closed properly, unless it has a finish reason and
+its usage. A complete document or stream without a part of an answer is no answer of the API.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
+
+from multistep.gateway.verdicts import ProviderError, parse_error
 
 Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
-_REQUEST_ERRORS: Final = frozenset(
-    (
-        *(400, 413, 422),  # in errors that vLLM and OpenRouter send after status 200, once the model has started
-        *("invalid_request_error", "context_length_exceeded", "invalid_prompt", "string_above_max_length", "request_too_large"),
-        *("content_policy_violation", "bio_policy", "cyber_policy", "misalignment_policy_violation"),
-        *("invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url", "invalid_base64_image"),
-        *("image_too_large", "image_too_small", "image_file_too_large", "empty_image_file", "unsupported_image_media_type"),
-        *("image_parse_error", "image_content_policy_violation", "image_file_not_found", "failed_to_download_image"),
-        *("INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
-    )
-)
-_NO_CREDIT: Final = "insufficient_quota"
-_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit (\d{1,15}), Requested (\d{1,15})")  # no "Used": that counts other requests, too
-_CONFIGURATION_ERRORS: Final = frozenset(("API_KEY_INVALID", "billing_error", _NO_CREDIT, "invalid_api_key", "model_not_found"))
-CONFIGURATION_MESSAGES: Final = ("Your credit balance is too low", "model:", "models/")
-"""How messages of Anthropic and Gemini about credit and models start; these errors share their type with other errors. No field of
-a request may have such a name, as messages about unknown fields start with the field's name."""
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
+_MAX_COUNT: Final = 10**12  # a larger number of tokens is no number of tokens; sqlite cannot store numbers from 2**63 on
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
+_ERROR_BYTES: Final = 1000
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
 _TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. if the answer repeats such a part of its request
 
@@ -53,24 +40,33 @@ class Usage:
 class Reading:
     """Parses one answer.
 
-    usage: None while unknown; ended: whether the answer is complete; failed: whether it contains an error; error: its message;
-    blames_request: whether the request itself caused the error.
+    usage: None while unknown; ended: whether the answer is complete; answers: whether it has a part of an answer of the API;
+    failure: the error that it contains, if any; malformed: whether it has an event that is no JSON.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        self._finished = False
         self.usage: Usage | None = None
         self.ended = False
-        self.failed = False
-        self.error = ""
-        self.blames_request = False
+        self.answers = False
+        self.failure: ProviderError | None = None
+        self.malformed = False
 
-    def event(self, data: bytes) -> None:
-        """Read the data of one server-sent event."""
-        if data.strip() == b"[DONE]":
+    def event(self, data: bytes, name: bytes = b"") -> None:
+        """Read the data of one server-sent event. name: its name, b"" without one."""
+        data = data.strip()
+        if not data:
+            return
+        if data == b"[DONE]":
             self.ended = True
-        elif any(mark in data for mark in self._dialect.marks):
-            self._read(_parsed(data))
+            return
+        found = _parsed(data)
+        if found is _NOT_JSON:
+            self.malformed = True
+        if name == b"error" and not isinstance(found, Mapping):
+            found = {"error": {"message": data[:_ERROR_BYTES].decode(errors="replace")}}
+        self._read(found, is_error=name == b"error")
 
     def document(self, body: bytes) -> None:
         """Read an answer that is one JSON document instead of a stream of events. It counts as ended if it is valid JSON."""
@@ -79,30 +75,40 @@ class Reading:
             self._read(each)
         self.ended = found is not _NOT_JSON
 
-    def _read(self, document: Any) -> None:
-        self.ended = self.ended or document is _TOO_DEEP
+    def close(self, *, usage_expected: bool) -> None:
+        """Note that the stream ended properly. It is complete without an end marker, too, if it has a finish reason and its usage.
+
+        usage_expected: whether the provider was asked for the usage.
+        """
+        self.ended = self.ended or (self._finished and (self.usage is not None or not usage_expected))
+
+    def _read(self, document: Any, *, is_error: bool = False) -> None:
+        if document is _TOO_DEEP:
+            self.ended = self.answers = True
         if not isinstance(document, Mapping):
             return
         self.usage = self._dialect.usage(document, self.usage)
+        self.answers = self.answers or self._dialect.answers_in(document)
+        self._finished = self._finished or self._dialect.finishes(document)
         self.ended = self.ended or self._dialect.ends(document)
-        if self._dialect.fails(document):
-            self.failed = True
-            self.error = str(_error_of(document).get("message") or "")
-            self.blames_request = self.blames_request or blames_request(document)
+        if is_error or self._dialect.fails(document):
+            self.failure = parse_error(document)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """Parser for the answers of one API. marks: events that contain none of these bytes are not parsed.
+    """Parser for the answers of one API.
 
-    usage: maps a document and the usage so far to the new usage; ends, fails: whether a document ends the answer or reports an
-    error; output_limit: maps a request to its maximum of output tokens per answer, or None; answers: maps a request to the number
-    of answers that it asks for.
+    usage: maps a document and the usage so far to the new usage; answers_in: whether a document is an answer or a part of one;
+    finishes: whether it has the reason why the model stopped; ends, fails: whether it ends the answer or reports an error;
+    output_limit: maps a request to its maximum of output tokens per answer, or None; answers: maps a request to the number of
+    answers that it asks for.
     """
 
     name: str
-    marks: tuple[bytes, ...]
     usage: Callable[[Document, Usage | None], Usage | None]
+    answers_in: Callable[[Document], bool]
+    finishes: Callable[[Document], bool]
     ends: Callable[[Document], bool]
     fails: Callable[[Document], bool]
     output_limit: Callable[[Document], int | None]
@@ -130,7 +136,10 @@ def _count(document: Document, name: str, missing: int = 0) -> int:
     value = document.get(name)
     if value is None:
         return missing
-    return value if isinstance(value, int) and value > 0 else 0
+    try:
+        return min(_MAX_COUNT, max(0, int(float(value)))) if isinstance(value, (int, float, str)) else 0
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
@@ -140,14 +149,22 @@ def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
     cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens", _count(found, "cached_tokens"))  # the latter for Kimi
     # xAI, and Gemini's OpenAI-compatible API, count thinking tokens in total_tokens only.
     output = max(_count(found, "completion_tokens"), _count(found, "total_tokens") - given)
-    return Usage(input=given, cached=cached, output=output)
+    return _at_least(before, Usage(input=given, cached=cached, output=output))
 
 
 def _responses_usage(document: Document, before: Usage | None) -> Usage | None:
     if not (found := _part(document, "response", "usage") or _part(document, "usage")):
         return before
     cached = _count(_part(found, "input_tokens_details"), "cached_tokens")
-    return Usage(input=_count(found, "input_tokens"), cached=cached, output=_count(found, "output_tokens"))
+    return _at_least(before, Usage(input=_count(found, "input_tokens"), cached=cached, output=_count(found, "output_tokens")))
+
+
+def _at_least(before: Usage | None, found: Usage) -> Usage:
+    """Return the newer counts, of which none is less than before: some APIs end a stream with counts of 0."""
+    if before is None:
+        return found
+    latest = found if found.input >= before.input else before
+    return replace(latest, output=max(before.output, found.output))
 
 
 def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
@@ -170,7 +187,8 @@ def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
 def _of_pass(found: Document, known: Usage) -> Usage:
     cached = _count(found, "cache_read_input_tokens", known.cached)
     written = _count(found, "cache_creation_input_tokens", known.written)
-    new = _count(found, "input_tokens", known.input - known.cached - known.written)
+    known_new = known.input - known.cached - known.written
+    new = max(_count(found, "input_tokens", known_new), min(known_new, known.input - cached - written))  # tokens may become cached
     hour = _count(_part(found, "cache_creation"), "ephemeral_1h_input_tokens", min(known.written_1h, written))
     return Usage(new + cached + written, cached, written, hour, _count(found, "output_tokens", known.output))
 
@@ -178,56 +196,55 @@ def _of_pass(found: Document, known: Usage) -> Usage:
 def _gemini_usage(document: Document, before: Usage | None) -> Usage | None:
     if not (found := _part(document, "usageMetadata")):
         return before
-    return Usage(
+    now = Usage(
         input=_count(found, "promptTokenCount") + _count(found, "toolUsePromptTokenCount"),
         cached=_count(found, "cachedContentTokenCount"),
         output=_count(found, "candidatesTokenCount") + _count(found, "thoughtsTokenCount"),
     )
+    return _at_least(before, now)
+
+
+def _members(document: Document, name: str) -> list[Document]:
+    """Return the objects in a list of the document."""
+    found = document.get(name)
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+
+
+def _chat_answers(document: Document) -> bool:
+    return any(isinstance(each.get(name), Mapping) for each in _members(document, "choices") for name in ("message", "delta"))
+
+
+def _chat_fails(document: Document) -> bool:
+    return _has_error(document) or any(
+        _has_error(each) or each.get("finish_reason") == "error" for each in _members(document, "choices")
+    )
+
+
+def _responses_answers(document: Document) -> bool:
+    whole = _part(document, "response") or document
+    unfinished = whole.get("status") in ("incomplete", "in_progress", "queued")  # before the first output
+    return bool(_members(whole, "output")) or unfinished or str(document.get("type")).startswith("response.output_")
+
+
+def _messages_answers(document: Document) -> bool:
+    whole = _part(document, "message") or document
+    return isinstance(whole.get("content"), list) or str(document.get("type")).startswith("content_block")
+
+
+def _messages_finishes(document: Document) -> bool:
+    return bool(_part(document, "delta").get("stop_reason"))
+
+
+def _gemini_blocks(document: Document) -> bool:
+    return bool(_part(document, "promptFeedback").get("blockReason"))
 
 
 def _gemini_ends(document: Document) -> bool:
-    candidates = document.get("candidates")
-    finished = isinstance(candidates, list) and any(isinstance(each, Mapping) and each.get("finishReason") for each in candidates)
-    return finished or bool(_part(document, "promptFeedback").get("blockReason"))
+    return _gemini_blocks(document) or any(each.get("finishReason") for each in _members(document, "candidates"))
 
 
 def _has_error(document: Document) -> bool:
-    return bool(document.get("error")) or document.get("type") == "error"
-
-
-def _error_of(document: Document) -> Document:
-    return _part(document, "response", "error") or _part(document, "error") or document
-
-
-def blames_request(document: Document) -> bool:
-    """Return whether the request itself caused the error in a document, e.g. with a prompt that is too long."""
-    error = _error_of(document)
-    given = (error.get(name) for name in ("type", "code", "status"))
-    return any(each in _REQUEST_ERRORS for each in given if isinstance(each, (str, int)))
-
-
-def blames_configuration(body: bytes) -> bool:
-    """Return whether an error's body shows that the key or the model is wrong, or that the account has no credit. Some of these
-    answers have status 400."""
-    found = _parsed(body)
-    error = _part(found[0] if isinstance(found, list) and found else found, "error")  # Gemini's streams without alt=sse are lists
-    details = error.get("details")
-    named = [error, *(each for each in details if isinstance(each, Mapping))] if isinstance(details, list) else [error]
-    given = {str(each.get(name)) for each in named for name in ("type", "code", "reason")}
-    return bool(given & _CONFIGURATION_ERRORS) or str(error.get("message")).startswith(CONFIGURATION_MESSAGES)
-
-
-def has_no_credit(body: bytes) -> bool:
-    """Return whether a 429 shows that the account has no credit, so that a later request fails, too."""
-    error = _part(_parsed(body), "error")
-    return _NO_CREDIT in (error.get("code"), error.get("type"))
-
-
-def exceeds_limit_alone(body: bytes) -> bool:
-    """Return whether a 429 shows that the request alone exceeds a rate limit, so that it always fails, as OpenAI reports it. If the
-    limit is 0, the account cannot use the model: this depends on no request."""
-    found = _LIMIT_AND_REQUESTED.search(str(_part(_parsed(body), "error").get("message")))
-    return found is not None and 0 < int(found[1]) < int(found[2])
+    return bool(document.get("error")) or document.get("type") == "error" or document.get("object") == "error"
 
 
 def _largest(*limits: Any) -> int | None:
@@ -258,33 +275,37 @@ def _gemini_answers(asked: Document) -> int:
 
 CHAT: Final = Dialect(
     name="openai-chat",
-    marks=(b'"usage"', b'"error"'),
     usage=_chat_usage,
+    answers_in=_chat_answers,
+    finishes=lambda chunk: any(each.get("finish_reason") for each in _members(chunk, "choices")),
     ends=lambda _: False,  # a stream of this API ends with ``data: [DONE]``, see Reading.event
-    fails=_has_error,
+    fails=_chat_fails,
     output_limit=lambda asked: _largest(asked.get("max_completion_tokens"), asked.get("max_tokens")),
     answers=lambda asked: _answers(asked.get("n")),
 )
 RESPONSES: Final = Dialect(
     name="openai-responses",
-    marks=(b"response.completed", b"response.incomplete", b"response.failed", b'"error"'),
     usage=_responses_usage,
+    answers_in=_responses_answers,
+    finishes=lambda _: False,
     ends=lambda event: event.get("type") in ("response.completed", "response.incomplete", "response.failed"),
     fails=lambda event: event.get("type") in ("response.failed", "error") or bool(event.get("error")),
     output_limit=lambda asked: _largest(asked.get("max_output_tokens")),
 )
 MESSAGES: Final = Dialect(
     name="anthropic-messages",
-    marks=(b"message_start", b"message_delta", b"message_stop", b'"error"'),
     usage=_messages_usage,
+    answers_in=_messages_answers,
+    finishes=_messages_finishes,
     ends=lambda event: event.get("type") == "message_stop",
     fails=_has_error,
     output_limit=lambda asked: _largest(asked.get("max_tokens")),
 )
 GEMINI: Final = Dialect(
     name="gemini",
-    marks=(b"usageMetadata", b"finishReason", b"blockReason", b'"error"'),
     usage=_gemini_usage,
+    answers_in=lambda document: bool(_members(document, "candidates")) or _gemini_blocks(document),
+    finishes=_gemini_ends,
     ends=_gemini_ends,
     fails=_has_error,
     output_limit=_gemini_limit,

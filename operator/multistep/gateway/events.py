@@ -13,10 +13,12 @@ _LONGEST_BLANK_LINE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. raw: its bytes, with the blank line that ends it; data: the text of its ``data:`` lines."""
+    """One event. raw: its bytes, with the blank line that ends it; data: the text of its ``data:`` lines; name: its name, b""
+    without one."""
 
     raw: bytes
     data: bytes
+    name: bytes = b""
 
 
 class EventReader:
@@ -36,6 +38,11 @@ class EventReader:
         del self._pending[:taken]
         return found
 
+    @property
+    def pending(self) -> int:
+        """Return the number of bytes of the incomplete event."""
+        return len(self._pending)
+
     def rest(self) -> Event | None:
         """Return the incomplete event at the end of the stream; None if the last event is complete."""
         left, self._pending = bytes(self._pending), bytearray()
@@ -43,5 +50,7 @@ class EventReader:
 
 
 def _event(raw: bytes) -> Event:
-    lines = (line for line in _LINE_END.split(raw) if line.startswith(b"data:"))
-    return Event(raw, b"\n".join(line[5:].removeprefix(b" ") for line in lines))
+    lines = _LINE_END.split(raw)
+    names = [line[6:].strip() for line in lines if line.startswith(b"event:")]
+    data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+    return Event(raw, data, names[-1] if names else b"")

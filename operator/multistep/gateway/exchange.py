@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,11 +23,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from multistep.backoff import Backoff
+from multistep.gateway.answers import AnswerMemory, AnswerTooLarge
 from multistep.gateway.bodies import Asked
 from multistep.gateway.budgets import Budgets, BudgetSpent, Reservation
 from multistep.gateway.client_connection import ClientConnection
 from multistep.gateway.credentials import Credential, Credentials
-from multistep.gateway.dialects import Usage, exceeds_limit_alone, has_no_credit
+from multistep.gateway.dialects import Usage
 from multistep.gateway.fair_queue import HoldExpired, Lanes, stopwatch
 from multistep.gateway.headers import upstream_headers, upstream_query
 from multistep.gateway.ledger import Kind, Ledger, Row, Spent, State, settled
@@ -36,18 +39,31 @@ from multistep.gateway.refusal import HELD_TOO_LONG, Refused
 from multistep.gateway.relay import Relay, is_silence, message_of
 from multistep.gateway.routes import Route
 from multistep.gateway.settings import GatewaySettings
+from multistep.gateway.silence import Silence
 from multistep.gateway.stalls import Stalls
 from multistep.gateway.steps import Steps
 from multistep.gateway.tokens import StepClaims
+from multistep.gateway.verdicts import (
+    ProviderError,
+    blame,
+    exceeds_limit_alone,
+    has_no_credit,
+    parse_error,
+    parsed,
+    refuses_field,
+)
 from multistep.gateway.worst_case import worst_case
 
-_REFUSALS: Final = frozenset((429, 503, 529))
 _KEY_MAY_BE_WRONG: Final = (401, 403)
+_TOO_MANY: Final = 429
+_REFUSALS: Final = frozenset((_TOO_MANY, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
 _AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget; clients leave after 300 s
 _ERROR_BYTES: Final = 4096
+_STREAM_OPTIONS: Final = "stream_options"
+_MAY_REFUSE_FIELDS: Final = (400, 422)
 _ERROR_SECONDS: Final = 10.0  # for the body of a refusal
 
 
@@ -64,6 +80,8 @@ class Services:
     metrics: GatewayMetrics
     loads: Loads
     stalls: Stalls
+    silence: Silence
+    answers: AnswerMemory
     http: ClientSession
 
 
@@ -88,6 +106,9 @@ class _Refusal:
     message: str
 
 
+_OTHERS_REFUSED: Final = _Refusal(429, 0.0, "it refused other requests for the model")
+
+
 class Exchange:
     """Sends one request and relays its answer."""
 
@@ -97,8 +118,13 @@ class Exchange:
         self._call = call
         self._lane = services.lanes.of(call.credential_id, call.asked.model, counted=call.route.counted)
         most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
-        self._row = _open_row(call, most)
+        self._row = _open_row(call, most, client.arrived)
         self._refusal: _Refusal | None = None
+        self._held_by: _Refusal | None = None  # the provider's refusal for which the request waits, or waited when the agent left
+        self._in_memory = 0  # bytes of the answer in the gateway's memory
+        self._plain = self._lane.refuses_stream_options  # whether the body is sent as the agent sent it
+        self._start = b""  # bytes of the answer that were already read
+        self._end_wait: Callable[[], None] | None = None  # ends the wait for the provider, in services.silence
         self._number = 0  # this request's number in the order in which the lane sent its requests
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
         self._lost_seconds = 0.0  # time by which the trial's other requests shorten the hold, because of that wait
@@ -115,9 +141,11 @@ class Exchange:
             raise await self._held_too_long(error) from None
         except asyncio.CancelledError:
             if self._row.state == "open":
-                await self.finish("gone", 0, None if self._client.sent else Usage())
+                await self._leave()
             raise
         finally:
+            self.hold(-self._in_memory)
+            self._stop_waiting()
             try:
                 if self._row.state == "open":
                     await self.finish("cut", 0, None if self._client.sent else Usage(), "Provider", "the gateway failed")
@@ -126,9 +154,37 @@ class Exchange:
                 if self._call.route.counted:
                     self._services.metrics.count(self._row)
 
+    def _wait(self) -> None:
+        """Count the step as waiting for the provider, until the request ends or the agent leaves."""
+        if self._end_wait is None and not self._client.disconnected:
+            self._end_wait = self._services.silence.wait(self._call.claims.key)
+            self._client.on_leave = self._stop_waiting
+
+    def _stop_waiting(self) -> None:
+        if self._end_wait is None:
+            return
+        if self._refusal is None and not self.blame_silence():
+            self.heard()
+        self._end_wait()
+
+    async def _leave(self) -> None:
+        """Record that the agent left, or that the step was closed, before the answer's end. If the provider refused the request
+        until then, this is the provider's failure."""
+        kind, message = self._blame_hold()
+        status = self._held_by.status if self._held_by is not None else 0
+        await self.finish("gone", status, None if self._client.sent else Usage(), kind, message)
+
+    def _blame_hold(self) -> tuple[Kind, str]:
+        if (refusal := self._held_by) is None:
+            return "", ""
+        return (
+            "Provider",
+            f"held for {self._row.held_seconds:.0f} s until the agent left; the provider refused the request: {refusal.message}",
+        )
+
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
         """Record the end of the request. The parameters are those of relay.Request.finish."""
-        if state == "done":
+        if state == "done" or (state == "failed" and status == 200):
             self._lane.answered = max(self._lane.answered, self._number)
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
         if usage is not None:
@@ -150,6 +206,23 @@ class Exchange:
         """
         return "" if self._lane.answered > self._number else "Provider"
 
+    def heard(self) -> None:
+        """Note that the provider sent a part of the answer."""
+        if not self._client.disconnected:
+            self._services.silence.heard(self._call.claims.key)
+
+    def hold(self, size: int) -> None:
+        """Count bytes of the answer in memory. Raises AnswerTooLarge."""
+        self._services.answers.hold(self._call.claims.key, size, self._in_memory)
+        self._in_memory += size
+
+    async def model_works(self, *, for_others: bool) -> bool:
+        """Return whether the provider answered a request of the trial for the model. for_others: or of any trial since the
+        gateway's start."""
+        if for_others and self._lane.answered:
+            return True
+        return self._call.asked.model in await self._services.ledger.answered(self._call.claims.key.uid)
+
     async def _write(self) -> None:
         if self._call.route.counted:
             await self._services.ledger.write(self._row)
@@ -163,7 +236,8 @@ class Exchange:
         if claims.limits_cost and self._call.asked.tier:
             raise await self._refused("Budget", f"the price of the service tier that the request to {model} asks for is unknown")
         if self._unknown and claims.limited:
-            raise await self._refused("Budget", f"no budget can be kept for a request to {model}: {self._unknown}")
+            kind: Kind = "Budget" if self._call.asked.opaque else "Unbounded"
+            raise await self._refused(kind, f"no budget can be kept for a request to {model}: {self._unknown}")
         try:
             with stopwatch(self._add_held):
                 return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
@@ -206,6 +280,11 @@ class Exchange:
 
     async def _enter(self) -> None:
         claims, entered = self._call.claims, False
+        own = self._services.steps.open_requests(claims.key)
+        if self._refusal is None and self._lane.narrowed and own <= self._lane.window:
+            self._held_by = _OTHERS_REFUSED
+        if self._held_by is not None:
+            self._wait()
         try:
             with stopwatch(self._add_held):
                 async with self._stalled_by_provider():
@@ -215,6 +294,7 @@ class Exchange:
             if entered:
                 self._lane.give_back(claims.key.uid)
             raise
+        self._held_by = self._refusal
 
     async def _attempt(self) -> web.StreamResponse | None:
         """Send the request once; return None if it may be sent again."""
@@ -224,33 +304,48 @@ class Exchange:
             answer = await self._answer()
             if isinstance(answer, _Refusal):
                 self._refusal = refusal = answer
+                if not self._client.disconnected:
+                    self._held_by = refusal
                 return None
+            self._held_by = None
             async with answer:
                 if 300 <= answer.status < 400:
                     raise await self._redirected(answer)
-                call = self._call
-                key = call.credential.key.get_secret_value()
-                return await Relay(self._client, answer, call.route.dialect, key, call.asked, self).run()
+                return await self._relayed(answer)
         finally:
             if refusal is None:
                 self._lane.leave(self._call.claims.key.uid)
             else:
                 self._lane.leave_refused(self._call.claims.key.uid, refusal.pause)
 
+    async def _relayed(self, answer: ClientResponse) -> web.StreamResponse:
+        call = self._call
+        key, asked = call.credential.key.get_secret_value(), call.asked
+        if self._plain:
+            asked = replace(asked, strips_usage=False, plain=None)
+        try:
+            return await Relay(self._client, answer, call.route.dialect, key, asked, self, self._start).run()
+        except AnswerTooLarge as error:
+            await self.finish("cut", answer.status, None, "", str(error))
+            self._client.abort()
+            raise Refused(HELD_TOO_LONG, str(error)) from error
+
     async def _refuse_closed(self) -> None:
         """Raise Refused if the step was closed while the request waited."""
         try:
             self._services.steps.refuse_closed(self._call.claims.key)
         except Refused as refused:
-            await self.finish("failed", refused.status, Usage(), "", str(refused))
+            kind, message = self._blame_hold()
+            await self.finish("failed", refused.status, Usage(), kind, message or str(refused))
             raise
 
     async def _answer(self) -> ClientResponse | _Refusal:
         self._client.sent = True
         self._lane.sent += 1
         self._number = self._lane.sent
+        self._wait()
         try:
-            answer = await self._request()
+            answer = await self._accepted()
         except _NOT_SENT as error:
             self._client.sent = False
             return _Refusal(0, _pause_without_advice(self._row), f"no connection: {type(error).__name__}")
@@ -266,6 +361,19 @@ class Exchange:
             refusal = await self._refusal_of(answer)
         self._services.loads.count(self._call.asked.model, refused=True)
         return refusal
+
+    async def _accepted(self) -> ClientResponse:
+        """Send the request. If the provider rejects the field that the gateway added to the body, send the request again without
+        it."""
+        answer = await self._request()
+        if self._plain or self._call.asked.plain is None or answer.status not in _MAY_REFUSE_FIELDS:
+            return answer
+        self._start = await _start_of(answer)
+        if not refuses_field(self._start, _STREAM_OPTIONS):
+            return answer
+        answer.release()
+        self._start, self._plain, self._lane.refuses_stream_options = b"", True, True
+        return await self._request()
 
     async def _redirected(self, answer: ClientResponse) -> Refused:
         to = message_of(answer.headers.get("Location", "").encode(), self._call.credential.key.get_secret_value())
@@ -297,7 +405,7 @@ class Exchange:
             request.method,
             url,
             headers=CIMultiDict(headers),
-            data=call.asked.body or None,
+            data=(self._plain and call.asked.plain) or call.asked.body or None,
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
             allow_redirects=False,
         )
@@ -308,12 +416,19 @@ class Exchange:
         body = await _start_of(answer)
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
-        own_api = self._call.credential.base_url is None  # other APIs use insufficient_quota for per-minute rate limits, too
-        no_credit = answer.status == 429 and own_api and pause is None and has_no_credit(body)
-        if no_credit or (answer.status == 429 and exceeds_limit_alone(body)):  # the latter: the agent's request is too large
-            await self.finish("failed", answer.status, Usage(), "Configuration" if no_credit else "", message)
+        if (kind := self._kind_of_refusal(answer.status, parse_error(parsed(body)), pause)) is not None:
+            await self.finish("failed", answer.status, Usage(), kind, message)
             raise Refused(400, f"the provider refused the request: {message}")
         return _Refusal(answer.status, _pause_without_advice(self._row) if pause is None else pause, message)
+
+    def _kind_of_refusal(self, status: int, error: ProviderError, pause: float | None) -> Kind | None:
+        """Return the kind of failure of a refusal after which the request is not sent again; None for other refusals."""
+        if status != _TOO_MANY:
+            return None
+        own_api = self._call.credential.base_url is None  # other APIs use insufficient_quota for per-minute rate limits, too
+        if blame(status, error) == "Account" or (own_api and pause is None and has_no_credit(error)):
+            return "Configuration"
+        return "" if exceeds_limit_alone(error) else None  # the agent's request is too large
 
     async def _pause(self) -> None:
         """Sleep for the last refusal's pause. Raises HoldExpired at once if the rest of ``hold_seconds`` is shorter."""
@@ -343,7 +458,7 @@ def _wants_long_context(request: web.Request) -> bool:
     return any("context-1m" in each for each in request.headers.getall("anthropic-beta", []))
 
 
-def _open_row(call: Call, most: Spent) -> Row:
+def _open_row(call: Call, most: Spent, began: float) -> Row:
     asked, claims = call.asked, call.claims
     return Row(
         id=uuid.uuid4().hex,
@@ -355,7 +470,16 @@ def _open_row(call: Call, most: Spent) -> Row:
         reserved_input=most.input_tokens,
         reserved_output=most.output_tokens,
         reserved_usd=most.cost_usd,
+        began=began,
     )
+
+
+def unknown_path_row(claims: StepClaims, message: str) -> Row:
+    """Return the row of a request to an unknown path, one per step."""
+    step, now = str(claims.key), time.time()
+    row = Row(f"path of {step}", step, claims.sweep, claims.agent or claims.key.role, "", "", 0, 0, 0.0, began=now)
+    spent = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    return settled(row, state="failed", status=404, kind="Path", message=message, **spent)
 
 
 def _used(row: Row) -> Spent:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, get_args
 
 from aiohttp import web
 
 from multistep.gateway.bodies import Asked, InvalidBody, read_body
 from multistep.gateway.client_connection import ClientConnection
 from multistep.gateway.credentials import Credential
-from multistep.gateway.exchange import Call, Exchange, Services
+from multistep.gateway.exchange import Call, Exchange, Services, unknown_path_row
 from multistep.gateway.headers import token_of
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.refusal import Refused
@@ -40,7 +41,7 @@ class Public:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            client.disconnected = True
+            client.leave()
             if client.sent:
                 asyncio.get_running_loop().call_later(self._services.settings.drain_seconds, task.cancel)
             else:
@@ -68,7 +69,7 @@ class Public:
         except web.HTTPException:
             raise
         except ConnectionError:  # the agent left while it sent the body
-            client.disconnected = True
+            client.leave()
             return web.Response(status=400)
 
     async def _allowed(self, client: ClientConnection) -> web.StreamResponse:
@@ -77,7 +78,7 @@ class Public:
             raise Refused(426, "websockets are not supported; use HTTP")
         route = find_route(request.method, request.path)
         if route is None:
-            raise Refused(404, f"{request.method} {request.path[:200]} is not a path of a supported API")
+            raise await self._unknown_path(request)
         claims = self._claims(request, route.provider)
         with self._services.steps.working(claims.key) as hold:
             asked = await self._asked(request, route, hold, claims.key)
@@ -90,6 +91,19 @@ class Public:
             if not response.prepared:
                 await client.send(response)  # here, while the request counts as open: an unread answer occupies memory
             return response
+
+    async def _unknown_path(self, request: web.Request) -> Refused:
+        """Return the refusal of a request to an unknown path, and record the last one of each step: a step that sends no other
+        requests is not the agent's failure."""
+        message = f"{request.method} {request.path[:200]} is not a path of a supported API"
+        tokens = [token for provider in get_args(ProviderName) if (token := token_of(request, provider))]
+        for token in tokens:
+            with suppress(InvalidToken, Refused):
+                claims = verify(token, self._keyring.secrets())
+                self._services.steps.refuse_closed(claims.key)
+                await self._services.ledger.write(unknown_path_row(claims, message))
+                break
+        return Refused(404, message)
 
     def _claims(self, request: web.Request, provider: ProviderName) -> StepClaims:
         try:

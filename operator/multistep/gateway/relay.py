@@ -7,7 +7,7 @@ counts even if the agent then disconnects. If the provider's answer is cut off, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
@@ -15,16 +15,22 @@ from multidict import CIMultiDict
 
 from multistep.gateway.bodies import Asked
 from multistep.gateway.client_connection import ClientConnection
-from multistep.gateway.dialects import Dialect, Reading, Usage, blames_configuration
+from multistep.gateway.dialects import Dialect, Reading, Usage
 from multistep.gateway.events import Event, EventReader
 from multistep.gateway.headers import answer_headers
 from multistep.gateway.ledger import Kind, State
+from multistep.gateway.verdicts import Blamed, ProviderError, blame, parse_error, parsed
 
 REDACTED: Final = "[REDACTED]"
 REQUEST_MAY_BE_WRONG: Final = (403, 404)  # either the request is wrong, or the configuration, such as the key or the model
-_CONFIGURATION_IS_WRONG: Final = (401, 402)
 _MESSAGE_CHARACTERS: Final = 300
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
+_KINDS: Final[Mapping[Blamed, Kind]] = {
+    "Provider": "Provider",
+    "Account": "Configuration",
+    "Unclear": "Configuration",
+    "Request": "",
+}
 SLOW_SECONDS: Final = 5.0
 """If the agent made an answer wait for longer, that may be why the provider cut it off."""
 
@@ -38,12 +44,29 @@ class Request(Protocol):
     def blame_silence(self) -> Kind:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``."""
 
+    def heard(self) -> None:
+        """Note that the provider sent a part of the answer."""
+
+    def hold(self, size: int) -> None:
+        """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
+
+    async def model_works(self, *, for_others: bool) -> bool:
+        """Return whether the provider answered a request of the trial for the model; for_others: or of another trial."""
+
 
 class Relay:
-    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the parsed request."""
+    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the parsed request; start: bytes of the
+    answer that were already read."""
 
     def __init__(
-        self, client: ClientConnection, answer: ClientResponse, dialect: Dialect, key: str, asked: Asked, request: Request
+        self,
+        client: ClientConnection,
+        answer: ClientResponse,
+        dialect: Dialect,
+        key: str,
+        asked: Asked,
+        request: Request,
+        start: bytes = b"",
     ) -> None:
         self._client = client
         self._answer = answer
@@ -51,6 +74,7 @@ class Relay:
         self._key = key
         self._asked = asked
         self._request = request
+        self._start = start
         self._recorded: Usage | None = None
         self._ended = False
 
@@ -63,9 +87,10 @@ class Relay:
 
     async def _whole(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
         try:
-            body = await self._answer.read()
+            body = await self._read_whole()
         except _BROKEN as error:
             return await self._cut(web.Response(status=502), error)
+        self._request.heard()
         response = web.Response(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
         response.body = self._redacted(body)
         if self._answer.status >= 400:
@@ -74,11 +99,15 @@ class Relay:
         self._reading.document(body)
         if not self._reading.ended and not self._encoded:
             return await self._cut(response, None)
-        if self._reading.failed:
-            await self._fail(self._reading.usage)
-        else:
-            await self._request.finish("done", self._answer.status, self._reading.usage)
+        await self._record(self._reading.usage)
         return response
+
+    async def _read_whole(self) -> bytes:
+        body = bytearray(self._start)
+        async for piece in self._answer.content.iter_any():
+            self._request.hold(len(piece))
+            body += piece
+        return bytes(body)
 
     async def _stream(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
         response = web.StreamResponse(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
@@ -87,13 +116,19 @@ class Relay:
         broken: Exception | None = None
         try:
             async for piece in self._answer.content.iter_any():
-                await self._pass_on(response, events.feed(piece))
+                before = events.pending
+                found = events.feed(piece)
+                self._request.hold(events.pending - before)
+                await self._pass_on(response, found)
         except _BROKEN as error:
             broken = error
         if (rest := events.rest()) is not None:
             await self._pass_on(response, [rest])
-        if not self._ended and self._reading.failed:
-            await self._fail(None)
+        if broken is None:
+            self._reading.close(usage_expected=self._asked.strips_usage)
+            await self._record_end()
+        if not self._ended and self._reading.failure is not None:
+            await self._record(None)
         elif not self._ended:
             return await self._cut(response, broken)
         await self._client.end(response)
@@ -106,7 +141,9 @@ class Relay:
 
     def _read(self, event: Event) -> bool:
         """Parse an event for its usage; return whether to forward the event to the agent."""
-        self._reading.event(event.data)
+        if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
+            self._request.heard()
+        self._reading.event(event.data, event.name)
         return not (self._asked.strips_usage and _only_usage(event.data))
 
     async def _record_end(self) -> None:
@@ -114,31 +151,34 @@ class Relay:
         if not self._reading.ended or (self._ended and self._reading.usage == self._recorded):
             return
         self._ended, self._recorded = True, self._reading.usage
-        if self._reading.failed:
-            await self._fail(self._recorded)
-        else:
-            await self._request.finish("done", self._answer.status, self._recorded)
+        await self._record(self._recorded)
 
-    async def _fail(self, usage: Usage | None) -> None:
-        words = message_of(self._reading.error.encode(errors="replace"), self._key)
-        message = f"the provider reported an error in its answer{words and f': {words}'}"
-        await self._request.finish("failed", self._answer.status, usage, self._blame, message)
+    async def _record(self, usage: Usage | None) -> None:
+        """Record the end of an answer with a status below 400."""
+        reading, status, finish = self._reading, self._answer.status, self._request.finish
+        if (error := reading.failure) is not None:
+            words = shown(error.message, self._key)
+            message = f"the provider reported an error in its answer{words and f': {words}'}"
+            await finish("failed", status, usage, await self._kind_of(200, error), message)
+        elif not reading.answers and not self._encoded:
+            await finish("failed", status, usage, "Provider", "the provider's answer is no answer of the API")
+        elif reading.malformed:  # many agents fail with it; others ignore it
+            await finish("done", status, usage, "Provider", "the provider's answer has an event that is no JSON")
+        else:
+            await finish("done", status, usage)
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
-        await self._request.finish("failed", status, Usage(), self._kind_of(status, body), message_of(body, self._key))
+        kind = await self._kind_of(status, parse_error(parsed(body)))
+        await self._request.finish("failed", status, Usage(), kind, message_of(body, self._key))
 
-    def _kind_of(self, status: int, body: bytes) -> Kind:
-        """Return the kind of failure of an answer with an error status.
-
-        Providers answer 403 or 404, too, if a file or a conversation does not exist. So if the request has such references, only
-        the answer's body shows that the configuration is wrong.
-        """
-        if status in _CONFIGURATION_IS_WRONG or (status in REQUEST_MAY_BE_WRONG and not self._asked.opaque):
-            return "Configuration"
-        if status in (400, *REQUEST_MAY_BE_WRONG) and blames_configuration(body):
-            return "Configuration"
-        return "Provider" if status >= 500 or status == 408 else ""
+    async def _kind_of(self, status: int, error: ProviderError) -> Kind:
+        """Return the kind of failure of an error. A model's name that works is not wrong: the agent may have chosen a request whose
+        error looks as if it were."""
+        blamed = blame(status, error, references=self._asked.opaque)
+        if blamed in ("Model", "ModelByText"):
+            return "" if await self._request.model_works(for_others=blamed == "ModelByText") else "Configuration"
+        return _KINDS[blamed]
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
@@ -152,11 +192,6 @@ class Relay:
         if self._client.stalled_seconds > SLOW_SECONDS:
             return ""
         return self._request.blame_silence() if is_silence(error) else "Provider"
-
-    @property
-    def _blame(self) -> Kind:
-        """Return the kind of failure of an answer that reports an error."""
-        return "" if self._reading.blames_request else "Provider"
 
     @property
     def _encoded(self) -> bool:
@@ -174,14 +209,13 @@ def is_silence(error: Exception | None) -> bool:
 
 def message_of(body: bytes, key: str) -> str:
     """Return the message of a provider's error, without the key, for the trial's status."""
-    text = body.decode(errors="replace")
-    try:
-        error = json.loads(text)["error"]
-        text = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    shown = "".join(each if each.isprintable() else " " for each in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
-    return shown.encode(errors="replace").decode()
+    return shown(parse_error(parsed(body)).message or body.decode(errors="replace"), key)
+
+
+def shown(text: str, key: str) -> str:
+    """Return a provider's text without the key and without characters that cannot be printed."""
+    found = "".join(each if each.isprintable() else " " for each in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
+    return found.encode(errors="replace").decode()
 
 
 def _only_usage(data: bytes) -> bool:

@@ -1,8 +1,9 @@
-"""The paths that the gateway forwards; every other path is answered with 404."""
+"""The paths that the gateway forwards, each with and without the API's version; every other path is answered with 404."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,24 +36,30 @@ _TABLE: Final[tuple[tuple[str, ProviderName, str, Dialect, bool], ...]] = (
     ("POST", "openai", r"/chat/completions", CHAT, True),
     ("POST", "openai", r"/responses(?:/compact)?", RESPONSES, True),
     ("GET", "openai", rf"/models(?:/{_MODEL})?", CHAT, False),
-    ("POST", "anthropic", r"/v1/messages", MESSAGES, True),
-    ("POST", "anthropic", r"/v1/messages/count_tokens", MESSAGES, False),
-    ("GET", "anthropic", rf"/v1/models(?:/{_MODEL})?", MESSAGES, False),
-    ("POST", "gemini", rf"/v1(?:beta)?/models/{_MODEL}:(?:generateContent|streamGenerateContent)", GEMINI, True),
-    ("POST", "gemini", rf"/v1(?:beta)?/models/{_MODEL}:countTokens", GEMINI, False),
-    ("GET", "gemini", rf"/v1(?:beta)?/models(?:/{_MODEL})?", GEMINI, False),
+    ("POST", "anthropic", r"/messages", MESSAGES, True),
+    ("POST", "anthropic", r"/messages/count_tokens", MESSAGES, False),
+    ("GET", "anthropic", rf"/models(?:/{_MODEL})?", MESSAGES, False),
+    ("POST", "gemini", rf"/models/{_MODEL}:(?:generateContent|streamGenerateContent)", GEMINI, True),
+    ("POST", "gemini", rf"/models/{_MODEL}:countTokens", GEMINI, False),
+    ("GET", "gemini", rf"/models(?:/{_MODEL})?", GEMINI, False),
 )
+_VERSIONS: Final[Mapping[ProviderName, str]] = {"openai": "", "anthropic": "/v1", "gemini": "/v1beta"}
+"""Version in the path after the provider's base URL, for requests whose path has none."""
+_VERSION: Final = r"(?:/v1(?:alpha|beta)?)"
 _ROUTES: Final = tuple(
-    (method, provider, re.compile(BASE_PATHS[provider] + f"(?P<path>{path})"), dialect, counted)
+    (method, provider, re.compile(rf"/{provider}{_VERSION}?(?P<version>{_VERSION})?(?P<path>{path})"), dialect, counted)
     for method, provider, path, dialect, counted in _TABLE
 )
+_SLASHES: Final = re.compile(r"//+")
 
 
 def find_route(method: str, path: str) -> Route | None:
     """Return the route of a request; None if it is not allowed. path: the URL's path, decoded."""
+    path = _SLASHES.sub("/", path).removesuffix("/")
     for allowed, provider, pattern, dialect, counted in _ROUTES:
         if method == allowed and (match := pattern.fullmatch(path)):
-            return Route(provider, dialect, match["path"], match.groupdict().get("model") or "", counted)
+            version = (match["version"] if provider == "gemini" else None) or _VERSIONS[provider]
+            return Route(provider, dialect, version + match["path"], match.groupdict().get("model") or "", counted)
     return None
 
 

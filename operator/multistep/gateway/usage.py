@@ -21,13 +21,15 @@ class LastFailure(_Model):
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
     (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request; or
     the sweep's budget has none, and the request is for several answers; or no upper bound of its usage or cost is known),
-    SweepBudget (the sweep's budget has no room). answered: whether the provider answered another request of the trial for this
-    model. most: the most that the request could have used, 0 if a budget had no room for a request for several answers.
+    SweepBudget (the sweep's budget has no room), Unbounded (a budget applies, but the request names no maximum of output tokens,
+    and the model's is unknown), Path (all requests of the step were for paths that the gateway does not serve). answered: whether
+    the provider answered another request of the trial for this model. most: the most that the request could have used, 0 if a
+    budget had no room for a request for several answers.
     """
 
     status: int
     model: str = ""
-    kind: Literal["Provider", "Configuration", "Budget", "SweepBudget"]
+    kind: Literal["Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Path"]
     message: str
     answered: bool = True
     most: Spent = Spent()
@@ -51,7 +53,10 @@ class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
     status; failures: why the last request for a model failed, by model; stalled_seconds: time for which the provider stalled the
     step (see multistep.gateway.stalls); last_request_at: time of its last request, in seconds since the epoch. spent: if the budget
-    of the trial refused the last request, what each of the trial's steps used, by ATTEMPT/STEP."""
+    of the trial refused the last request, what each of the trial's steps used, by ATTEMPT/STEP.
+
+    fault: the provider's last failure after which it answered no new request for the model; it counts if the agent fails.
+    silent_seconds: for how long the step had waited for the provider when the agent left (see multistep.gateway.silence)."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
@@ -62,9 +67,11 @@ class StepUsage(ModelUsage):
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
     last_request_at: float | None = Field(default=None, alias="lastRequestAt")
     spent: dict[str, Spent] = {}
+    fault: LastFailure | None = None
+    silent_seconds: float = Field(default=0.0, alias="silentSeconds")
 
 
-def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> StepUsage:
+def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float, silent_seconds: float = 0.0) -> StepUsage:
     """Return the sum of a step's rows. Of requests whose failure is of a kind in NOT_COUNTED, only the waiting time
     and the refusals count."""
     sent = [row for row in rows if row.kind not in NOT_COUNTED]
@@ -83,6 +90,8 @@ def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float) -> S
         failures={model: failure for model, of_model in by_model.items() if (failure := _last_failure(of_model)) is not None},
         price_table=price_table,
         stalled_seconds=round(stalled_seconds, 3),
+        fault=_fault(rows),
+        silent_seconds=round(silent_seconds, 3),
         last_request_at=max((row.ended or row.began for row in rows), default=None),
     )
 
@@ -101,9 +110,31 @@ def _sum(rows: Sequence[Row]) -> ModelUsage:
 
 
 def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
+    """Return why the last request failed. A request that the agent left while the provider refused it counts only if the provider
+    has answered none since."""
+    if rows and all(row.kind == "Path" for row in rows):
+        return _failure_of(rows[-1])
+    answered_at = max((row.ended or 0.0 for row in rows if row.state == "done"), default=0.0)
     refused = [row for row in rows if row.kind == "SweepBudget"]
-    ended = [row for row in refused or rows if row.ended is not None and row.kind != "Own"]
-    last = max(ended, key=lambda row: row.ended or 0.0, default=None)
-    if last is None or last.kind == "" or last.kind == "Own":
+    ended = [row for row in refused or rows if row.ended is not None and row.kind not in ("Own", "Path")]
+    counted = [row for row in ended if not (row.state == "gone" and row.kind and answered_at >= row.began)]
+    last = max(counted, key=lambda row: row.ended or 0.0, default=None)
+    return None if last is None or last.state == "done" else _failure_of(last)
+
+
+def _fault(rows: Sequence[Row]) -> LastFailure | None:
+    """Return the last failure of the provider after which it answered no new request for the model. Of requests at the same time,
+    an agent may need the one that failed."""
+    asked_again: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        if row.state == "done" and not row.kind:
+            asked_again[row.model] = max(asked_again[row.model], row.began)
+    faults = [row for row in rows if row.kind == "Provider" and row.ended is not None and row.ended > asked_again[row.model]]
+    last = max(faults, key=lambda row: row.ended or 0.0, default=None)
+    return None if last is None else _failure_of(last)
+
+
+def _failure_of(row: Row) -> LastFailure | None:
+    if row.kind in ("", "Own"):
         return None
-    return LastFailure(status=last.status, model=last.model, kind=last.kind, message=last.message, most=last.reserved)
+    return LastFailure(status=row.status, model=row.model, kind=row.kind, message=row.message, most=row.reserved)

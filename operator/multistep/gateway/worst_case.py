@@ -69,7 +69,10 @@ def worst_case(provider: ProviderName, asked: Asked, *, long_context: bool = Fal
     if asked.opaque and window is None:
         unknown = "it has files, references or tools of the provider, and the model's context window is unknown"
     elif asked.output_tokens is None and own is None:
-        unknown = "it names no maximum of output tokens, and the model's is unknown"
+        unknown = (
+            "it names no maximum of output tokens, and the model's is unknown; give the agent an option for the maximum, or remove "
+            "the limits of tokens and cost (spec.agent.limits, the sweep's spec.budget)"
+        )
     return WorstCase(Spent(most_input, most_output, _most_cost(provider, asked, most_input, most_output)), unknown)
 
 

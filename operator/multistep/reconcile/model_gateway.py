@@ -42,6 +42,8 @@ GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
 _log: Final = logging.getLogger(__name__)
 _KEY_REJECTED: Final = 401
+_OF_ANY_MODEL: Final = ("Budget", "SweepBudget", "Unbounded", "Path")
+_NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault"}
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
 
 
@@ -148,11 +150,14 @@ class ModelGateway:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
             return {"downtimes": await self._downtimes(key)}
-        document = usage.model_dump(mode="json", by_alias=True, exclude={"models", "refusals", "last_failure", "failures", "spent"})
-        failure = _failure(usage, trial.spec.agent.model)
+        document = usage.model_dump(mode="json", by_alias=True, exclude=_NOT_REPORTED)
+        model = trial.spec.agent.model
+        failure = _failure(usage, model)
+        fault = usage.fault if usage.fault is not None and _counts(usage, model, usage.fault) else None
         return {
             "usage": document,
             "failure": failure and {"kind": _kind(trial, usage, failure), "message": failure.message[:2000]},
+            "fault": fault and {"kind": "Provider", "message": fault.message[:2000]},
             "downtimes": await self._downtimes(key),
         }
 
@@ -285,13 +290,26 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     last = usage.last_failure
     if rejected or last is None:
         return rejected[0] if rejected else None
-    if _is_of_trial(model, last.model) or last.kind in ("Budget", "SweepBudget"):
-        return last
+    if last.kind != "Provider":
+        return last if _is_of_trial(model, last.model) or last.kind in _OF_ANY_MODEL else None
+    return last if _counts(usage, model, last) else None
+
+
+def _counts(usage: StepUsage, model: str | None, failure: LastFailure) -> bool:
+    """Return whether a failure of the provider counts: not if it is of another model than the trial's, which the provider never
+    answers, while the trial's own works."""
     worked = any(_is_of_trial(model, name) and name not in usage.failures for name in usage.models)
-    return last if last.kind == "Provider" and (last.answered or not worked) else None
+    return _is_of_trial(model, failure.model) or failure.answered or not worked
 
 
 def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> FailureKind:
+    """Return the kind of a failure for the engine. A request for another model than the trial's does not use up the sweep's budget,
+    as an agent may choose the dearest one."""
+    own = _is_of_trial(trial.spec.agent.model, failure.model) or trial.spec.agent.model is None
+    if failure.kind in ("SweepBudget", "Unbounded") and not own:
+        return "Budget"
+    if failure.kind in ("Unbounded", "Path"):
+        return "Configuration"
     lost = failure.kind == "Budget" and lost_attempts_used_budget(trial, usage.spent, failure.most)
     return "LostBudget" if lost else failure.kind
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -17,9 +16,9 @@ from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway import admin
-from multistep.gateway.dialects import blames_configuration
 from multistep.gateway.ledger import Ledger
 from multistep.gateway.tokens import StepKey
+from multistep.gateway.verdicts import blame, parse_error
 from tests.support.fake_model import fake_model
 from tests.support.model_answers import Api
 from tests.support.waiting import eventually
@@ -95,7 +94,7 @@ GEMINI_KEY = {"code": 400, "status": "INVALID_ARGUMENT", "message": "not valid",
     ],
 )
 def test_an_error_shows_whether_the_key_or_the_model_is_wrong(document: Any, blamed: bool) -> None:
-    assert blames_configuration(json.dumps(document).encode()) == blamed
+    assert (blame(400, parse_error(document)) in ("Account", "Model")) == blamed
 
 
 @pytest.mark.parametrize(

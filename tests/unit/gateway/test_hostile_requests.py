@@ -27,6 +27,7 @@ from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import Route, find_route
 from multistep.gateway.steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.tokens import StepKey
+from multistep.gateway.verdicts import blame
 from multistep.gateway.worst_case import worst_case
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
@@ -100,7 +101,7 @@ def test_a_reservation_is_at_most_what_the_model_can_answer(body: dict[str, Any]
 def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(dialect: Dialect, event: Any, blamed: bool) -> None:
     reading = Reading(dialect)
     reading.event(json.dumps(event).encode())
-    assert (reading.failed, reading.blames_request) == (True, blamed)
+    assert reading.failure is not None and (blame(200, reading.failure) == "Request") == blamed
 
 
 def test_headers_that_make_a_provider_reject_the_key_are_not_forwarded() -> None:

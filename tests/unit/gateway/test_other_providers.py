@@ -17,6 +17,7 @@ from multistep.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, Readi
 from multistep.gateway.events import EventReader
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.usage import StepUsage
+from multistep.gateway.verdicts import blame
 from tests.support.waiting import eventually
 from tests.unit.gateway.world import Seen, World, step_of, world
 
@@ -89,7 +90,7 @@ async def test_an_error_in_an_answer_with_status_200_is_the_providers(tmp_path: 
 def test_a_failed_response_is_the_providers_failure_without_a_stream_too(document: dict[str, Any], failed: bool) -> None:
     reading = Reading(RESPONSES)
     reading.document(json.dumps({"object": "response", **document}).encode())
-    assert (reading.failed, reading.blames_request) == (failed, False)
+    assert (reading.failure and blame(200, reading.failure)) == ("Provider" if failed else None)
 
 
 @pytest.mark.parametrize("dialect", [CHAT, MESSAGES])
@@ -97,7 +98,7 @@ def test_the_data_of_an_event_may_have_several_lines_that_end_with_crlf(dialect:
     (event,) = EventReader().feed(b'data: {"type": "error",\r\ndata: "error": {"message": "m"}}\r\n\r\n')
     reading = Reading(dialect)
     reading.event(event.data)
-    assert reading.failed
+    assert reading.failure is not None
 
 
 @pytest.mark.parametrize("location", ["https://www.example.com/v1/chat/completions", ""])
@@ -146,7 +147,7 @@ async def test_an_error_in_a_stream_is_reported_in_the_providers_words_without_t
 def test_an_error_of_a_response_has_a_message() -> None:
     reading = Reading(RESPONSES)
     reading.event(json.dumps({"type": "response.failed", "response": {"error": {"code": "x", "message": "words"}}}).encode())
-    assert reading.error == "words"
+    assert reading.failure is not None and reading.failure.message == "words"
 
 
 @pytest.mark.parametrize("name", ["X-Goog-FieldMask", "X-HTTP-Method-Override"])

@@ -4,7 +4,6 @@ would get another attempt, or would be excluded."""
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +16,14 @@ from aiohttp.test_utils import TestServer
 from multistep.gateway import exchange, fair_queue, relay
 from multistep.gateway.bodies import InvalidBody
 from multistep.gateway.budgets import Budgets, Reservation
-from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading, exceeds_limit_alone
+from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.exchange import Exchange
 from multistep.gateway.fair_queue import HoldExpired, Lane
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.ledger import Spent
 from multistep.gateway.relay import message_of
 from multistep.gateway.tokens import StepClaims
+from multistep.gateway.verdicts import exceeds_limit_alone, parse_error
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_hostile_requests import parsed
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
@@ -43,7 +43,7 @@ def test_an_answer_that_is_nested_too_deeply_is_complete(dialect: Dialect) -> No
     streamed, whole = Reading(dialect), Reading(dialect)
     streamed.event(deep)
     whole.document(deep)
-    assert streamed.ended and whole.ended and not streamed.failed and not whole.failed
+    assert all(each.ended and each.answers and each.failure is None for each in (streamed, whole))
     assert message_of(deep, "key").startswith('{"type"')
 
 
@@ -112,7 +112,7 @@ async def test_a_request_that_alone_exceeds_a_rate_limit_is_not_the_providers_fa
     ],
 )
 def test_a_refusal_shows_whether_the_request_alone_exceeds_the_limit(message: str | None, alone: bool) -> None:
-    assert exceeds_limit_alone(json.dumps({"error": {"message": message}}).encode()) == alone
+    assert exceeds_limit_alone(parse_error({"error": {"message": message}})) == alone
 
 
 async def has_requests(it: World) -> bool:

@@ -1,0 +1,88 @@
+"""Who is to blame: every way in which an agent's step can end, with its failure class, its score and whether it is retried.
+
+docs/reference/failures.md shows the table; tests/unit/blame runs each row through the real gateway and the real engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from multistep.api.failures import MODEL_ACCESS_DENIED, PROVIDER_FAILED
+from multistep.api.trial_status import FailureClass
+
+Score = Literal["verdict", "none"]
+"""verdict: the step is verified, and counts 0 without a reward; none: the trial has no score."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """One way in which a step can end.
+
+    key: name of the row's test; what: what happened, for the docs; failure_class: None if the step did not fail; reason: failure
+    reason (api.failures) or type of exception (api.exceptions), "" for none; retried: whether a new attempt starts. if_failed:
+    whether the row holds only for an agent that exits with an error or reaches its timeout; a step of another agent has no failure.
+    """
+
+    key: str
+    what: str
+    failure_class: FailureClass | None
+    reason: str = ""
+    score: Score = "none"
+    retried: bool = False
+    if_failed: bool = False
+
+
+def _provider(key: str, what: str, *, if_failed: bool = False) -> Blame:
+    return Blame(key, what, "Provider", PROVIDER_FAILED, "none", retried=True, if_failed=if_failed)
+
+
+def _configuration(key: str, what: str, reason: str = MODEL_ACCESS_DENIED) -> Blame:
+    return Blame(key, what, "Configuration", reason)
+
+
+def _agent(key: str, what: str, reason: str = "NonZeroAgentExitCodeError") -> Blame:
+    return Blame(key, what, "Agent", reason, "verdict", if_failed=True)
+
+
+AGENT: Final = (
+    Blame("agent-ok", "all model requests were answered, and the agent exits with 0", None, score="verdict"),
+    _agent("agent-fails", "all model requests were answered, and the agent exits with another status"),
+    _agent("agent-timeout", "the agent reaches its timeout while it works, or waits for an answer as usual", "AgentTimeoutError"),
+)
+"""The agent's exit."""
+
+ANSWERS: Final = (
+    _agent("recovered", "the provider failed, but answered a new request for the model later"),
+    _agent("request-error", "400, 413 or 422, or an error in an answer that blames the request, such as a prompt that is too long"),
+    _agent("limit-alone", "429 that says that the request alone exceeds a rate limit"),
+    _agent("too-large-answer", "an answer, or one event of a stream, that the gateway cannot keep in memory; it is cut off"),
+    _configuration("model-unknown", "the provider does not know the trial's model, and answered no request of the trial for it"),
+    _configuration("account", "401, 402, or an error about the key, the account's credit, or a budget that the provider keeps"),
+    _provider("server-error", "408 or a status from 500 on in the step's last request, or an error in its answer"),
+    _provider("no-answer", "status 200 and a document or a stream that is no answer of the API"),
+    _provider("cut", "the last request has no answer, or one without its end"),
+    _provider("malformed", "an answer with an event that is no JSON", if_failed=True),
+    _provider("parallel", "one of several requests at the same time failed, though others were answered later", if_failed=True),
+)
+"""The provider's answers."""
+
+PROVIDER: Final = (
+    _provider("refuses", "429, 503 or 529 until the gateway's hold ends, or until the agent leaves the request"),
+    _provider("unreachable", "the provider refuses connections for so long"),
+    _provider("held-at-timeout", "a request is held at the agent's timeout, as the provider refuses it"),
+    _provider("silent", "the agent leaves its last request after 10 s or more without a part of an answer"),
+    _provider("silent-at-timeout", "the same for half of the agent's timeout or more, until the timeout"),
+)
+"""States of the provider."""
+
+CONFIGURATION: Final = (
+    _configuration("unknown-path", "all requests of the trial were for paths that the gateway does not serve"),
+    _configuration("unbounded", "a budget applies, but the agent's requests name no maximum of output, and the model's is unknown"),
+)
+"""Configuration that cannot work."""
+
+GATEWAY: Final = ()
+"""States of the model gateway."""
+
+BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *GATEWAY)

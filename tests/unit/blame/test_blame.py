@@ -1,0 +1,219 @@
+"""Each row of the table "who is to blame" (api.blame), with agents that exit with 0 and with 1, that retry and that give up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from multistep.api.blame import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, Blame
+from multistep.gateway import answers, app
+from multistep.gateway.silence import Silence
+from tests.support.waiting import eventually
+from tests.unit.blame.runs import TIMEOUT_SECONDS, Answer, Provider, Step, provided
+from tests.unit.gateway.answer_shapes import CHAT_USAGE, DONE, SAID, STOP, STREAM, WHOLE, error, stream
+
+Agent = Callable[[Step], Awaitable[object]]
+FAILURE = "NonZeroAgentExitCodeError"
+TIMEOUT = "AgentTimeoutError"
+
+
+async def asks(step: Step) -> None:
+    await step.ask()
+
+
+async def asks_for_a_stream(step: Step) -> None:
+    await step.ask(stream=True)
+
+
+def answers_with(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response(content, status=status, headers=headers or {})
+
+    return answer
+
+
+def streams(*events: Any) -> Answer:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=stream("", "chat", "answered", events).body, headers=STREAM)
+
+    return answer
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def one_long_event(_: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"data: " + b"x" * 2000, headers=STREAM)
+
+
+async def never(_: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    return web.Response()
+
+
+async def recovers(step: Step) -> None:
+    step.provider.answer = answers_with({}, 500)
+    await step.ask()
+    step.provider.answer = answers_with(WHOLE)
+    await step.ask()
+
+
+async def asks_twice_at_once(step: Step) -> None:
+    """One of two requests fails; the other one, which was sent before that, is answered later."""
+    arrived, failed = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "late" not in await request.text():
+            return web.json_response({}, status=500)
+        arrived.set()
+        await failed.wait()
+        return web.json_response(WHOLE)
+
+    step.provider.answer = answer
+    late = asyncio.create_task(step.ask("late"))
+    await arrived.wait()
+    await step.ask()
+    failed.set()
+    assert (await late).status == 200
+
+
+async def leaves_when_held(step: Step) -> None:
+    async def is_held() -> bool:
+        headers = {"Authorization": f"Bearer {step.token}"}
+        async with step.it.http.get(f"http://127.0.0.1:{step.it.port}/multistep/stalls", headers=headers) as found:
+            return bool((await found.json())["stalledSeconds"])
+
+    call = asyncio.create_task(step.ask())
+    await eventually(is_held)
+    call.cancel()
+    await asyncio.wait([call])
+
+
+async def leaves_after(seconds: float, step: Step) -> None:
+    """Leave a request that the provider has, but does not answer, after so many seconds."""
+    arrived = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        arrived.set()
+        return await never(request)
+
+    step.provider.answer = answer
+    call = asyncio.create_task(step.ask())
+    await arrived.wait()
+    step.provider.clock += seconds
+    call.cancel()
+    await asyncio.wait([call])
+
+
+async def asks_unknown_path(step: Step) -> None:
+    for _ in range(step.tries):
+        url, headers = f"http://127.0.0.1:{step.it.port}/openai/v1/completions", {"Authorization": f"Bearer {step.token}"}
+        async with step.it.http.post(url, json={}, headers=headers) as answer:
+            assert answer.status == 404
+
+
+async def asks_without_maximum(step: Step) -> None:
+    step.claims, step.model = {"limits": {"outputTokens": 1000}}, "our-own"
+    assert (await step.ask()).status == 400
+
+
+ANSWERED = answers_with(WHOLE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the provider and the agent do in a row. failure: the error of an agent that fails; hold_seconds: the gateway's hold;
+    reachable: whether the provider accepts connections."""
+
+    answer: Answer = ANSWERED
+    agent: Agent = asks
+    failure: str = FAILURE
+    hold_seconds: float = 240.0
+    reachable: bool = True
+
+
+CASES: dict[str, tuple[Case, ...]] = {
+    "agent-ok": (Case(failure=""),),
+    "agent-fails": (Case(), Case(streams(SAID, STOP, {"choices": [], "usage": CHAT_USAGE}, DONE), asks_for_a_stream)),
+    "agent-timeout": (Case(failure=TIMEOUT), Case(never, partial(leaves_after, 0.4 * TIMEOUT_SECONDS), TIMEOUT)),
+    "recovered": (Case(never, recovers),),
+    "request-error": (
+        *(Case(answers_with(error(message="no"), status)) for status in (400, 413, 422)),
+        Case(answers_with(error(message="too long", code="400"))),
+    ),
+    "limit-alone": (Case(answers_with(error(message="Limit 300, Requested 363"), 429)),),
+    "too-large-answer": (
+        Case(answers_with({**WHOLE, "more": "x" * 2000})),
+        Case(one_long_event, asks_for_a_stream),
+    ),
+    "model-unknown": (
+        Case(answers_with(error(message="NAME is not a valid model ID", code=400), 400)),
+        Case(answers_with(error(message="no such model"), 404)),
+    ),
+    "account": (
+        *(Case(answers_with({}, status)) for status in (401, 402)),
+        *(Case(answers_with(error(message="x", type="budget_exceeded"), status)) for status in (400, 429)),
+    ),
+    "server-error": (*(Case(answers_with({}, status)) for status in (408, 500, 502, 504)), Case(answers_with(error(code=502)))),
+    "no-answer": (
+        *(Case(answers_with(content)) for content in (None, "text", {"detail": "x"}, {"choices": []})),
+        *(Case(streams(*events), asks_for_a_stream) for events in ((DONE,), ("no JSON", DONE), ("no JSON",))),
+    ),
+    "cut": (Case(cut), Case(streams(SAID), asks_for_a_stream)),
+    "malformed": (Case(streams(SAID, "<no JSON>", STOP, DONE), asks_for_a_stream),),
+    "parallel": (Case(never, asks_twice_at_once),),
+    "refuses": (
+        *(Case(answers_with({}, status), hold_seconds=0.1) for status in (429, 503, 529)),
+        Case(answers_with({}, 429, {"Retry-After": "100"}), leaves_when_held),
+    ),
+    "unreachable": (Case(hold_seconds=0.1, reachable=False), Case(agent=leaves_when_held, reachable=False)),
+    "held-at-timeout": (
+        Case(answers_with({}, 429, {"Retry-After": "100"}), leaves_when_held, TIMEOUT),
+        Case(answers_with({}, 503, {"Retry-After": "100"}), leaves_when_held, TIMEOUT),
+        Case(agent=leaves_when_held, failure=TIMEOUT, reachable=False),
+    ),
+    "silent": (Case(never, partial(leaves_after, 15.0)),),
+    "silent-at-timeout": (Case(never, partial(leaves_after, 0.6 * TIMEOUT_SECONDS), TIMEOUT),),
+    "unknown-path": (Case(agent=asks_unknown_path),),
+    "unbounded": (Case(agent=asks_without_maximum),),
+}
+ROWS = {row.key: row for row in (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION)}
+
+
+def test_each_row_has_a_key_of_its_own_and_a_case() -> None:
+    assert len({row.key for row in BLAME}) == len(BLAME)
+    assert CASES.keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "case"),
+    [pytest.param(key, case, id=f"{key}-{number}") for key, cases in CASES.items() for number, case in enumerate(cases)],
+)
+async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, case: Case) -> None:
+    row, provider = ROWS[key], Provider()
+    monkeypatch.setattr(app, "Silence", lambda: Silence(lambda: provider.clock))
+    if key == "too-large-answer":
+        monkeypatch.setattr(answers, "MAX_ANSWER", 1000)
+    async with provided(tmp_path, provider, reachable=case.reachable, hold_seconds=case.hold_seconds, drain_seconds=0.0) as it:
+        for failure, tries in product({"", case.failure} - ({""} if case.failure == TIMEOUT else set()), (1, 2)):
+            provider.answer = case.answer
+            step = Step(it, provider, f"uid-{failure}-{tries}", tries, failure)
+            await case.agent(step)
+            found = await step.verdict()
+            expected = ROWS["agent-ok"] if row.if_failed and not failure else row
+            assert outcome_of(found) == outcome_of(expected), (failure, tries)
+
+
+def outcome_of(row: Blame) -> tuple[object, ...]:
+    return row.failure_class, row.reason, row.score, row.retried
