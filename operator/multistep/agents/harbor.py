@@ -81,8 +81,8 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, f
     """Return why the attempt failed in the agent's setup. Raises TrialError if a custom class is to blame."""
     if found.failure is not None and found.failure.kind != "Budget":
         return _lost_by_provider(hosted, found.failure)
-    if fault := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None):
-        return AttemptLost(PROVIDER_FAILED, fault)
+    if why := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None):
+        return AttemptLost(PROVIDER_FAILED, why)
     if hosted.spec.name is not None:
         if error.type == _NO_KEY:
             return AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)
@@ -121,8 +121,8 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     elif (killed := out_of_memory(called.result)) is not None:
         return killed
     timed_out = error is not None and error.type == "AgentTimeoutError"
-    if fault := found.provider_fault(failed=error is not None, timeout=step.agent_timeout if timed_out else None):
-        run.lost = AttemptLost(PROVIDER_FAILED, fault)
+    if why := found.provider_fault(failed=error is not None, timeout=step.agent_timeout if timed_out else None):
+        run.lost = AttemptLost(PROVIDER_FAILED, why)
         return None
     return error
 

@@ -306,12 +306,16 @@ def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> Fail
     """Return the kind of a failure for the engine. A request for another model than the trial's does not use up the sweep's budget,
     as an agent may choose the dearest one."""
     own = _is_of_trial(trial.spec.agent.model, failure.model) or trial.spec.agent.model is None
-    if failure.kind in ("SweepBudget", "Unbounded") and not own:
-        return "Budget"
-    if failure.kind in ("Unbounded", "Path"):
-        return "Configuration"
-    lost = failure.kind == "Budget" and lost_attempts_used_budget(trial, usage.spent, failure.most)
-    return "LostBudget" if lost else failure.kind
+    match failure.kind:
+        case "Path":
+            return "Configuration"
+        case "SweepBudget" | "Unbounded" if not own:
+            return "Budget"
+        case "Unbounded":
+            return "Configuration"
+        case "Budget" if lost_attempts_used_budget(trial, usage.spent, failure.most):
+            return "LostBudget"
+    return failure.kind
 
 
 def _shows(model: str | None, failure: LastFailure, keys_work: bool) -> bool:

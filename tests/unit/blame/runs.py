@@ -3,9 +3,9 @@ the engine's verdict."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,19 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.api.blame import Blame
-from multistep.api.trial import parse_trial
+from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.engine import failure_class
+from multistep.engine.operations import HostCall
+from multistep.engine.plan import TrialEnv
 from multistep.gateway.keyring import Keyring
 from multistep.reconcile.model_gateway import ModelGateway
-from tests.support.played import outcome, play
+from tests.support.played import IMAGE, outcome, plan, play
 from tests.support.world import manifest
-from tests.unit.agents.test_harbor_agents import CREDENTIALS, IMAGE, hosted
-from tests.unit.gateway.world import Seen, World, token_for, world
+from tests.unit.gateway.world import Seen, World, world
 
 MODEL = "gpt-5-mini"
 TIMEOUT_SECONDS = 40.0
+_KEYS = TrialEnv(credentials={"OPENAI_API_KEY": "k"})
 _TOML = f'{IMAGE}[[steps]]\nname = "a"\n[agent]\ntimeout_sec = {TIMEOUT_SECONDS:g}\n'
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,10 +36,12 @@ async def unset(_: web.Request) -> web.StreamResponse:
 
 @dataclass
 class Provider:
-    """A provider whose answer a test may change at any time. clock: the clock of the gateway's silences, in seconds."""
+    """A provider whose answer a test may change at any time. clock: the clock of the gateway's silences, in seconds; url:
+    its base URL, at which nothing accepts connections until the server runs."""
 
     answer: Answer = unset
     clock: float = 0.0
+    url: str = "http://127.0.0.1:9/v1"
 
     async def provide(self, request: web.Request) -> web.StreamResponse:
         return await self.answer(request)
@@ -46,19 +50,41 @@ class Provider:
 @dataclass
 class Step:
     """A step of a trial with its own UID. tries: how often its agent sends a request until it is answered with 200; failure: type
-    of the agent's error, "" if it exits with 0; claims: further claims of its token."""
+    of the agent's error, "" if it exits with 0; model: the trial's model; limits: its budget."""
 
     it: World
     provider: Provider
     uid: str
     tries: int = 1
     failure: str = ""
-    claims: dict[str, Any] = field(default_factory=dict)
     model: str = MODEL
+    limits: Mapping[str, Any] | None = None
+    token: str = ""
 
     @property
-    def token(self) -> str:
-        return token_for("chat", uid=self.uid, step="a", **self.claims)
+    def agent(self) -> dict[str, Any]:
+        keys = [{"name": "OPENAI_API_KEY", "value": "k"}]
+        spec = {"name": "codex", "model": f"openai/{self.model}", "baseURL": self.provider.url, "credentials": keys}
+        return {**spec, "limits": self.limits} if self.limits else spec
+
+    @property
+    def trial(self) -> MultiStepTrial:
+        found = manifest({"agent": self.agent})
+        return parse_trial({**found, "metadata": {**found["metadata"], "uid": self.uid}, "status": {"attempt": 1}})
+
+    @property
+    def gateway(self) -> ModelGateway:
+        async def get_sweep(_: str, __: str) -> Any:
+            raise AssertionError("the trial has no sweep")
+
+        return ModelGateway(self.it.admin, "http://gateway", Keyring(self.it.settings.signing_keys_dir), get_sweep)
+
+    async def start(self) -> None:
+        """Start the step, as the operator does: its agent gets a token."""
+        planned = plan(_TOML, {"agent": self.agent}, env=_KEYS)
+        assert planned.hosted is not None
+        call = HostCall("1/a/host/agent", "step", "1/a/agent-admit", {}, timeout=TIMEOUT_SECONDS, model_access="a")
+        self.token = (await self.gateway.variables(self.trial, planned.hosted, call))["OPENAI_API_KEY"]
 
     async def ask(self, text: str = "say: hello", *, stream: bool = False) -> Seen:
         """Send a request, up to ``tries`` times."""
@@ -71,17 +97,10 @@ class Step:
 
     async def verdict(self) -> Blame:
         """Close the step; return the engine's verdict on it."""
-        spec = {"agent": {**CREDENTIALS, "model": f"openai/{self.model}"}}
-        found = manifest(spec)
-        trial = parse_trial({**found, "metadata": {**found["metadata"], "uid": self.uid}, "status": {"attempt": 1}})
-
-        async def no_sweep(_: str, __: str) -> Any:
-            raise AssertionError
-
-        gateway = ModelGateway(self.it.admin, "http://gateway", Keyring(self.it.settings.signing_keys_dir), no_sweep)
-        report = await gateway.close(trial, "a")
+        report = await self.gateway.close(self.trial, "a")
         error = (self.failure, "the agent's words") if self.failure else None
-        played = play(hosted(spec["agent"], toml=_TOML), {"a/host/agent": outcome(error=error), "a/host/model-usage": report})
+        results = {"a/host/agent": outcome(error=error), "a/host/model-usage": report}
+        played = play(plan(_TOML, {"agent": self.agent}, env=_KEYS), results)
         if (lost := played.journal.lost) is not None:
             return Blame("", "", failure_class.of_failed(lost.reason, None), lost.reason, "none", retried=not lost.final)
         (run,) = played.journal.steps
@@ -96,6 +115,6 @@ async def provided(directory: Path, provider: Provider, *, reachable: bool = Tru
     app = web.Application()
     app.router.add_post("/{path:.*}", provider.provide)
     async with TestServer(app, shutdown_timeout=0) as server, world(directory, **settings) as it:
-        url = str(server.make_url("/v1")) if reachable else "http://127.0.0.1:9/v1"
-        await it.admin.register("openai", it.credential("openai", base_url=url))
+        if reachable:
+            provider.url = str(server.make_url("/v1"))
         yield it

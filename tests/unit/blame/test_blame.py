@@ -124,11 +124,13 @@ async def asks_unknown_path(step: Step) -> None:
 
 
 async def asks_without_maximum(step: Step) -> None:
-    step.claims, step.model = {"limits": {"outputTokens": 1000}}, "our-own"
+    step.limits, step.model = {"outputTokens": 1000}, "our-own"
+    await step.start()
     assert (await step.ask()).status == 400
 
 
 ANSWERED = answers_with(WHOLE)
+JUNK: tuple[Any, ...] = (None, "text", {"detail": "x"}, {"choices": []})
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "server-error": (*(Case(answers_with({}, status)) for status in (408, 500, 502, 504)), Case(answers_with(error(code=502)))),
     "no-answer": (
-        *(Case(answers_with(content)) for content in (None, "text", {"detail": "x"}, {"choices": []})),
+        *(Case(answers_with(content)) for content in JUNK),
         *(Case(streams(*events), asks_for_a_stream) for events in ((DONE,), ("no JSON", DONE), ("no JSON",))),
     ),
     "cut": (Case(cut), Case(streams(SAID), asks_for_a_stream)),
@@ -209,6 +211,7 @@ async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch
         for failure, tries in product({"", case.failure} - ({""} if case.failure == TIMEOUT else set()), (1, 2)):
             provider.answer = case.answer
             step = Step(it, provider, f"uid-{failure}-{tries}", tries, failure)
+            await step.start()
             await case.agent(step)
             found = await step.verdict()
             expected = ROWS["agent-ok"] if row.if_failed and not failure else row

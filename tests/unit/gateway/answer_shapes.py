@@ -130,12 +130,9 @@ REQUESTS = (
 )
 """An error that the request caused."""
 
+_JUNK: tuple[Any, ...] = (None, "text", '"text"', 0, [], {}, {"message": "hello"}, {"detail": "Not Found"}, {"status": "ok"})
 NO_ANSWERS = (
-    *(
-        document("200", api, "provider", content)
-        for api in ("chat", "responses", "messages", "gemini")
-        for content in (None, "text", '"text"', 0, [], {}, {"message": "hello"}, {"detail": "Not Found"}, {"status": "ok"})
-    ),
+    *(document("200", api, "provider", content) for api in ("chat", "responses", "messages", "gemini") for content in _JUNK),
     document("200", "chat", "provider", {"choices": []}),
     document("200", "chat", "provider", {"choices": None, "usage": CHAT_USAGE}),
     document("200", "chat", "provider", {"choices": [{"message": None}]}),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -23,7 +24,7 @@ Answer = Callable[[web.Request, int], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def served(directory: Path, answer: Answer, **settings: float) -> AsyncIterator[World]:
+async def served(directory: Path, answer: Answer, **settings: Any) -> AsyncIterator[World]:
     """Run a gateway in front of a provider whose answers the function gives. It gets the number of the request, from 1 on."""
     app, numbers = web.Application(), iter(range(1, 1000))
 
