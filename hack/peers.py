@@ -19,7 +19,6 @@ from localkube.packages import apt_get
 _PACKAGES = ("docker-registry", "prometheus")
 _PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 _S3_SERVER = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-_KWOK = "sigs.k8s.io/kwok/cmd/kwok@v0.8.0"
 _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
@@ -79,19 +78,6 @@ def _build_kube_state_metrics(directory: Path) -> None:
         module = _downloaded(_KUBE_STATE_METRICS, directory)
         command = [str(go()), "build", "-C", str(module), "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
         stream([*command, "-o", str(directory / "kube-state-metrics"), "."], env=go_environment(), cwd=directory)
-
-
-def simulated_nodes() -> Mapping[str, str]:
-    """Return environment variables with the paths of KWOK, which simulates nodes, and of its directory of Stage manifests."""
-    directory = cached("kwok", _version(_KWOK), _build_kwok)
-    return {"MULTISTEP_KWOK": str(directory / "kwok"), "MULTISTEP_KWOK_STAGES": str(directory / "stage")}
-
-
-def _build_kwok(directory: Path) -> None:
-    with stage("KWOK from source (a minute or two, once)"):
-        stream([str(go()), "install", "-trimpath", "-ldflags", "-s -w", _KWOK], env=go_environment(GOBIN=str(directory)), cwd=ROOT)
-    module = _downloaded(f"sigs.k8s.io/kwok@{_KWOK.partition('@')[2]}", directory)
-    shutil.copytree(module / "kustomize" / "stage", directory / "stage")
 
 
 def path(environment: Mapping[str, str]) -> str:

@@ -18,7 +18,6 @@ from hack.lanes import PYTEST, environment
 from hack.paths import ROOT, VENV
 from hack.stages import Failure, print_line, stage
 from localkube.commands import capture
-from localkube.targets import Local
 
 _EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
@@ -84,10 +83,9 @@ def bench() -> None:
     images += ["--agent-host-image", image.name_of(image.AGENT_HOST)]
     command = ["python", "-m", "tests.bench", *images, "--runner-in-image"]
     sections = os.environ.get("SECTIONS", "").split()
-    simulated = peers.simulated_nodes() if isinstance(cluster.target, Local) else {}
     only = [word for name in sections if name != _MEASURES for word in ("--only", name)]
     if only or not sections:
-        _run([*command, *only], cluster, PATH=peers.path(cluster.environment), **simulated)
+        _run([*command, *only], cluster, PATH=peers.path(cluster.environment))
     if _MEASURES in sections or not sections:
         _run(["python", *PYTEST[1:], "tests/e2e", "-m", _MEASURES, "-v", "-rP"], cluster, **environment(cluster.environment))
 

@@ -21,7 +21,7 @@ Sections, in order:
   and of a request through the sidecar
 - services: for 1 and for 8 trials of the example with two services, wall time compared with pods of the same containers
 - store: upload of a large artifact to an object store
-- simulated: 5,000 concurrent trials (variable BENCH_TRIALS) on nodes that KWOK simulates, run twice; the size of a trial of
+- simulated: 5,000 concurrent trials (variable BENCH_TRIALS) on a simulated node, run twice; the size of a trial of
   100 steps
 
 The bench fails if trials take more than one exec per step, 20 API requests or 5 status writes on average, if an agent host exceeds
@@ -52,7 +52,6 @@ from multistep.settings import Settings
 from tests.bench import agents, checkpoints, egress, harbor, programs, reports, services, simulated, store, trials
 from tests.bench.example import EXAMPLE, Example
 from tests.bench.measure import transfer
-from tests.bench.simulation.nodes import available
 from tests.bench.trials import Manifests
 
 SECTIONS = ("trials", "agents", "programs", "transfers", "checkpoints", "egress", "services", "store", "simulated")
@@ -137,7 +136,7 @@ class Bench:
         _print(harbor.table(found, ours))
 
     async def _agents(self) -> bool:
-        if not available():
+        if not _is_local():
             _print("agents: left out, as their model needs the cluster of localkube (CLUSTER=local)")
             return True
         _log("trials with an agent host")
@@ -150,7 +149,7 @@ class Bench:
         return passed
 
     async def _programs(self) -> None:
-        if not available():
+        if not _is_local():
             _print("programs: left out, as their model needs the cluster of localkube (CLUSTER=local)")
             return
         _log("trials with a mounted program")
@@ -198,7 +197,7 @@ class Bench:
         return cost.holds
 
     async def _simulated(self) -> bool:
-        if not available():
+        if not _is_local():
             _print("simulated: left out, as it needs the cluster of localkube (CLUSTER=local)")
             return True
         _log(f"{simulated.count()} simulated trials at once, {simulated.ROUNDS} rounds")
@@ -229,6 +228,11 @@ def _manifests(trial: Object, image: str, settings: Settings) -> Manifests:
     shape = idle_pod(trial, image, settings)
     steps = parse_task((EXAMPLE / "task.toml").read_text()).steps or []
     return Manifests(trial, shape, bare_pod(shape), len(steps))
+
+
+def _is_local() -> bool:
+    """Return whether the cluster is one of localkube, whose API server reaches this machine and the servers on its node."""
+    return isinstance(choose(load_config()), Local)
 
 
 def _log(what: str) -> None:

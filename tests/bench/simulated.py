@@ -1,4 +1,4 @@
-"""Run many concurrent trials with one operator replica on simulated nodes. Measure their cost for operator and API server.
+"""Run many concurrent trials with one operator replica on a simulated node. Measure their cost for operator and API server.
 
 Also measure the size of a trial with many steps.
 """
@@ -11,8 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,15 +23,18 @@ from multistep.engine.status_size import status_bytes
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
 from multistep.sources.bundle import digest_of, pack
-from tests.bench.simulation.nodes import placement, simulated_nodes
-from tests.bench.simulation.runners import Simulation
 from tests.e2e.given import finished
 from tests.e2e.operators import samples
+from tests.support.played import rewarded
+from tests.support.simulation.kubelet import placement
+from tests.support.simulation.node import node
+from tests.support.simulation.runners import Runners, SimulatedRunner
 
 DEADLINE_SECONDS: Final = 1500.0
 POLL_SECONDS: Final = 1.0
 CONCURRENCY: Final = 16  # maximum number of the bench's own concurrent requests
-NODES: Final = 10
+NODE: Final = "simulated"
+PROBE_SECONDS: Final = 1.0  # period of the simulated kubelet's readiness probes
 STEPS: Final = ("first", "last")
 MANY_STEPS: Final = 100
 ROUNDS: Final = 2
@@ -143,14 +145,49 @@ def judgement(found: Sequence[Round], size: int) -> tuple[bool, list[str]]:
     return all(holds for holds, _ in promises), [f"{'holds' if holds else 'DOES NOT HOLD'}: {words}" for holds, words in promises]
 
 
+class Simulation:
+    """The simulated runners. Agents of the last step work until ``release``; other phases finish at once."""
+
+    def __init__(self) -> None:
+        self.runners = Runners(self._works, probe_seconds=PROBE_SECONDS, stores=False)
+        self._verdict = rewarded(json.dumps(REWARDS))
+        self._working: dict[str, tuple[SimulatedRunner, str]] = {}  # by pod name: the runner whose agent works, and the phase's id
+        self._ended_at: dict[str, float] = {}  # by UID of the pod: the event loop's time at the end of its released agent
+        self.lags: list[float] = []  # seconds from an agent's end to the start of the next phase
+
+    @property
+    def working(self) -> list[str]:
+        """Return the names of the pods whose agents are working."""
+        return list(self._working)
+
+    @property
+    def released_and_waiting(self) -> int:
+        """Return the number of agents that finished and whose next phase has not started yet."""
+        return len(self._ended_at)
+
+    def release(self, pod: str) -> None:
+        """Finish the agent phase of a pod."""
+        runner, id = self._working.pop(pod)
+        self._ended_at[runner.pod_uid] = asyncio.get_running_loop().time()
+        runner.end(id)
+
+    def _works(self, runner: SimulatedRunner, request: Object) -> None:
+        if (ended_at := self._ended_at.pop(runner.pod_uid, None)) is not None:
+            self.lags.append(asyncio.get_running_loop().time() - ended_at)
+        id = request["id"]
+        if id.endswith(f"{STEPS[-1]}/agent"):
+            self._working[runner.name] = (runner, id)
+        else:
+            runner.end(id, **(self._verdict if id.endswith("/verifier") else {}))
+
+
 async def measure(client: Client, namespace: str) -> tuple[list[Round], int]:
     """Run all trials ROUNDS times. Return the cost of each round, and the size in bytes of a trial with many steps."""
     names = [f"simulated-{number}" for number in range(count())]
     with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
-        place = Path(directory)
+        place, simulation = Path(directory), Simulation()
         few, many = [await _trial(client, namespace, place / name, steps) for name, steps in _tasks().items()]
-        pods = [f"{name}-1" for name in [*names, "many"]]
-        async with _simulation(client, namespace, place / "runners", pods) as simulation:
+        async with node(NODE, place, simulation.runners):
             size = await _size(client, namespace, many)
             return [await _round(client, namespace, few, names, simulation) for _ in range(ROUNDS)], size
 
@@ -161,20 +198,8 @@ def _tasks() -> dict[str, Sequence[str]]:
     return {"few": STEPS, "many": many}
 
 
-@asynccontextmanager
-async def _simulation(client: Client, namespace: str, socket: Path, pods: Sequence[str]) -> AsyncIterator[Simulation]:
-    simulation = Simulation(client, namespace, socket, held=f"{STEPS[-1]}/agent", rewards=REWARDS)
-    async with simulation, simulated_nodes(client, namespace, pods, socket, count=NODES):
-        try:
-            yield simulation
-        finally:  # nothing else deletes the remaining pods, because their nodes have no kubelet
-            await _remove([each["metadata"]["name"] for each in await client.list_all(TRIALS, namespace)], client, namespace)
-            for pod in await client.list_metadata(PODS, namespace):
-                await client.delete(PODS, namespace, pod["name"], grace_period_seconds=0)
-
-
 async def _trial(client: Client, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
-    """Return a trial for simulated nodes, which do not execute its task; create the task's ConfigMaps."""
+    """Return a trial for a simulated node, which does not execute its task; create the task's ConfigMaps."""
     name = directory.name
     for step in steps:
         for file in ("instruction.md", "solution/solve.sh", "tests/test.sh"):
@@ -191,7 +216,7 @@ async def _trial(client: Client, namespace: str, directory: Path, steps: Sequenc
         name=name, task_name=name, digest=digest_of(packed), config_maps=config_maps, agent={"name": "oracle"}, image=image
     )  # fmt: skip
     trial = trial_manifest(request)
-    trial["spec"]["environment"]["podTemplate"] = {"spec": placement()}
+    trial["spec"]["environment"]["podTemplate"] = {"spec": placement(NODE)}
     return {**trial, "metadata": {**trial["metadata"], "namespace": namespace}}
 
 
@@ -218,7 +243,9 @@ async def _round(client: Client, namespace: str, trial: Object, names: Sequence[
     before, started = await scrape(client), time.monotonic()
     await _all(names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "name": name}}))
     _print(f"{len(names)} trials were created in {time.monotonic() - started:.0f} s")
-    await _until(lambda: len(simulation.pods) >= len(names), lambda: f"{len(simulation.pods)} trials have their pod")
+    await _until(
+        lambda: len(simulation.runners.pods) >= len(names), lambda: f"{len(simulation.runners.pods)} trials have their pod"
+    )
     admitted = time.monotonic()
     _print(f"all have their pod after {admitted - started:.0f} s; {len(simulation.working)} agents work")
     await _until(lambda: len(simulation.working) >= len(names), lambda: f"{len(simulation.working)} agents work")

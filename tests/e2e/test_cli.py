@@ -114,14 +114,3 @@ async def test_bad_input_is_exit_code_2_and_a_failed_trial_3(given: Given, tmp_p
     missing = ("--image", "localhost/none:1", "--agent", "oracle", "-n", given.namespace)
     code, out, _ = await multistep("run", str(EXAMPLE), *missing)
     assert code == 3 and "localhost/none:1" in out
-
-
-async def test_results_of_a_deleted_and_remade_trial_are_not_mixed_up(given: Given, tmp_path: Path) -> None:
-    name = "again"
-    for value in ("first", "second"):
-        await given.ended(trial(Step("a", solve=f"#!/bin/sh\necho {value} > /logs/artifacts/v\n"), name=name))
-        code, _, err = await multistep("results", name, str(tmp_path / value), "-n", given.namespace)
-        assert code == 0, err
-        assert (tmp_path / value / "steps/a/artifacts/v").read_text() == f"{value}\n"
-        await given.deleted(name)
-        await given.without_pods(name)

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.resources import PODS
-from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Step, finished, lost_attempt, reward, trial
+from tests.e2e.given import WAITS, Given, Step, finished, reward, trial
 from tests.e2e.operators import with_values
 from tests.support.waiting import eventually
 
@@ -21,27 +21,10 @@ async def evict(given: Given, pod: str) -> None:
     await given.client._http.send("create", PODS, path, {}, body)
 
 
-async def lose(given: Given, name: str, pod: str) -> None:
-    """Evict the trial's pod, and wait until the attempt has failed."""
-    async with given.held(pod):
-        await evict(given, pod)
-        await given.until(name, lost_attempt)
-
-
 async def at_work(given: Given, name: str) -> str:
     """Wait until the trial's agent runs and return the pod's name."""
     found = await given.until(name, lambda each: ((each.get("status") or {}).get("steps") or [{}])[-1].get("phase") == "Agent")
     return str(found["status"]["podName"])
-
-
-async def test_a_trial_that_is_evicted_moves_as_an_infrastructure_retry(given: Given) -> None:
-    manifest = trial(Step("a", solve=STAYS_IN_FIRST_POD, test=reward(0.25)))
-    name = manifest["metadata"]["name"]
-    await given.applied(manifest)
-    await lose(given, name, await at_work(given, name))
-    done = (await given.until(name, finished))["status"]
-    assert (done["phase"], done["rewards"], done["attempt"]) == ("Complete", {"reward": 0.25}, 2)
-    assert [each["reason"] for each in done["attempts"]] == ["EvictionByEvictionAPI"]
 
 
 @pytest.fixture

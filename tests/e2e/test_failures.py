@@ -13,7 +13,7 @@ import pytest
 
 from localkube.packages import ensure_packages
 from multistep.errors import ClusterError
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, trial
+from tests.e2e.given import IMAGE, Given, Object, Step, condition, holds, trial
 from tests.support.machine import on_node
 from tests.support.waiting import eventually
 
@@ -167,26 +167,6 @@ async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(gi
         attempts = done[name]["status"]["attempts"]
         assert [(each["number"], each["reason"]) for each in attempts] == [(1, reason), (2, reason)]
         assert all(each["startTime"] <= each["endTime"] for each in attempts)
-
-
-async def test_a_trial_that_cannot_have_a_pod_now_waits_with_the_reason(given: Given) -> None:
-    nowhere = in_pod({"nodeSelector": {"no": "such"}})
-    too_large = trial(Step("a"), config={"environment": {"cpus": 1000}})
-    for manifest, output in ((nowhere, "node affinity/selector"), (too_large, "Insufficient cpu")):
-        await given.applied(manifest)
-        found = await given.until(manifest["metadata"]["name"], lambda found: waits_for(found, "Unschedulable"))
-        assert found["status"]["phase"] == "Pending" and output in condition(found, "Reconciling")["message"]
-
-    for manifest in (nowhere, too_large):
-        await given.changed(manifest["metadata"]["name"], activeDeadlineSeconds=1)
-        done = await given.until(manifest["metadata"]["name"], finished)
-        assert failure(done) == ("User", "DeadlineExceeded")
-        assert "activeDeadlineSeconds = 1" in condition(done, "Failed")["message"]
-        assert "rewards" not in done["status"]
-
-
-def waits_for(found: Object, reason: str) -> bool:
-    return holds(found, "Reconciling") and condition(found, "Reconciling")["reason"] == reason
 
 
 FILL = "#!/bin/sh\nhead -c 100000000 /dev/zero > /fill; sleep 600\n"

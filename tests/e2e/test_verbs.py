@@ -1,4 +1,4 @@
-"""The verbs of the command line on the real cluster: list, shell, cp, retry, delete, open, and the verbs of sweeps."""
+"""The verbs of the command line on the real cluster: list, shell, cp, delete and open."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from multistep.kube.resources import TRIALS
-from tests.e2e.given import Given, Object, Step, finished, reward, trial
+from tests.e2e.given import Given, Step, trial
 from tests.e2e.test_cli import multistep
 
 _PROGRAM = (sys.executable, "-c", "from multistep.cli.main import main; main()")
-IMAGE = "debian:bookworm-slim"
 
 
 async def in_shell(text: str, *arguments: str) -> tuple[int, str]:
@@ -24,23 +22,6 @@ async def in_shell(text: str, *arguments: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(*_PROGRAM, *arguments, stdin=pipe, stdout=pipe, stderr=pipe)
     out, _ = await process.communicate(text.encode())
     return process.returncode or 0, out.decode()
-
-
-def sweep(name: str, **spec: object) -> Object:
-    """Return a sweep of one task and the oracle."""
-    script = "#!/bin/sh\n"
-    files = {"steps/a/instruction.md": "do it", "steps/a/solution/solve.sh": script, "steps/a/tests/test.sh": reward(1)}
-    return {
-        "apiVersion": "multistep.dev/v1alpha1",
-        "kind": "TrialSweep",
-        "metadata": {"name": name},
-        "spec": {
-            "tasks": [{"name": "t", "inline": {"config": {"steps": [{"name": "a"}]}, "files": files}}],
-            "agents": [{"name": "o", "agent": {"name": "oracle"}}],
-            "template": {"spec": {"environment": {"image": IMAGE}}},
-            **spec,
-        },
-    }
 
 
 async def test_a_kept_trial_is_listed_entered_copied_from_and_deleted(given: Given, tmp_path: Path) -> None:
@@ -101,61 +82,3 @@ async def test_a_trial_whose_pod_is_gone_has_no_shell(given: Given) -> None:
     await given.without_pods(manifest["metadata"]["name"])
     code, _, err = await multistep("shell", manifest["metadata"]["name"], "-n", given.namespace)
     assert code == 2 and "--keep" in err
-
-
-async def test_a_trial_without_a_score_runs_again_and_outlives_the_first(given: Given) -> None:
-    manifest = trial(Step("a"), activeDeadlineSeconds=1)
-    manifest["spec"]["environment"]["image"] = "localhost/none:1"
-    await given.ended(manifest)
-    name, there = manifest["metadata"]["name"], ("-n", given.namespace)
-    code, out, err = await multistep("retry", name, *there)
-    assert (code, out) == (0, f"{name}-r1\n"), err
-    await given.until(f"{name}-r1", finished)
-    assert (await multistep("retry", f"{name}-r1", *there))[1] == f"{name}-r2\n"
-    scored = trial(Step("a", solve="#!/bin/sh\n", test=reward(1)))
-    await given.ended(scored)
-    code, _, err = await multistep("retry", scored["metadata"]["name"], *there)
-    assert code == 2 and "has a score" in err
-
-
-async def test_exactly_the_excluded_trials_of_a_sweep_run_again(given: Given, tmp_path: Path) -> None:
-    """The trials wait for a ConfigMap. Two of them are stopped, so the sweep excludes them. A retry of each then counts instead."""
-    there, selector = ("-n", given.namespace), "multistep.dev/sweep=again"
-    waits = {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "x"}}}
-    agents = [{"name": "o", "agent": {"name": "oracle", "env": [waits]}}]
-    await given.applied(sweep("again", attempts=3, parallelism=3, agents=agents))
-    await given.sweep_until("again", lambda each: (each.get("status") or {}).get("trials", {}).get("created") == 3)
-    made = await given.client.list_all(TRIALS, given.namespace, label_selector=selector)
-    stopped = sorted(each["metadata"]["name"] for each in made)[:2]
-    for each in stopped:
-        await given.client.patch(TRIALS, given.namespace, each, {"spec": {"stop": True}})
-        await given.until(each, finished)
-    await given.applied({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}, "data": {"x": "1"}})
-    ended = await given.sweep_ended("again")
-    assert ended["status"]["excluded"] == {"User": 2}
-    code, out, err = await multistep("sweep", "retry", "again", "--excluded", *there)
-    assert (code, sorted(out.split())) == (0, stopped), err
-    code, out, err = await multistep("sweep", "status", "again", "--follow", "-o", "json", *there)
-    assert code == 0, err
-    trials = json.loads(out)["status"]["trials"]
-    assert (trials["total"], trials["counted"], trials["retried"]) == (3, 3, 2)
-    assert len(await given.client.list_all(TRIALS, given.namespace, label_selector=selector)) == 5
-    report = tmp_path / "again.json"
-    assert (await multistep("sweep", "report", "again", "-o", str(report), *there))[0] == 0
-    document = json.loads(report.read_text())
-    assert (len(document["trials"]), document["retried"]) == (3, 2)
-    assert [each["counted"] for each in document["agents"]] == [3]
-
-
-async def test_a_sweep_is_listed_stopped_opened_and_deleted(given: Given) -> None:
-    there = ("-n", given.namespace)
-    await given.applied(sweep("long", attempts=20, parallelism=1))
-    assert (await multistep("sweep", "list", "-o", "name", *there))[1] == "long\n"
-    code, _, err = await multistep("sweep", "stop", "long", *there)
-    assert code == 0 and "long: Failed: Stopped" in err
-    assert "long Failed" in (await multistep("show", "long", *there))[1]
-    code, out, err = await multistep("open", "--no-browser", "long", *there)
-    assert code == 0, err
-    assert "Sweep long" in await asyncio.to_thread(Path(out.strip()).read_text)
-    assert (await multistep("sweep", "delete", "--yes", "long", *there))[0] == 0
-    assert (await multistep("sweep", "list", "-o", "name", *there))[1] == ""

@@ -11,6 +11,7 @@ from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, St
 from multistep.kube.event_manifest import event_manifest
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS, DISRUPTION_BUDGETS, LEASES, PODS, SECRETS, TRIALS
+from multistep.kube.shard import LABEL_SHARD
 from multistep.runner_client.session import Session
 
 Case = Callable[[Cluster, str], Awaitable[None]]
@@ -25,7 +26,7 @@ def case(function: Case) -> Case:
 
 
 async def make_trial(cluster: Cluster, namespace: str, name: str, **labels: str) -> Object:
-    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    metadata = {"name": name, "namespace": namespace, "labels": {LABEL_SHARD: "nobodys", **labels}}  # no operator adopts it
     spec = {"task": {"inline": {"config": {"version": "1.0"}}}, "agent": {"name": "nop"}}
     return await cluster.create({**TRIAL, "metadata": metadata, "spec": spec})
 

@@ -17,7 +17,7 @@ from hack.outcomes import Outcome, Outcomes
 from hack.thirds import Choice
 from localkube import targets
 
-LOST = "tests/e2e/test_sweeps.py::test_lost"
+LOST = "tests/e2e/test_logs.py::test_lost"
 
 
 class FakePytest:
@@ -56,8 +56,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakePytest:
 
 def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(fake: FakePytest) -> None:
     end_to_end.run()
-    assert sorted(fake.names[:2]) == ["leader", "side by side"] and fake.names[2:] == ["again", "rights"]
-    again = fake.runs[2]
+    assert sorted(fake.names[:3]) == ["leader", "side by side", "simulated"] and fake.names[3:] == ["again", "rights"]
+    again = fake.runs[3]
     assert again.arguments[0] == LOST
     by_name = {each.name: each for each in fake.runs}
     side_by_side = by_name["side by side"].arguments
@@ -65,12 +65,12 @@ def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(fake
     assert side_by_side[side_by_side.index("-m") + 1] == f"not alone and {end_to_end._EACH_RUN}"
     assert by_name["leader"].arguments[:4] == ["tests/e2e/test_leader.py", "-v", "-m", f"alone and {end_to_end._EACH_RUN}"]
     [(ended, second)] = fake.reported
-    assert len(ended) == 3 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
+    assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
 def test_long_tests_run_the_same_way_and_belong_to_the_run_before(fake: FakePytest) -> None:
     end_to_end.run_long([Ended(Run("long", [], {}), 0, [], Outcomes())], Choice())
-    assert sorted(fake.names[:2]) == ["leader", "side by side"] and fake.names[2:] == ["again", "rights"]
+    assert sorted(fake.names[:3]) == ["leader", "side by side", "simulated"] and fake.names[3:] == ["again", "rights"]
     by_name = {each.name: each.arguments for each in fake.runs}
     assert by_name["leader"] == ["tests/e2e/test_leader.py", "-v", "-m", "alone and long"]
     assert by_name["side by side"][by_name["side by side"].index("-m") + 1] == "not alone and long"

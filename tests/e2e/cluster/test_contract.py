@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
@@ -15,18 +15,8 @@ from multistep.kube.event_manifest import event_manifest
 from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS, TRIALS
 from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.given import DEADLINE_SECONDS
-from tests.e2e.operators import without_deployed
 from tests.support.cluster_contract import CASES, make_trial
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.alone
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_operator() -> Iterator[None]:
-    """Scale the operator down: it would adopt the tests' trials and write to them."""
-    with without_deployed():
-        yield
 
 
 @pytest.fixture

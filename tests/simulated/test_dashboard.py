@@ -11,9 +11,10 @@ from pathlib import Path
 from playwright.async_api import Page, expect
 
 from tests.e2e.browser import chromium, opened, overflow, walk
-from tests.e2e.given import DEADLINE_SECONDS, WAITS, Given, Step, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, in_agent
+from tests.simulated.given import HOLD, Given, Step, trial
 
-SOLVE = f"#!/bin/bash\necho '<b>half way</b>'\n{WAITS}echo arrived\n"
+SOLVE = f"print <b>half way</b>\n{HOLD}\nprint arrived"
 
 
 @asynccontextmanager

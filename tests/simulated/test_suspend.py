@@ -1,4 +1,4 @@
-"""Test suspend, resume and stop on the real cluster."""
+"""Test suspend, resume and stop."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import json
 import pytest
 
 from multistep.errors import ClusterError
-from tests.e2e.given import STAYS_IN_FIRST_POD, WAITS, Given, Object, Step, condition, finished, holds, reward, trial
+from tests.e2e.given import Object, condition, finished, holds
 from tests.e2e.test_cli import multistep
+from tests.simulated.given import HOLD, HOLDS_IN_FIRST_POD, Given, Step, reward, trial
 
-COUNT = "#!/bin/sh\necho x >> /tmp/began\n"
-COUNTED = "#!/bin/sh\nwc -l < /tmp/began > /logs/verifier/reward.txt\n"  # reward: number of agents started in this container
+COUNT = "append /tmp/began x\n"
+COUNTED = "reward-lines /tmp/began"  # reward: number of agents started in this container
 
 
 def in_agent(step: str) -> object:
@@ -38,7 +39,7 @@ async def patched(given: Given, name: str, **spec: object) -> None:
 
 
 async def test_a_paused_trial_continues_in_its_pod_and_starts_nothing_meanwhile(given: Given) -> None:
-    manifest = trial(Step("a", solve=COUNT + WAITS, test=COUNTED), Step("b", solve=COUNT, test=COUNTED))
+    manifest = trial(Step("a", solve=COUNT + HOLD, test=COUNTED), Step("b", solve=COUNT, test=COUNTED))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_agent("a"))  # type: ignore[arg-type]
@@ -62,7 +63,7 @@ async def test_a_paused_trial_continues_in_its_pod_and_starts_nothing_meanwhile(
 async def test_a_released_trial_holds_no_pod_and_restarts(given: Given) -> None:
     manifest = trial(
         Step("a", solve=COUNT, test=COUNTED),
-        Step("b", solve=STAYS_IN_FIRST_POD, test=reward(0.5)),
+        Step("b", solve=HOLDS_IN_FIRST_POD, test=reward(0.5)),
         suspendPolicy="Release",
         infrastructureRetries=0,
     )
@@ -83,8 +84,8 @@ async def test_a_released_trial_holds_no_pod_and_restarts(given: Given) -> None:
 async def test_a_released_trial_with_checkpoints_keeps_its_steps(given: Given) -> None:
     """The next pod has the file that step a's agent wrote, and step a does not run again."""
     manifest = trial(
-        Step("a", solve="#!/bin/sh\necho x >> /srv/began\n", test="#!/bin/sh\nwc -l < /srv/began > /logs/verifier/reward.txt\n"),
-        Step("b", solve=STAYS_IN_FIRST_POD, test="#!/bin/sh\nwc -l < /srv/began > /logs/verifier/reward.txt\n"),
+        Step("a", solve=COUNT, test=COUNTED),
+        Step("b", solve=HOLDS_IN_FIRST_POD, test=COUNTED),
         suspendPolicy="Release",
         infrastructureRetries=0,
         checkpoints={"policy": "AfterStep"},
@@ -119,7 +120,7 @@ def suspended_with_pod(found: Object) -> bool:
 
 
 async def test_stop_ends_a_trial_for_good_and_its_agent_with_it(given: Given) -> None:
-    manifest = trial(Step("a"), Step("b", solve="#!/bin/sh\nsleep 600\n"), podCleanup="Never")
+    manifest = trial(Step("a"), Step("b", solve=HOLD), podCleanup="Never")
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
     await given.until(name, in_agent("b"))  # type: ignore[arg-type]
@@ -148,9 +149,12 @@ async def test_a_stop_cannot_be_taken_back(given: Given) -> None:
 
 
 async def test_a_trial_can_be_followed_by_show(given: Given) -> None:
-    manifest = trial(Step("a", solve="#!/bin/sh\nsleep 2\n"))
+    manifest = trial(Step("a", solve=HOLD))
     name = manifest["metadata"]["name"]
     await given.applied(manifest)
-    code, out, err = await multistep("show", "--follow", name, "-n", given.namespace)
+    following = asyncio.create_task(multistep("show", "--follow", name, "-n", given.namespace))
+    await given.until(name, in_agent("a"))  # type: ignore[arg-type]
+    await given.go(name)
+    code, out, err = await following
     assert code == 0, err
     assert "Complete" in out

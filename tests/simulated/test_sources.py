@@ -1,4 +1,4 @@
-"""Test tasks from real registries, repositories and object stores in the real cluster, all concurrently."""
+"""Test tasks from real registries, repositories and object stores, all concurrently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import yaml
 from multistep.errors import ClusterError
 from multistep.kube.resources import SWEEPS
 from multistep.sources.bundle import digest_of, pack
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, holds, reward
+from tests.e2e.given import Object, condition, finished, holds
+from tests.simulated.given import IMAGE, Given, Step, reward
 from tests.support import git_server, servers
 from tests.support.images import image_layer, push_image
 

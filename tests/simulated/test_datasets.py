@@ -1,4 +1,4 @@
-"""Test sweeps of datasets in the real cluster: a registry.json with two repositories, by the resource and by the command line."""
+"""Test sweeps of datasets: a registry.json with two repositories, by the resource and by the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import CONFIG_MAPS, SWEEPS
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, holds
+from tests.e2e.given import Object, condition, holds
+from tests.simulated.given import IMAGE, Given, Step
 from tests.support import servers
 
 TOML = '[[steps]]\nname = "a"\n'
@@ -32,7 +33,7 @@ def repository(server: servers.Server, work: Path, *tasks: str) -> str:
     git(work, "init", "-q", "-b", "main", "--bare", str(bare))
     git(bare, "config", "uploadpack.allowFilter", "true")
     for task in tasks:
-        solved = Step("a", f"#!/bin/sh\necho {work.name}-{task} > /tmp/solved\n", check_of(f"{work.name}-{task}"))
+        solved = Step("a", f"write /tmp/solved {work.name}-{task}", f"reward-if /tmp/solved {work.name}-{task}")
         for path, text in {"task.toml": TOML, **solved.files()}.items():
             file = work / "tasks" / task / path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -42,10 +43,6 @@ def repository(server: servers.Server, work: Path, *tasks: str) -> str:
     git(work, "commit", "-q", "-m", "m")
     git(work, "push", "-q", str(bare), "HEAD:refs/heads/main")
     return git(work, "rev-parse", "HEAD")
-
-
-def check_of(text: str) -> str:
-    return f"#!/bin/sh\ngrep -qx {text} /tmp/solved && reward=1 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
 
 
 def sweep(name: str, dataset: Object) -> Object:

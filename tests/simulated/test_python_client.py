@@ -1,4 +1,4 @@
-"""Test the Python client on the real cluster: trials in the order in which they finish, their files, and a client that is
+"""Test the Python client: trials in the order in which they finish, their files, and a client that is
 killed."""
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pytest
 from multistep import AsyncClient, Client
 from multistep.client.trl import TrialReward
 from multistep.kube.resources import PODS
-from tests.e2e.given import IMAGE, Given, Step, condition, reward, reward_for_text, trial
+from tests.e2e.given import condition
+from tests.simulated.given import NO_IMAGE, Given, Step, reward, trial
 
-SOLVED = reward_for_text("/tmp/solved", "yes")
-SOLVE = "#!/bin/sh\necho yes > /tmp/solved\n"
-FOR_EVER = {"name": "stuck", "agent": {"name": "command", "command": ["sleep", "3600"]}}
+SOLVED = "reward-if /tmp/solved yes"
+SOLVE = "write /tmp/solved yes"
+FOR_EVER = {"name": "stuck", "agent": {"name": "command", "command": ["hold"]}}
 CLIENT = """
 import json, sys, time
 from multistep import Client
@@ -30,15 +31,20 @@ with Client(namespace=sys.argv[1]) as client:
 """
 
 
-def task(name: str, *steps: Step) -> dict[str, Any]:
+@pytest.fixture
+def given(unsharded: Given) -> Given:
+    """Let the deployed operator run the trials, because the client gives a sweep no labels."""
+    return unsharded
+
+
+def task(given: Given, name: str, *steps: Step) -> dict[str, Any]:
     """Return an entry of spec.tasks."""
-    made = trial(*steps)["spec"]
-    return {"name": name, "inline": made["task"]["inline"], "environment": {"image": IMAGE}}
+    return {"name": name, "inline": trial(*steps)["spec"]["task"]["inline"], "environment": given.environment}
 
 
 async def test_rollouts_have_rewards_by_step_and_those_that_cannot_run_are_masked(given: Given) -> None:
-    lost = {**task("lost", Step("a", test=reward(1))), "environment": {"image": "127.0.0.1:9/none:1"}}
-    two = task("two", Step("a", solve=SOLVE, test=SOLVED), Step("b", test=reward(0.5)))
+    lost = {**task(given, "lost", Step("a", test=reward(1))), "environment": given.placed({"image": NO_IMAGE})}
+    two = task(given, "two", Step("a", solve=SOLVE, test=SOLVED), Step("b", test=reward(0.5)))
     spec = {"overrides": [{"tasks": ["lost"], "spec": {"environmentTimeoutMultiplier": 0.01}}]}
     async with AsyncClient(namespace=given.namespace) as client:
         run = await client.submit([two, lost], agents=["oracle", "nop"], spec=spec)
@@ -55,9 +61,8 @@ async def test_rollouts_have_rewards_by_step_and_those_that_cannot_run_are_maske
         assert (await run.status()).lease is not None
 
 
-@pytest.mark.long
 async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) -> None:
-    arguments = [given.namespace, json.dumps(task("t", Step("a", test=reward(1)))), json.dumps(FOR_EVER)]
+    arguments = [given.namespace, json.dumps(task(given, "t", Step("a", test=reward(1)))), json.dumps(FOR_EVER)]
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, *arguments, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None and await process.stdout.readline() == b"submitted\n"
@@ -78,11 +83,11 @@ async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) ->
 
 async def test_completions_of_a_policy_are_rewarded_in_groups(given: Given) -> None:
     """A trainer's code is synchronous, so it calls the blocking client; here it runs in a thread."""
-    solved = json.dumps(task("t", Step("a", test=SOLVED)))
-    completions = ["echo yes > /tmp/solved", "echo no > /tmp/solved", "exit 3", "echo '$HOME ${NONE}' $(echo yes > /tmp/solved)"]
+    solved = json.dumps(task(given, "t", Step("a", test=SOLVED)))
+    completions = ["write /tmp/solved yes", "write /tmp/solved no", "exit 3", "print '$HOME ${NONE}'\nwrite /tmp/solved yes"]
 
     def train() -> list[float | None]:
         with Client(namespace=given.namespace) as client:
-            return TrialReward(client, ["sh", "-c"], parallelism=4)(completions=completions, task=[solved] * len(completions))
+            return TrialReward(client, ["play"], parallelism=4)(completions=completions, task=[solved] * len(completions))
 
     assert await asyncio.to_thread(train) == [1.0, 0.0, 0.0, 1.0]

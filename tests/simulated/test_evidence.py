@@ -5,35 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
-import pytest_asyncio
 
-from tests.e2e.given import Given, Object, Step, trial
-from tests.e2e.operators import RELEASE, SYSTEM, kubectl, with_values, with_variables
+from tests.e2e.given import Object
 from tests.e2e.test_cli import multistep
+from tests.simulated.given import Given, OwnOperators, Step, trial
 from tests.support import servers
 from tests.support.signing_keys import write_keys
 
-pytestmark = pytest.mark.alone
-
-SECRET = "evidence-key"
-SOLVE = "#!/bin/bash\necho done > /logs/artifacts/work\n"
+SOLVE = "write /logs/artifacts/work done"
 EVIDENCE = ("evidence.json", "evidence.dsse.json", "evidence.files.jsonl")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def key(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
-    """Let the deployed operator sign evidence, and return the file of its public key."""
-    private, public = write_keys(tmp_path_factory.mktemp("keys"))
-    kubectl("-n", SYSTEM, "create", "secret", "generic", SECRET, f"--from-file=signing-key.pem={private}")
-    try:
-        async with with_values(f"results.signingKeySecret={SECRET}"):
-            yield public
-    finally:
-        kubectl("-n", SYSTEM, "delete", "secret", SECRET)
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    """Return the files of a private key for the operator, and of its public key."""
+    return write_keys(tmp_path)
 
 
 async def results_of(given: Given, name: str, to: Path) -> Object:
@@ -44,14 +34,18 @@ async def results_of(given: Given, name: str, to: Path) -> Object:
     return found
 
 
-async def test_fetched_results_verify_and_every_forgery_is_named(given: Given, key: Path, tmp_path: Path) -> None:
+async def test_fetched_results_verify_and_every_forgery_is_named(
+    own: OwnOperators, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    given, (private, key) = own.given, keys
+    operator = await own.started(results_signing_key_file=str(private))
     mine, other = tmp_path / "out/mine", tmp_path / "out/other"
     found = await results_of(given, "mine", mine)
     await results_of(given, "other", other)
     code, out, err = await multistep("verify", str(tmp_path / "out"), "--key", str(key))
     assert code == 0, out + err
-    path = f"/api/v1/namespaces/{SYSTEM}/services/{RELEASE}:results/proxy/signing-key.pem"
-    assert kubectl("get", "--raw", path) == await asyncio.to_thread(key.read_text)
+    async with aiohttp.ClientSession() as session, session.get(f"{operator.results_url}/signing-key.pem") as response:
+        assert await response.text() == await asyncio.to_thread(key.read_text)
 
     said = json.loads((mine / "evidence.json").read_text())["predicate"]
     assert said["trial"]["uid"] == found["metadata"]["uid"] and said["rewards"] == {"reward": 1.0}
@@ -72,19 +66,23 @@ async def test_fetched_results_verify_and_every_forgery_is_named(given: Given, k
         shutil.copy(other / name, mine / name)
     code, out, _ = await multistep("verify", str(mine), "--key", str(key))
     assert code == 1 and "result.json the trial's UID is" in out
-    _, strange = write_keys(tmp_path)
+    _, strange = write_keys(tmp_path / "out")
     code, out, _ = await multistep("verify", str(other), "--key", str(strange))
     assert code == 1 and "evidence.dsse.json is not signed by the key" in out
 
 
-@pytest.mark.long
-async def test_objects_in_a_store_verify(given: Given, key: Path, tmp_path: Path) -> None:
-    async with servers.s3(servers.node()) as s3:
-        with with_variables({"MULTISTEP_RESULTS_STORE": "s3://bucket/e2e", **s3.environment}):
-            found = await results_of(given, "stored", tmp_path / "fetched")
-            metadata = found["metadata"]
-            place = s3.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
-            objects = await asyncio.to_thread(shutil.copytree, place, tmp_path / "objects")
+async def test_objects_in_a_store_verify(
+    own: OwnOperators, keys: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, key = keys
+    async with servers.s3() as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        await own.started(results_signing_key_file=str(private), results_store="s3://bucket/e2e")
+        found = await results_of(own.given, "stored", tmp_path / "fetched")
+        metadata = found["metadata"]
+        place = s3.directory / "bucket/e2e" / metadata["namespace"] / metadata["name"] / metadata["uid"]
+        objects = await asyncio.to_thread(shutil.copytree, place, tmp_path / "objects")
     for directory in (tmp_path / "fetched", objects):
         code, out, err = await multistep("verify", str(directory), "--key", str(key))
         assert code == 0, out + err

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
+from tests.e2e.given import Object, condition, finished, holds, in_agent
+from tests.simulated.given import HOLDS_IN_FIRST_POD, Given, Step, reward, trial
 from tests.support.kueue import PRIORITY, QUEUE, kueue
 from tests.support.waiting import eventually
-
-# Script of an agent that runs until its pod is deleted in the first attempt, and finishes at once in later attempts.
-FIRST_STAYS = "#!/bin/sh\ncase $POD_NAME in *-1) sleep 600 ;; esac\n"
 
 
 def queued(manifest: Object, **labels: str) -> Object:
@@ -25,9 +21,8 @@ def waits_for(reason: str, pod: str = "") -> object:
     return waiting
 
 
-@pytest.mark.long
 async def test_queued_trials_wait_visibly_start_when_kueue_admits_them_and_give_back_their_place(given: Given) -> None:
-    low = queued(trial(Step("a", solve=FIRST_STAYS, test=reward(0.1)), name="low"))
+    low = queued(trial(Step("a", solve=HOLDS_IN_FIRST_POD, test=reward(0.1)), name="low"))
     after = queued(trial(Step("a", test=reward(0.2)), name="next", podCleanup="Never"))
     apart = {"verifier": {"environment_mode": "separate"}}
     urgent = queued(trial(Step("a", test=reward(0.3)), name="urgent", config=apart, podCleanup="Never"), **{PRIORITY: "high"})
@@ -74,3 +69,19 @@ async def test_trials_wait_for_room_in_a_quota_and_start_one_after_another_when_
     assert [each.get("attempts", []) for each in done] == [[], []]
     first, second = sorted(done, key=lambda each: str(each["steps"][0]["startTime"]))
     assert second["steps"][0]["startTime"] >= first["completionTime"]
+
+
+async def test_a_trial_that_cannot_have_a_pod_now_waits_with_the_reason(given: Given) -> None:
+    nowhere = trial(Step("a"), environment={"image": "simulated", "podTemplate": {"spec": {"nodeSelector": {"no": "such"}}}})
+    too_large = trial(Step("a"), config={"environment": {"cpus": 100_000}})
+    for manifest, output in ((nowhere, "node affinity/selector"), (too_large, "Insufficient cpu")):
+        await given.applied(manifest)
+        found = await given.until(manifest["metadata"]["name"], waits_for("Unschedulable"))  # type: ignore[arg-type]
+        assert found["status"]["phase"] == "Pending" and output in condition(found, "Reconciling")["message"]
+
+    for manifest in (nowhere, too_large):
+        await given.changed(manifest["metadata"]["name"], activeDeadlineSeconds=1)
+        done = await given.until(manifest["metadata"]["name"], finished)
+        assert done["status"]["failure"] == {"class": "User", "reason": "DeadlineExceeded"}
+        assert "activeDeadlineSeconds = 1" in condition(done, "Failed")["message"]
+        assert "rewards" not in done["status"]

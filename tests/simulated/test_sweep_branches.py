@@ -1,4 +1,4 @@
-"""Branches of a sweep on the real cluster: each step runs from the state that the agent left, and from the reference state."""
+"""Branches of a sweep: each step runs from the state that the agent left, and from the reference state."""
 
 from __future__ import annotations
 
@@ -10,38 +10,24 @@ from pathlib import Path
 import pytest
 
 from multistep.kube.resources import SWEEPS, TRIALS
-from tests.e2e.given import IMAGE, Given, Object, Step, trial
+from tests.e2e.given import Object
 from tests.e2e.test_cli import multistep
+from tests.simulated.given import Given, Step, trial
 
 NAME = "branched"
 # Each step's work adds a line to /app/runs, so the verifier notices if another trial worked on the same files, or if earlier work
-# is missing.
-RUNS = "[ $(wc -l < /app/runs) = {number} ]"
-TEST = "#!/bin/sh\ncat /app/*\n{runs} && {check} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
-# The step "draft" accepts the agent's draft, but the work of the step "build" cannot use it. The step "end" does not need the
-# draft.
-WORK = """
-mkdir -p /app && echo ran >> /app/runs
-case $(wc -l < /app/runs) in
-  1) echo {draft} > /app/draft ;;
-  2) grep -q careful /app/draft && echo used > /app/built; true ;;
-  3) echo done > /app/end ;;
-esac
-"""
-
-
-def step(number: int, name: str, check: str) -> Step:
-    script = TEST.format(runs=RUNS.format(number=number), check=check)
-    return Step(name, solve="#!/bin/sh\n" + WORK.format(draft="careful"), test=script)
+# is missing. The step "draft" accepts the agent's draft, but the step "build" cannot use it, and the step "end" does not need it.
+WORK = "append /app/runs ran\nwhen /app/runs 1 write /app/draft {draft}"
+TESTS = {
+    "draft": "when /app/runs 1 reward 1",
+    "build": "when /app/runs 2 reward-if /app/draft careful",
+    "end": "when /app/runs 3 reward 1",
+}
 
 
 def sweep(attempts: int, k: int) -> Object:
-    steps = [
-        step(1, "draft", "[ -s /app/draft ]"),
-        step(2, "build", "[ -e /app/built ]"),
-        step(3, "end", "[ -e /app/end ]"),
-    ]
-    agent = {"name": "command", "command": ["sh", "-c", WORK.format(draft="sloppy")]}
+    steps = [Step(name, solve=WORK.format(draft="careful"), test=test) for name, test in TESTS.items()]
+    agent = {"name": "command", "command": [WORK.format(draft="sloppy")]}
     return {
         "apiVersion": SWEEPS.api_version,
         "kind": SWEEPS.kind,
@@ -52,7 +38,6 @@ def sweep(attempts: int, k: int) -> Object:
             "attempts": attempts,
             "parallelism": 6,
             "branch": {"attempts": k},
-            "template": {"spec": {"environment": {"image": IMAGE}}},
         },
     }
 

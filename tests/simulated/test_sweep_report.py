@@ -1,4 +1,4 @@
-"""Run a sweep of 60 real trials, kill the operator meanwhile, and check the statistics, and the HTML report in a real browser."""
+"""Run a sweep of 60 trials, kill the operator meanwhile, and check the statistics, and the HTML report in a real browser."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ from playwright.async_api import Page, expect
 
 from multistep.kube.resources import SWEEPS, TRIALS
 from tests.e2e.browser import chromium, opened, overflow, walk
-from tests.e2e.given import IMAGE, Given, named_pods
-from tests.e2e.operators import SYSTEM, kubectl, require_alone
 from tests.e2e.test_cli import multistep
 from tests.harbor.environment import harbor_python
+from tests.simulated.given import NO_IMAGE, Given, OwnOperators
 from tests.support.waiting import eventually
-
-pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 TASKS, AGENTS, ATTEMPTS = ("t0", "t1", "t2", "t3", "t4"), ("good", "idle", "poor"), 4
 LOST = "Infrastructure"
@@ -40,23 +37,21 @@ OUTCOMES: Mapping[tuple[str, str], Sequence[float | str]] = {
 # By number of tasks n: the 97.5 % quantile of Student's t for n-1 degrees of freedom, from a printed table.
 STUDENT = {5: 2.7764451051977987, 4: 3.182446305284263}
 LOAD_JOB = Path(__file__).parents[1] / "harbor/load_job.py"
-NOBODYS_IMAGE = "127.0.0.1:9/none:1"
 
 
 def verifier() -> str:
     """Return a test.sh that finds its trial by the pod's name and writes that trial's reward, if OUTCOMES has one."""
     cases = [
-        f"*-{task}-{agent}-{attempt}-*) echo {outcome} > /logs/verifier/reward.txt ;;"
+        f"if *-{task}-{agent}-{attempt}-* reward {outcome}"
         for (task, agent), those in OUTCOMES.items()
         for attempt, outcome in enumerate(those, 1)
         if not isinstance(outcome, str)
     ]
-    return "\n".join(["#!/bin/sh", 'case "$POD_NAME" in', *cases, "esac", ""])
+    return "\n".join(cases)
 
 
 def sweep(name: str) -> dict[str, Any]:
     """Return the sweep. Task t4 has two steps; the second runs only if the first has reward 1."""
-    agent = 'case "$POD_NAME" in *-t2-poor-2-*) exit 3 ;; esac'
 
     def task(name: str, steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         scripts = {"instruction.md": "Do it.\n", "tests/test.sh": verifier()}
@@ -64,7 +59,7 @@ def sweep(name: str) -> dict[str, Any]:
         config = {"steps": [{"name": step, **fields} for step, fields in steps.items()]}
         return {"name": name, "inline": {"config": config, "files": files}}
 
-    command = {"name": "command", "command": ["sh", "-c", agent]}
+    command = {"name": "command", "command": ["if *-t2-poor-2-* exit 3"]}
     return {
         "apiVersion": SWEEPS.api_version,
         "kind": SWEEPS.kind,
@@ -77,12 +72,11 @@ def sweep(name: str) -> dict[str, Any]:
             "agents": [{"name": each, "agent": {"name": "nop"} if each == "idle" else command} for each in AGENTS],
             "attempts": ATTEMPTS,
             "parallelism": 10,
-            "template": {"spec": {"environment": named_pods({"image": IMAGE})}},
             "overrides": [
                 {
                     "tasks": ["t4"],
                     "agents": ["poor"],
-                    "spec": {"environment": {"image": NOBODYS_IMAGE}, "environmentTimeoutMultiplier": 0.01},
+                    "spec": {"environment": {"image": NO_IMAGE}, "environmentTimeoutMultiplier": 0.01},
                 }
             ],
         },
@@ -90,17 +84,18 @@ def sweep(name: str) -> dict[str, Any]:
 
 
 async def test_sixty_trials_through_the_death_of_the_operator_come_to_the_right_numbers_and_a_page(
-    given: Given, tmp_path: Path
+    own: OwnOperators, tmp_path: Path
 ) -> None:
-    require_alone()
+    given, operator = own.given, await own.started()
     manifest = tmp_path / "sweep.yaml"
-    manifest.write_text(yaml.safe_dump(sweep("nightly")))
+    manifest.write_text(yaml.safe_dump(given.ours(sweep("nightly"))))
     code, out, err = await multistep("sweep", "run", str(manifest), "-n", given.namespace, "--detach")
     assert (code, out) == (0, "nightly\n"), err
     following = asyncio.create_task(multistep("sweep", "status", "nightly", "-n", given.namespace, "--follow", "-o", "json"))
     await until_done(given, 10)
-    kubectl("-n", SYSTEM, "delete", "pod", "-l", "app.kubernetes.io/name=multistep", "--force", "--grace-period=0", "--wait=false")
+    await operator.kill()
     assert (await trials_of(given))["finished"] < 60
+    await operator.start()
     code, out, err = await following
     reported = json.loads(out)
     assert (code, reported["phase"], reported["faults"]) == (1, "Complete", ["4 of 60 trials are excluded"]), err

@@ -1,4 +1,4 @@
-"""Test a sweep on the real cluster: its trials, exclusions, suspension, and end."""
+"""Test a sweep: its trials, exclusions, suspension, and end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.resources import PODS, SWEEPS, TRIALS
-from tests.e2e.given import Given, Object, Step, condition, finished, holds, in_agent, reward, trial
+from tests.e2e.given import Object, condition, finished, holds, in_agent
+from tests.simulated.given import HOLD, IMAGE, NO_IMAGE, Given, Step, reward, trial
 
-IF_SOLVED = "#!/bin/sh\n[ -e /tmp/solved ] && reward=0.5 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
-FOR_EVER = "#!/bin/sh\nwhile :; do sleep 1; done\n"
+IF_SOLVED = "if *-solver-* reward 0.5\nif *-idler-* reward 0"
 NAME = "nightly"
 SELECTOR = f"multistep.dev/sweep={NAME}"
 
 
 def sweep(**spec: object) -> Object:
     tasks = {
-        "known": Step("a", solve="#!/bin/sh\ntouch /tmp/solved\n", test=IF_SOLVED),
-        "held": Step("a", solve=FOR_EVER, test=reward(0.25)),
+        "known": Step("a", test=IF_SOLVED),
+        "held": Step("a", solve=HOLD, test=reward(0.25)),
     }
     return {
         "apiVersion": SWEEPS.api_version,
@@ -31,8 +31,8 @@ def sweep(**spec: object) -> Object:
             "agents": [{"name": "solver", "agent": {"name": "oracle"}}, {"name": "idler", "agent": {"name": "nop"}}],
             "attempts": 2,
             "parallelism": 4,
-            "template": {"spec": {"environment": {"image": "nobody/has:this"}, "infrastructureRetries": 0}},
-            "overrides": [{"spec": {"environment": {"image": "debian:bookworm-slim"}}}],
+            "template": {"spec": {"environment": {"image": NO_IMAGE}, "infrastructureRetries": 0}},
+            "overrides": [{"spec": {"environment": {"image": IMAGE}}}],
             **spec,
         },
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from markdown_it import MarkdownIt
 from multistep.kube.client import Client
 from multistep.kube.resources import CRDS, PODS, SWEEPS, TRIALS
 from tests.docs import pages
-from tests.e2e.given import DEADLINE_SECONDS, Given, Object, Step, finished, holds, in_agent, trial
+from tests.e2e.given import DEADLINE_SECONDS, Object, finished, holds, in_agent
+from tests.simulated.given import HOLD, Given, Step, trial
 from tests.support.gitops import judged
 
 MANAGER = "gitops"
@@ -43,7 +43,7 @@ class SyncCase:
 
 
 SYNC_CASES = [
-    SyncCase(trial(Step("a", solve="#!/bin/sh\nsleep 600\n"), name="running"), in_agent, ("InProgress", "Progressing")),
+    SyncCase(trial(Step("a", solve=HOLD), name="running"), in_agent, ("InProgress", "Progressing")),
     SyncCase(trial(Step("a"), name="complete", podCleanup="Never"), finished, ("Current", "Healthy")),
     SyncCase(trial(name="failed", config={"schema_version": "none"}), finished, ("Failed", "Degraded")),
     SyncCase(trial(Step("a"), name="held", suspend=True), lambda found: holds(found, "Suspended"), ("InProgress", "Suspended")),
@@ -56,7 +56,7 @@ async def test_a_synced_trial_stays_in_sync_and_is_never_run_again(given: Given)
 
 
 async def stays_in_sync(given: Given, case: SyncCase) -> None:
-    manifest = deepcopy(case.manifest)
+    manifest = given.ours(case.manifest)
     manifest["metadata"]["namespace"] = given.namespace
     new = await synced(given.client, manifest)
     assert await judged(new) == ("InProgress", "Progressing"), "nobody saw it yet"
@@ -80,7 +80,7 @@ async def a_trial_whose_pod_is_gone_is_not_run_again(given: Given, name: str) ->
     before = await given.get(name)
     await given.client.delete(PODS, given.namespace, f"{name}-1", grace_period_seconds=0)
     await given.without_pods(name)
-    manifest = next(deepcopy(case.manifest) for case in SYNC_CASES if case.manifest["metadata"]["name"] == name)
+    manifest = next(given.ours(case.manifest) for case in SYNC_CASES if case.manifest["metadata"]["name"] == name)
     manifest["metadata"]["namespace"] = given.namespace
     await synced(given.client, manifest)
     manifest["spec"]["podTTLSecondsAfterFinished"] = 86400  # a field that may change in a finished trial
@@ -130,7 +130,7 @@ async def test_every_manifest_applies_twice_and_the_second_time_changes_nothing(
 
 
 async def applies_twice(given: Given, where: str, manifest: Object) -> None:
-    mine = deepcopy(manifest)
+    mine = given.ours(manifest)
     is_ours = mine["kind"] in (TRIALS.kind, SWEEPS.kind)
     names, resource = mine["metadata"], await given.client.resource_of(mine)
     # some manifests have the same name

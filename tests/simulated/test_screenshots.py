@@ -12,18 +12,19 @@ from playwright.async_api import Page, expect
 from hack.paths import ROOT
 from multistep.kube.resources import SWEEPS
 from tests.e2e.browser import chromium, opened, overflow
-from tests.e2e.given import DEADLINE_SECONDS, IMAGE, WAITS, Given, Step, in_agent, reward, trial
+from tests.e2e.given import DEADLINE_SECONDS, in_agent
 from tests.e2e.test_cli import multistep
-from tests.e2e.test_dashboard import dashboard, row
+from tests.simulated.given import HOLD, Given, Step, reward, trial
+from tests.simulated.test_dashboard import dashboard, row
 
 pytestmark = pytest.mark.long
 
 IMAGES = ROOT / "docs" / "images"
 MAX_BYTES = 150_000
 _STEPS = {"parse-dates": ("reproduce", "fix", "document"), "cache-pages": ("measure", "cache"), "rename-module": ("rename", "test")}
-_PATCH = 'cat "$MULTISTEP_INSTRUCTION_FILE"; echo done > /tmp/patch'  # the command that the agent `patch` runs in each step
+_PATCH = "print Do the step.\nwrite /tmp/patch done"  # what the agent `patch` does in each step
 # The first step is solved by any agent that runs; each later one needs the patch.
-_TEST = "#!/bin/sh\n[ -e /tmp/patch ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+_TEST = "reward-if /tmp/patch done"
 
 
 def _task(name: str) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def _task(name: str) -> dict[str, Any]:
 
 
 def _sweep() -> dict[str, Any]:
-    patch = {"name": "command", "command": ["sh", "-c", _PATCH]}
+    patch = {"name": "command", "command": [_PATCH]}
     agents = [{"name": "patch", "agent": patch}, {"name": "idle", "agent": {"name": "nop"}}]
     return {
         "apiVersion": SWEEPS.api_version,
@@ -46,7 +47,6 @@ def _sweep() -> dict[str, Any]:
             "agents": agents,
             "attempts": 2,
             "parallelism": 6,
-            "template": {"spec": {"environment": {"image": IMAGE}}},
         },
     }
 
@@ -67,7 +67,7 @@ async def test_report_and_dashboard_look_as_the_documents_show_them(given: Given
     report = tmp_path / "nightly.html"
     code, _, err = await multistep("sweep", "report", "nightly", "-n", given.namespace, "-o", str(report))
     assert code == 0, err
-    fix = Step("fix", solve=f"#!/bin/bash\necho 'reading parser.py'\necho 'running 14 tests'\n{WAITS}")
+    fix = Step("fix", solve=f"print reading parser.py\nprint running 14 tests\n{HOLD}")
     await given.applied(trial(Step("reproduce"), fix, Step("document"), name="parse-dates-rerun"))
     await given.until("parse-dates-rerun", lambda obj: in_agent(obj) and len(obj["status"]["steps"]) == 2)
     async with chromium() as browser, dashboard(given.namespace) as url:

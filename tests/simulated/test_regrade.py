@@ -1,4 +1,4 @@
-"""Regrades on the real cluster: verifiers run again on stored checkpoints, without an agent."""
+"""Regrades: verifiers run again on stored checkpoints, without an agent."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ import pytest
 
 from multistep.kube.resources import PODS, SWEEPS, TRIALS
 from multistep.pods import identity
-from tests.e2e.given import IMAGE, Given, Object, Step, condition, finished, trial
-from tests.e2e.operators import off_volume
-from tests.e2e.test_agents import ledger
+from tests.e2e.given import Object, condition, finished
 from tests.e2e.test_cli import multistep
-from tests.support import servers
+from tests.simulated.given import Given, Step, trial
+from tests.support.simulation.operator import Operator
+from tests.support.waiting import eventually
 
 KEEP: Mapping[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
-# A test whose reward is 0.1 more than the number of lines in a file, to which each step's agent adds one. It also checks the file's
-# mode and a link.
-TEST = r"""#!/bin/bash
-lines=$(wc -l < /srv/work/lines)
-[ "$(stat -c %a /srv/work/lines)" = 640 ] && [ "$(readlink /srv/work/link)" = lines ] && mode=1 || mode=0
-printf '{"reward": %s.1, "mode": %s, "third": 0.30000000000000004}' "$lines" "$mode" > /logs/verifier/reward.json
-"""
-WORK = "#!/bin/bash\nmkdir -p /srv/work && cd /srv/work && echo line >> lines && chmod 640 lines && ln -sf lines link\n"
-TOO_SLOW = f"{WORK}sleep 600\n"
-LIMIT = {"agent": {"timeout_sec": 20}}  # long enough for a slow machine to do the work
+# A test whose reward is a number that only JSON keeps exactly, if each of the steps so far has added its line to a file.
+TEST = "\n".join(
+    f'when /srv/lines {number} reward {{"reward": {number}.1, "mode": 1, "third": 0.30000000000000004}}' for number in (1, 2, 3)
+)
+WORK = "append /srv/lines line"
+TOO_SLOW = f"{WORK}\nhold"
+LIMIT = {"agent": {"timeout_sec": 1}}
 
 
 def steps(test: str = TEST) -> list[Step]:
@@ -98,7 +95,7 @@ async def test_the_same_tests_give_the_same_rewards_and_others_give_others(given
     assert [each["checkpoint"] for each in said["regraded"]["steps"]] == [each["checkpoint"] for each in stated["steps"]]
     assert [each["tests"] for each in said["regraded"]["steps"]] == [each["tests"] for each in said["steps"]]
 
-    other = await given.ended(regrade(of, TEST.replace("%s.1", "%s.25")))
+    other = await given.ended(regrade(of, TEST.replace(".1,", ".25,")))
     assert [each["rewards"]["reward"] for each in other["status"]["steps"]] == [1.25, 2.25, 3.25], other["status"]
     assert (await given.get(of["metadata"]["name"]))["status"] == of["status"], "the source stays unchanged"
 
@@ -111,9 +108,9 @@ async def test_a_deleted_trial_is_regraded_as_long_as_its_results_are_kept(given
 
 
 @pytest.mark.parametrize("checkpoints", [{}, {"policy": "AfterStep"}], ids=["without checkpoints", "kept while active"])
-async def test_a_trial_without_stored_checkpoints_is_refused_by_name(checkpoints: Object, given: Given) -> None:
+async def test_a_trial_without_stored_checkpoints_is_refused_by_name(checkpoints: Object, given: Given, shared: Operator) -> None:
     of = await given.ended(source(checkpoints=checkpoints))
-    await off_volume(of, path=".checkpoints")
+    await eventually(lambda: shared.has_no_results(of, ".checkpoints"))
     again = await given.ended(regrade(of))
     failed = condition(again, "Failed")
     assert failed["reason"] == "RegradeImpossible" and "keep: WithResults" in failed["message"], failed
@@ -126,7 +123,7 @@ async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp
     of = await given.ended(source())
     tests = tmp_path / "changed/steps/two/tests"
     tests.mkdir(parents=True)
-    (tests / "test.sh").write_text("#!/bin/bash\necho 7 > /logs/verifier/reward.txt\n")
+    (tests / "test.sh").write_text("reward 7")
     name = of["metadata"]["name"]
     options = ["-n", given.namespace, "--name", "again", "--tests", str(tmp_path / "changed"), "-o", "json"]
     code, out, err = await multistep("regrade", name, *options)
@@ -140,28 +137,22 @@ async def test_the_command_regrades_a_trial_with_changed_tests(given: Given, tmp
 # -- 100 trials
 
 COUNT = 100
-# An agent that sends a request to the model, and writes a random number to a file.
-ASKS = r"""
-body='{{"model": "m", "messages": [{{"role": "user", "content": "hello"}}]}}'
-exec 3<>/dev/tcp/{host}/{port}
-printf 'POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s' ${{#body}} "$body" >&3
-cat <&3 > /dev/null
-mkdir -p /srv/work && echo 1$RANDOM$RANDOM > /srv/work/number
-"""
-JUDGE = r"""#!/bin/bash
-number=$(cat /srv/work/number)
-printf '{"reward": 0.%s, "size": %s, "other": %s.%se-7}' $number $number $number $number > /logs/verifier/reward.json
-"""
+# An agent that writes a number of its own to a file, and a test that makes an uncommon reward of it.
+WRITES = "\n".join(f"if *-writer-{number}-* append /srv/{number} line" for number in range(1, COUNT + 1))
+JUDGE = "\n".join(
+    f'when /srv/{number} 1 reward {{"reward": 0.1{number * 7919}, "size": {number}, "other": {number}.{number * 104729}e-7}}'
+    for number in range(1, COUNT + 1)
+)
 
 
 def sweep(name: str, agent: Object, **spec: Any) -> Object:
     files = {"instruction.md": "Leave a number.\n", "tests/test.sh": JUDGE}
-    task = {"name": "number", "inline": {"config": {}, "files": files}, "environment": {"image": IMAGE}}
+    task = {"name": "number", "inline": {"config": {}, "files": files}}
     return {
         "apiVersion": SWEEPS.api_version,
         "kind": SWEEPS.kind,
         "metadata": {"name": name},
-        "spec": {"tasks": [task], "agents": [{"name": "asker", "agent": agent}], "attempts": COUNT, "parallelism": 8, **spec},
+        "spec": {"tasks": [task], "agents": [{"name": "writer", "agent": agent}], "attempts": COUNT, "parallelism": 8, **spec},
     }
 
 
@@ -173,16 +164,13 @@ async def trials_of(given: Given, name: str) -> dict[str, Object]:
 
 
 @pytest.mark.long
-async def test_100_trials_are_regraded_to_the_same_rewards_bit_for_bit(given: Given, model: servers.Server, tmp_path: Path) -> None:
-    host, port = model.host.split(":")
-    agent = {"name": "command", "command": ["bash", "-c", ASKS.format(host=host, port=port)]}
+async def test_100_trials_are_regraded_to_the_same_rewards_bit_for_bit(given: Given, tmp_path: Path) -> None:
+    agent = {"name": "command", "command": [WRITES]}
     await given.applied(sweep("first", agent, template={"spec": dict(KEEP)}))
     before = await trials_of(given, "first")
-    asked = len(await ledger(model))
-    assert len(before) == COUNT and asked == COUNT and all(finished(each) for each in before.values())
+    assert len(before) == COUNT and all(finished(each) for each in before.values())
     await given.applied(sweep("again", {"name": "nop"}, regrade={"sweep": "first"}))
     after = await trials_of(given, "again")
-    assert len(await ledger(model)) == asked, "the model saw no request"
     assert len({json.dumps(each["status"]["rewards"]) for each in before.values()}) > COUNT // 2, "the rewards differ"
     for number, of in before.items():
         assert json.dumps(verdicts(after[number])) == json.dumps(verdicts(of)), after[number]["status"]

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from multistep.cli.trial.fetch import ServicePath, locate
-from multistep.errors import NotFound, Unavailable
 from multistep.kube.resources import CONFIG_MAPS, PODS, SECRETS
-from tests.e2e.given import WAITS, Given, Object, Step, trial
-from tests.e2e.operators import kubectl, samples, with_variables
+from tests.e2e.given import Object, in_agent
+from tests.e2e.operators import kubectl
 from tests.e2e.test_cli import EXAMPLE, multistep
+from tests.simulated.given import HOLD, NO_IMAGE, Given, OwnOperators, Step, trial
+from tests.support.simulation.operator import Operator
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.alone
-
-SETTINGS = {"MULTISTEP_ORPHANS_SECONDS": "1", "MULTISTEP_ORPHANS_GRACE_SECONDS": "3", "MULTISTEP_RESULTS_RETENTION_SECONDS": "3"}
+SETTINGS = {"orphans_seconds": "1", "orphans_grace_seconds": "3", "results_retention_seconds": "3"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def often() -> Iterator[None]:
-    with with_variables(SETTINGS):
-        yield
+@pytest.fixture
+async def operator(own: OwnOperators) -> Operator:
+    return await own.started(**SETTINGS)
+
+
+@pytest.fixture
+def given(own: OwnOperators) -> Given:
+    return own.given
 
 
 async def make_pod(given: Given, name: str, owner: Object | None, labels: dict[str, str]) -> Object:
@@ -33,8 +34,8 @@ async def make_pod(given: Given, name: str, owner: Object | None, labels: dict[s
     if owner is not None:
         reference = {"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": owner["apiVersion"], "kind": owner["kind"], **reference}]
-    containers = [{"name": "main", "image": "localhost/nowhere:none", "imagePullPolicy": "Never"}]
-    spec = {"containers": containers, "terminationGracePeriodSeconds": 0}
+    containers = [{"name": "main", "image": "simulated"}]
+    spec = {"containers": containers, "terminationGracePeriodSeconds": 0, **given.environment["podTemplate"]["spec"]}
     return await given.client.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
@@ -46,13 +47,9 @@ async def pod_names(given: Given) -> set[str]:
     return {each["metadata"]["name"] for each in await given.client.list_all(PODS, given.namespace)}
 
 
-def in_agent(found: Object) -> bool:
-    return any(step.get("phase") == "Agent" for step in (found.get("status") or {}).get("steps") or [])
-
-
-async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continues(given: Given) -> None:
+async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continues(given: Given, operator: Operator) -> None:
     for name in ("live", "left"):
-        await given.applied(trial(Step("a", solve=WAITS), name=name))
+        await given.applied(trial(Step("a", solve=HOLD), name=name))
     live, _ = [await given.until(name, in_agent) for name in ("live", "left")]
     [pod] = await given.pods("live")
     await make_pod(given, "live-9", live, labels_of(pod, "live-9"))  # an orphan, as created by an operator that lost its lease
@@ -67,29 +64,31 @@ async def test_pods_that_no_trial_waits_for_go_and_the_trial_they_claim_continue
     done = await given.until("live", lambda found: (found.get("status") or {}).get("phase") == "Complete")
     assert (done["status"]["podUID"], done["status"]["rewards"]) == (pod["metadata"]["uid"], {"reward": 1.0})
     assert not done["status"].get("attempts") and "copied" in await pod_names(given)
-    await until_counted(given, "pod")
+    await until_counted(operator, "pod")
 
 
-async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_existing_trials_stay(given: Given) -> None:
+async def test_results_outlive_their_trial_by_the_retention_time_and_those_of_existing_trials_stay(
+    given: Given, operator: Operator
+) -> None:
     done = await asyncio.gather(*(given.ended(trial(Step("a"), name=name)) for name in ("kept", "gone")))
     kept, gone = [each["status"]["results"] for each in done]
-    assert await fetched(given, gone)
+    assert await fetched(gone)
     await given.deleted("gone")
 
     async def deleted() -> bool:
         try:
-            return not await fetched(given, gone)
-        except Unavailable:  # the results were deleted during the download, so the server ended it early
+            return not await fetched(gone)
+        except aiohttp.ClientPayloadError:  # the results were deleted during the download, so the server ended it early
             return False
 
     await eventually(deleted)
-    assert await fetched(given, kept)
-    await until_counted(given, "results")
+    assert await fetched(kept)
+    await until_counted(operator, "results")
 
 
-async def test_objects_that_run_created_for_a_trial_are_deleted_with_it(given: Given, tmp_path: Path) -> None:
-    arguments = ("run", str(EXAMPLE), "--name", "made", "--detach", "--var", "KEY=value", "-n", given.namespace)
-    code, _, err = await multistep(*arguments)
+async def test_objects_that_run_created_for_a_trial_are_deleted_with_it(given: Given) -> None:
+    arguments = ("run", str(EXAMPLE), "--image", NO_IMAGE, "--name", "made", "--detach", "--var", "KEY=value")
+    code, _, err = await multistep(*arguments, "-n", given.namespace)
     assert code == 0, err
 
     async def left() -> list[str]:
@@ -105,20 +104,16 @@ async def test_objects_that_run_created_for_a_trial_are_deleted_with_it(given: G
     await eventually(nothing_left)
 
 
-async def until_counted(given: Given, kind: str) -> None:
+async def until_counted(operator: Operator, kind: str) -> None:
     """Wait until the operator's metric counts a deleted orphan. The operator increments it only after the deletion."""
 
     async def counted() -> bool:
-        return (await samples(given.client))[f'multistep_orphans_deleted_total{{kind="{kind}"}}'] > 0
+        return (await operator.samples())[f'multistep_orphans_deleted_total{{kind="{kind}"}}'] > 0
 
     await eventually(counted)
 
 
-async def fetched(given: Given, uri: str) -> bool:
-    """Return whether the results at this URI can be downloaded."""
-    place = locate(uri)
-    assert isinstance(place, ServicePath)
-    try:
-        return bool([chunk async for chunk in given.client.raw_stream(place.path)])
-    except NotFound:
-        return False
+async def fetched(url: str) -> bool:
+    """Return whether the results at this URL can be downloaded."""
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status == 200 and bool(await response.read())
