@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES
 from tests.e2e.given import Given, made_namespace
 from tests.support import servers
+from tests.support.simulation.operator import Shard, made_shard
 
 # The chaos tests kill processes, redirect traffic and restart containerd, which only a localkube cluster allows.
 collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chaos.py"]
@@ -28,6 +30,14 @@ async def given() -> AsyncIterator[Given]:
         async with given.recorder:
             yield given
         await client.delete(NAMESPACES, None, namespace)
+
+
+@pytest.fixture
+async def shard(given: Given, tmp_path: Path) -> AsyncIterator[Shard]:
+    """Yield a shard for operators that the test runs on this machine. Their trials need its label (tests.e2e.given.in_shard)."""
+    made = await made_shard(given.client, f"{given.namespace}-system", tmp_path)
+    yield made
+    await given.client.delete(NAMESPACES, None, made.name)
 
 
 @pytest.fixture

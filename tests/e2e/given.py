@@ -16,6 +16,7 @@ from multistep.api.trial import KIND
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
+from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import identity
 from tests.e2e.recorder import Recorder, is_so
 from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
@@ -93,6 +94,11 @@ def trial(*steps: Step, name: str = "", config: Mapping[str, Any] | None = None,
             **spec,
         },
     }
+
+
+def in_shard(shard: str, manifest: Object) -> Object:
+    """Return the trial with the label of an operator's shard."""
+    return {**manifest, "metadata": {**manifest["metadata"], "labels": {LABEL_SHARD: shard}}}
 
 
 def reward(value: float) -> str:

@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from multistep.kube.client import Client
-from tests.e2e.given import DEADLINE_SECONDS, Object
-from tests.support.waiting import eventually
+from tests.e2e.given import DEADLINE_SECONDS
 
 SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
 RELEASE = "multistep"
@@ -121,23 +120,6 @@ def _write_kubeconfig(file: Path, api: str) -> None:
     file.write_text(_kubectl("config", "view", "--raw", "--minify", "--flatten"))
     cluster = _kubectl("config", "view", "--minify", "--output=jsonpath={.clusters[0].name}")
     _kubectl("config", "--kubeconfig", str(file), "set-cluster", cluster, f"--server={api}")
-
-
-async def on_volume(found: Object, path: str = "") -> bool:
-    """Return whether a path below the trial's directory exists on the operator's results volume."""
-    of = found["metadata"]
-    whole = f"/var/lib/multistep/{of['namespace']}/{of['name']}/{of['uid']}/{path}"
-    check = f"test -e '{whole}' && echo yes || echo no"
-    return {"yes": True, "no": False}[(await asyncio.to_thread(_kubectl, "exec", DEPLOYMENT, "--", "sh", "-c", check)).strip()]
-
-
-async def off_volume(*found: Object, path: str = "") -> None:
-    """Wait until the path exists below none of the trials' directories on the results volume."""
-
-    async def gone() -> bool:
-        return not any([await on_volume(each, path) for each in found])
-
-    await eventually(gone)
 
 
 def kubectl(*arguments: str, fails: bool = False) -> str:

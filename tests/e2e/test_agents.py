@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, reward_for_text, trial
-from tests.e2e.replicas import Replicas
 from tests.support import servers
 
 KEY = "sk-providers-key-of-the-tests"
@@ -138,23 +135,3 @@ async def test_a_class_that_ends_its_own_host_loses_the_step_and_nothing_else(gi
     assert status["failure"] == {"class": "Agent", "reason": "AgentHostError", "step": "two"}, status
     assert (status["score"], status["outcome"]) == (0.5, "AgentError"), status
     assert status["steps"][0]["rewards"] == {"reward": 1.0} and status.get("attempts", []) == []
-
-
-@pytest.mark.alone
-async def test_an_agent_works_on_while_the_operator_is_killed_and_runs_once(given: Given, model: servers.Server) -> None:
-    replicas = Replicas(given.client)
-    made = trial(
-        step("one", "echo begun >> /tmp/runs; while [ ! -e /tmp/go ]; do sleep 0.1; done"),
-        Step("count", test=reward_for_text("/tmp/runs", "begun")),
-        **await agent(given, model),
-    )
-    name = (await given.applied(made))["metadata"]["name"]
-    await given.until(name, in_agent)
-    await given.in_pod(name, "sh", "-c", "until [ -e /tmp/runs ]; do sleep 0.05; done")
-    leader = await replicas.leader()
-    replicas.signal(leader, signal.SIGKILL)
-    await replicas.until_restarted(leader)
-    await given.go(name)
-    status = (await given.until(name, finished))["status"]
-    assert status["rewards"] == {"reward": 1.0} and status.get("attempts", []) == [], status
-    assert status["usage"]["requests"] == len(await ledger(model))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -19,13 +18,14 @@ from tests.e2e.given import (
     condition,
     finished,
     in_agent,
+    in_shard,
     reward_for_text,
     trial,
 )
-from tests.e2e.replicas import Replicas
 from tests.e2e.test_agents import ledger
 from tests.e2e.test_cli import multistep
 from tests.support import servers
+from tests.support.simulation.operator import Operator, Shard
 
 NAMES = [f"s{number}" for number in range(1, 7)]
 # A solution that reports the step's start to the model server and changes files. In step s5 of the first pod it sleeps for 600 s.
@@ -241,22 +241,21 @@ done 2> /dev/null
 """
 
 
-@pytest.mark.alone
-async def test_an_operator_that_dies_while_a_checkpoint_is_sent_costs_no_step(given: Given) -> None:
-    replicas = Replicas(given.client)
+async def test_an_operator_that_dies_while_a_checkpoint_is_sent_costs_no_step(given: Given, shard: Shard) -> None:
     large = f"{WAITS}echo ran >> /srv/runs\nhead -c 400M /dev/urandom > /srv/large\nsleep 1000 > /dev/null 2>&1 &\n"
     made = trial(
         Step("large", solve=large),
         Step("check", test=reward_for_text("/srv/runs", "ran")),
         checkpoints={"policy": "AfterStep"},
     )
-    name = (await given.applied(made))["metadata"]["name"]
-    await given.until(name, in_agent)
-    leader = await replicas.leader()
-    # The environment's processes are stopped while the checkpoint is packed. The agent works only once the script looks for that.
-    await given.in_pod(name, "bash", "-c", f": > /tmp/go{UNTIL_STOPPED}")
-    replicas.signal(leader, signal.SIGKILL)
-    await replicas.until_restarted(leader)
-    status = (await given.until(name, finished))["status"]
-    assert [each["rewards"] for each in status["steps"]] == [{"reward": 1.0}] * 2 and status.get("attempts", []) == [], status
-    assert status["steps"][0]["checkpoint"].get("bytes", 0) > 400 * 2**20, status
+    async with Operator(shard) as operator:
+        name = (await given.applied(in_shard(shard.name, made)))["metadata"]["name"]
+        await given.until(name, in_agent)
+        # The environment's processes are stopped while the checkpoint is packed. The agent works only once the script looks for
+        # that.
+        await given.in_pod(name, "bash", "-c", f": > /tmp/go{UNTIL_STOPPED}")
+        await operator.kill()
+        await operator.start()
+        status = (await given.until(name, finished))["status"]
+        assert [each["rewards"] for each in status["steps"]] == [{"reward": 1.0}] * 2 and status.get("attempts", []) == [], status
+        assert status["steps"][0]["checkpoint"].get("bytes", 0) > 400 * 2**20, status

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from multistep.kube.resources import NAMESPACES
-from multistep.kube.shard import LABEL_SHARD
-from tests.e2e.given import Given, Object, Step, trial
+from tests.e2e.given import Given, Object, Step, in_shard, trial
 from tests.e2e.test_cli import multistep
 from tests.support import servers
-from tests.support.simulation.operator import Operator, Shard, made_shard
+from tests.support.simulation.operator import Operator, Shard
 
 MIB = 1024 * 1024
 LARGE_BYTES = 256 * MIB  # size of the large artifact; `make bench` measures with 2 GiB
@@ -58,22 +56,13 @@ class Store:
 
 
 @pytest.fixture
-async def shard(given: Given, tmp_path: Path) -> AsyncIterator[Shard]:
-    made = await made_shard(given.client, f"{given.namespace}-system", tmp_path)
-    yield made
-    await given.client.delete(NAMESPACES, None, made.name)
-
-
-@pytest.fixture
 async def store(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     """Run an S3 server, and an operator that stores results there."""
     async with servers.s3(servers.node()) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        operator = Operator(shard, settings={"RESULTS_STORE": "s3://bucket/e2e"})
-        await operator.start()
-        yield Store(server)
-        await operator.close()
+        async with Operator(shard, settings={"RESULTS_STORE": "s3://bucket/e2e"}):
+            yield Store(server)
 
 
 def assert_same_artifacts(artifacts: Path, stored: Path) -> None:
@@ -91,8 +80,7 @@ async def test_files_come_back_byte_for_byte_and_a_large_one_goes_straight_to_th
 ) -> None:
     """This test checks the content; `make bench SECTIONS=store` measures the operator's memory."""
     manifest = trial(Step("a", solve=f"{AWKWARD}{SOLVE_LARGE}"), name="large")
-    manifest["metadata"]["labels"] = {LABEL_SHARD: shard.name}
-    found = await given.ended(manifest)
+    found = await given.ended(in_shard(shard.name, manifest))
 
     sent = [each for each in store.objects(found) if each.startswith("sent/")]
     assert len(sent) == 1 and found["status"]["steps"][0]["artifacts"]["bytes"] > LARGE_BYTES, (

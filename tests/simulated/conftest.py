@@ -32,7 +32,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     operator = Operator(asyncio.run(_new_shard(tmp_path_factory.mktemp("operator"))))
     asyncio.run(operator.start())
     yield operator
-    asyncio.run(operator.close())
+    asyncio.run(operator.end())
     asyncio.run(_delete(operator.shard))
 
 
@@ -57,7 +57,7 @@ async def own(node: SimulatedNode, tmp_path: Path) -> AsyncIterator[OwnOperators
     async with await Client.connect() as client, Given(client, node, of.name).made() as given:
         operators = OwnOperators(given, of)
         yield operators
-        await operators.close()
+        await operators.end()
     await _delete(of)
 
 

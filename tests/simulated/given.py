@@ -112,6 +112,7 @@ class OwnOperators:
         await made.start()
         return made
 
-    async def close(self) -> None:
+    async def end(self) -> None:
+        """End the replicas that still run."""
         for each in self._made:
-            await each.close()
+            await each.end()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import aiohttp
 import yaml
@@ -104,6 +104,7 @@ class Operator:
             "LEASE_NAMESPACE": self.shard.name,
             "LISTEN_HOST": "127.0.0.1",
             "METRICS_PORT": str(self._ports[1]),
+            "OPERATOR_IMAGE": os.environ["MULTISTEP_TEST_IMAGE"],
             "POD_NAME": self.name,
             "POD_UID": self.name,  # so that a process that was killed is replaced at once
             "RESULTS_DIR": str(self.results),
@@ -147,7 +148,14 @@ class Operator:
         assert self._process is not None
         self._process.send_signal(number)
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def end(self) -> None:
         """End the process if it runs."""
         if self._process is not None:
             await self.stop(signal.SIGKILL)
