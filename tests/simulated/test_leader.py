@@ -15,14 +15,13 @@ from tests.support.simulation.operator import LEASE, Operator
 from tests.support.waiting import eventually
 
 STEPS = ("one", "two", "three", "four")
-LEASE_SECONDS = "6"
 
 
 async def replicas(own: OwnOperators) -> tuple[Operator, Operator]:
     """Start two replicas, and return first the leader."""
-    leader = await own.started("first", lease_seconds=LEASE_SECONDS)
+    leader = await own.started("first")
     await led_by(own, leader)
-    return leader, await own.started("second", lease_seconds=LEASE_SECONDS)
+    return leader, await own.started("second")
 
 
 async def lease(own: OwnOperators) -> Object:
@@ -84,7 +83,12 @@ async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_
     finally:
         leader.signal(signal.SIGCONT)  # the former leader wakes up after the new one took over its trials
     assert taken["leaseTransitions"] == held["leaseTransitions"] + 1
-    assert await leader.ended() == 3
+
+    async def ended() -> bool:
+        return bool(leader.exit_codes)
+
+    await eventually(ended)
+    assert leader.exit_codes[0] == 3
     assert "lost the leader lease; exiting: " in await asyncio.to_thread(leader.log.read_text)
     await end_all(own.given, names)
     assert (await lease(own))["holderIdentity"] == taken["holderIdentity"]
@@ -100,7 +104,7 @@ async def test_a_leader_that_is_stopped_hands_over(own: OwnOperators) -> None:
 
 
 async def test_a_deleted_lease_is_created_again(own: OwnOperators) -> None:
-    leader = await own.started(lease_seconds=LEASE_SECONDS)
+    leader = await own.started()
     await led_by(own, leader)
     await own.given.client.delete(LEASES, own.shard.name, LEASE)
     await led_by(own, leader)

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 async def test_each_transition_is_reported_by_one_event(given: Given) -> None:
     done = await given.ended(trial(Step("a"), Step("b")))
     reasons = await given.reported(done["metadata"]["name"], "TrialComplete")
-    expected = ["PodCreated", "StepStarted", "StepCompleted", "StepStarted", "StepCompleted", "TrialComplete"]
+    expected = ["PodCreated", "StepStarted", "StepCompleted", "StepCompleted", "TrialComplete"]
     assert sorted(reasons) == sorted(expected)
 
 

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,6 @@ import yaml
 
 from localkube.config import load_config
 from multistep.kube.client import Client
-from multistep.kube.resources import LEASES
 from tests.support import servers
 from tests.support.waiting import eventually
 
@@ -28,6 +28,7 @@ SYSTEM: Final = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
 ACCOUNT: Final = "multistep"
 TOKEN_SECONDS: Final = 24 * 3600
 LEASE: Final = "multistep"
+MAX_EXITS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,21 @@ def _write_kubeconfig(file: Path) -> None:
 
 @dataclass
 class Operator:
-    """An operator's process. settings: MULTISTEP_ variables without the prefix; name: that of its replica."""
+    """An operator's process, which is started again when it ends by itself, as by a kubelet.
+
+    settings: MULTISTEP_ variables without the prefix; name: that of its replica.
+    """
 
     shard: Shard
     name: str = "operator"
     settings: Mapping[str, str] = field(default_factory=dict)
+    exit_codes: list[int] = field(default_factory=list)  # of the processes that have ended
 
     def __post_init__(self) -> None:
         self._ports = servers.free_port(), servers.free_port()
+        self._runs = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor: threading.Thread | None = None
         self.directory = self.shard.directory / self.name
         self.log = self.directory / "operator.log"
 
@@ -97,7 +104,7 @@ class Operator:
 
     async def start(self) -> None:
         """Start the process, and wait until it serves; it may be a standby then."""
-        assert self._process is None
+        assert not self._runs
         self.directory.mkdir(exist_ok=True)
         variables = {
             "LEASE_NAME": LEASE,
@@ -117,31 +124,29 @@ class Operator:
             **self.settings,
         }
         environment = {f"MULTISTEP_{key}": value for key, value in variables.items()}
-        command = (sys.executable, "-m", "multistep")
+        self._runs, self._process = True, None
         env = os.environ | environment | {"KUBECONFIG": str(self.shard.kubeconfig)}
-        self._process = await asyncio.to_thread(self._popen, command, env)
+        self._supervisor = threading.Thread(target=self._supervise, args=(env,), name=self.name, daemon=True)
+        self._supervisor.start()
         await eventually(self._serves)
 
-    def _popen(self, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as log:
-            return subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    def _supervise(self, env: Mapping[str, str]) -> None:
+        while self._runs:
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen((sys.executable, "-m", "multistep"), env=env, stdout=log, stderr=log)
+            self.exit_codes.append(self._process.wait())
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal to the process, wait until it has ended, and return its exit code."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        process.send_signal(number)
-        return await asyncio.to_thread(process.wait)
+        """Send a signal to the process, wait until it has ended, and return its exit code. It is not started again."""
+        assert self._supervisor is not None
+        self._runs = False
+        self.signal(number)
+        await asyncio.to_thread(self._supervisor.join)
+        return self.exit_codes[-1]
 
     async def kill(self) -> None:
-        """Kill the process, as the kernel does."""
+        """Kill the process, as the kernel does. It is not started again."""
         await self.stop(signal.SIGKILL)
-
-    async def ended(self) -> int:
-        """Wait until the process has ended by itself, and return its exit code."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        return await asyncio.to_thread(process.wait)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -157,7 +162,7 @@ class Operator:
 
     async def end(self) -> None:
         """End the process if it runs."""
-        if self._process is not None:
+        if self._runs:
             await self.stop(signal.SIGKILL)
 
     async def text(self, path: str) -> str:
@@ -171,14 +176,7 @@ class Operator:
         return {name: float(value) for name, value in pairs}
 
     async def _serves(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.log.read_text(errors="replace")[-4000:]
+        assert len(self.exit_codes) < MAX_EXITS, self.log.read_text(errors="replace")[-4000:]
         with suppress(aiohttp.ClientError):
             return bool(await self.text("healthz"))
         return False
-
-
-async def holder(client: Client, of: Shard) -> str:
-    """Return the name of the replica that holds the shard's lease, "" if none does."""
-    lease: Object = await client.get(LEASES, of.name, LEASE)
-    return str(lease["spec"].get("holderIdentity") or "").partition("_")[0]
