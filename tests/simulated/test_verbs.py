@@ -9,7 +9,7 @@ from pathlib import Path
 from multistep.kube.resources import TRIALS
 from tests.e2e.given import Object, finished, in_agent
 from tests.e2e.test_cli import multistep
-from tests.simulated.given import NO_IMAGE, Given, Step, trial
+from tests.simulated.given import HOLD, NO_IMAGE, Given, Step, trial
 
 
 def sweep(name: str, solve: str = "# nothing", **spec: object) -> Object:
@@ -71,7 +71,7 @@ async def test_exactly_the_excluded_trials_of_a_sweep_run_again(given: Given, tm
 
 async def test_a_sweep_is_listed_stopped_opened_and_deleted(given: Given) -> None:
     there = ("-n", given.namespace)
-    await given.applied(sweep("long", attempts=20, parallelism=1))
+    await given.applied(sweep("long", solve=HOLD, attempts=20, parallelism=1))
     assert (await multistep("sweep", "list", "-o", "name", *there))[1] == "long\n"
     code, _, err = await multistep("sweep", "stop", "long", *there)
     assert code == 0 and "long: Failed: Stopped" in err
