@@ -11,16 +11,20 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from multistep_host.import_path import missing_part
 from multistep_host.outcome import Outcome, host_error, outcome, write
 
 DIRECTORY_VARIABLE = "MULTISTEP_HOST_DIR"
 _DEFAULT_DIRECTORY = "/run/multistep-host"
 _USAGE = "usage: multistep-host setup|step < REQUEST.json"
 _LOG_BYTES = 1000
+_NO_CLASS = "AgentClassNotFoundError"
+_NO_CLASS_STATUS = 78  # tells the operator that this command, and no code of the class, found that the class is missing
 
 
 def main() -> None:
-    """Run the command. The exit code is 0 if an outcome was written, 1 for wrong arguments, 2 if stdin names no outcome file."""
+    """Run the command. The exit code is 0 if an outcome was written, 78 if its error is that the agent's class does not exist, 1
+    for wrong arguments, 2 if stdin names no outcome file."""
     if sys.argv[1:] not in (["setup"], ["step"]):
         sys.exit(_USAGE)
     request = sys.stdin.read()
@@ -29,6 +33,11 @@ def main() -> None:
     except (ValueError, KeyError, TypeError):
         print("multistep-host: stdin is not a JSON object with a field `outcome`", file=sys.stderr)
         sys.exit(2)
+    agent = json.loads(request).get("agent") or {}
+    if sys.argv[1] == "setup" and (path := agent.get("importPath")) and (missing := missing_part(path)):
+        message = f"the agent host's image has no {missing} of {path!r}"
+        write(target, outcome(error={"type": _NO_CLASS, "message": message}))
+        sys.exit(_NO_CLASS_STATUS)
     directory = Path(os.environ.get(DIRECTORY_VARIABLE, _DEFAULT_DIRECTORY))
     send = _setup if sys.argv[1] == "setup" else _step
     write(target, send(directory, json.dumps(json.loads(request)).encode() + b"\n"))

@@ -34,6 +34,7 @@ class GuestEnvironment(BaseEnvironment):
     def __init__(self, trial: str, directory: Path, workdir: str | None) -> None:
         """Create the object. directory: Harbor's trial directory on the agent host."""
         self.guest = Guest()
+        self.exit_code: int | None = None  # of the last command
         self._path = ""
         paths = TrialPaths(trial_dir=directory)
         paths.mkdir()
@@ -92,9 +93,11 @@ class GuestEnvironment(BaseEnvironment):
             timeout=timeout_sec,
         )
         try:
-            return _exec_result(await self.guest.execute(wanted), timeout_sec)
+            result = _exec_result(await self.guest.execute(wanted), timeout_sec)
         except RefusedError as refusal:
             return ExecResult(stdout="", stderr=str(refusal), return_code=_CANNOT_START)
+        self.exit_code = result.return_code
+        return result
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Upload a file."""

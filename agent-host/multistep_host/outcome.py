@@ -19,7 +19,7 @@ Outcome = dict[str, Any]
 
 def outcome(
     *,
-    error: Mapping[str, str] | None = None,
+    error: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
     usage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,

@@ -32,6 +32,7 @@ from multistep_host.transcript import Send, discard, transcript
 from multistep_host.variables import Variables
 
 _KEYS = frozenset({"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"})
+_NOT_STARTED = (126, 127)  # exit statuses of a shell whose command cannot be executed, or does not exist
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +78,8 @@ class TrialAgent:
 
         send: called with each block of output of the agent's commands.
         """
-        error, context = None, AgentContext()
+        error: dict[str, Any] | None = None
+        context, self._environment.exit_code = AgentContext(), None
         with self._admitted(request):
             if not request.step.resume:
                 self._logs.clear()
@@ -87,6 +89,8 @@ class TrialAgent:
             except Exception as exception:
                 _log.exception("the agent's step failed")
                 error = _error(exception)
+                if (code := self._environment.exit_code) in _NOT_STARTED:
+                    error["exitCode"] = code
             await self._logs.exchange(self._agent, context)
         return outcome(error=error, agent=self._info(), **report(context))
 
@@ -179,7 +183,7 @@ def report(context: AgentContext) -> dict[str, Any]:
     return {"usage": usage, "metadata": context.metadata, "rollout_details": bool(context.rollout_details)}
 
 
-def _error(exception: Exception) -> dict[str, str]:
+def _error(exception: Exception) -> dict[str, Any]:
     """Return the error of a setup or step. If the environment cannot be reached, it is an AgentHostError, not the agent's error."""
     if isinstance(exception, GuestError) and not isinstance(exception, RefusedError):
         return host_error(str(exception))

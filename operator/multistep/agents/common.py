@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from multistep.api.failures import AGENT_NOT_STARTED
 from multistep.api.phases import AGENT
 from multistep.api.records import PhaseResult
+from multistep.engine.journal import AttemptLost, StepRun
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
-from multistep.engine.scope import at_timeout, ending, killed_for_memory
+from multistep.engine.scope import Scope, TrialError, at_timeout, ending, killed_for_memory
 
+NOT_STARTED = (126, 127)
+"""Exit statuses of a shell whose command cannot be executed, or does not exist."""
+SECONDS_TO_START = 30.0
+"""An agent that ended later than this had started, whatever its exit status."""
+_NO_USER = "NoSuchUser"
+_NO_PROGRAM = ("NoSuchCommand", "Permission")
 _KILLED = 128 + 9  # exit status of a shell whose child got SIGKILL
 
 
@@ -31,3 +39,27 @@ def out_of_memory(result: PhaseResult) -> StepException | None:
 def broken(result: PhaseResult) -> StepException | None:
     """Return RuntimeError if the agent's command could not be started, else None."""
     return None if result.error is None else StepException("RuntimeError", f"the agent {ending(result, output=False)}", AGENT)
+
+
+def is_first(scope: Scope) -> bool:
+    """Return whether no step of the trial's own agent ran before this one: then the agent cannot have removed its own program or
+    user."""
+    return scope.step is not None and scope.step.index == len(scope.kept) and not scope.has_own_files
+
+
+def require_user(scope: Scope, run: StepRun, result: PhaseResult) -> None:
+    """Raise TrialError, as for every kind of agent, if the image lacks the agent's user: the agent's phase then did not start."""
+    if result.error is not None and result.error.code == _NO_USER and is_first(scope):
+        run.timings.pop(AGENT, None)
+        raise TrialError(StepException("RuntimeError", f"the agent could not be started: {result.error.message}"))
+
+
+def not_started(scope: Scope, result: PhaseResult) -> AttemptLost | None:
+    """Return why the trial fails if the program of spec.agent.command does not exist or cannot be executed, None if it started."""
+    missing = result.error is not None and result.error.code in _NO_PROGRAM
+    by_shell = result.exit_code in NOT_STARTED and result.duration_seconds <= SECONDS_TO_START
+    if not is_first(scope) or not (missing or by_shell):
+        return None
+    return AttemptLost(
+        AGENT_NOT_STARTED, f"spec.agent.command {ending(result, output=False)}; the image lacks a program that it needs", final=True
+    )

@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from multistep.agents import host_outcome
-from multistep.agents.common import out_of_memory
-from multistep.agents.host_outcome import Outcome
+from multistep.agents.common import NOT_STARTED, SECONDS_TO_START, is_first, out_of_memory
+from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
-from multistep.api.failures import AGENT_SETUP_FAILED, BUDGET_USED_BY_LOST_ATTEMPTS, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
+from multistep.api.failures import (
+    AGENT_NOT_STARTED,
+    AGENT_SETUP_FAILED,
+    BUDGET_USED_BY_LOST_ATTEMPTS,
+    MODEL_GATEWAY_DOWN,
+    PROVIDER_FAILED,
+)
 from multistep.api.harbor_agents import WEB_TOOLS
 from multistep.api.phases import AGENT, AGENT_SETUP
 from multistep.api.records import PhaseResult, Record
@@ -28,6 +34,9 @@ _Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
 _CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
+_NO_CLASS: Final = "AgentClassNotFoundError"  # the agent host's own: it found no such module or class before it ran any code of it
+_NO_CLASS_STATUS: Final = 78  # exit status of the agent host's command then: no code of the class can have caused it
+_WRONG_OPTIONS: Final = "ValueError"  # Harbor's agents raise it in a step for an option or a model that they lack
 _NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent lacks the key of its model's provider
 # The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
@@ -83,6 +92,8 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, f
         return _lost_by_provider(hosted, found.failure)
     if why := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None):
         return AttemptLost(PROVIDER_FAILED, why)
+    if error.type == _NO_CLASS and called.result.exit_code == _NO_CLASS_STATUS:
+        return AttemptLost(AGENT_NOT_STARTED, f"{error.message}; check spec.agent.importPath", final=True)
     if hosted.spec.name is not None:
         if error.type == _NO_KEY:
             return AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)
@@ -120,11 +131,30 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         error = StepException("AgentTimeoutError", f"the agent was stopped {at_timeout(step.agent_timeout)}{extended}", AGENT)
     elif (killed := out_of_memory(called.result)) is not None:
         return killed
+    if own is not None and not called.timed_out and _not_started(scope, own, called, run):
+        run.lost = AttemptLost(AGENT_NOT_STARTED, f"{own.type}: {own.message}; {_hint(hosted)}", final=True)
+        return None
     timed_out = error is not None and error.type == "AgentTimeoutError"
     if why := found.provider_fault(failed=error is not None, timeout=step.agent_timeout if timed_out else None):
         run.lost = AttemptLost(PROVIDER_FAILED, why)
         return None
     return error
+
+
+def _not_started(scope: Scope, error: HostError, called: _Called, run: StepRun) -> bool:
+    """Return whether one of Harbor's own agents failed before its first model request because its program, an option or its key is
+    missing. A custom class could claim this."""
+    spec = _hosted(scope).spec
+    if spec.name is None or not is_first(scope) or run.usage is not None:
+        return False
+    keyless = spec.access == "Gateway" and not spec.credentials and not any(each.name.endswith("_KEY") for each in spec.env)
+    missing = error.exit_code in NOT_STARTED and called.result.duration_seconds <= SECONDS_TO_START
+    return missing or keyless or (error.type == _WRONG_OPTIONS and spec.uses_gateway)
+
+
+def _hint(hosted: HostedAgent) -> str:
+    missing = "" if hosted.spec.credentials else ", spec.agent.credentials, which is empty,"
+    return f"check spec.agent{missing} and whether the agent's program exists in the environment"
 
 
 def _lost_by_requests(hosted: HostedAgent, called: _Called, found: ModelReport) -> AttemptLost | None:

@@ -22,10 +22,12 @@ _TEXT_CHARACTERS = 16_384
 
 @dataclass(frozen=True)
 class HostError:
-    """The error of a failed setup or step. type: class name of Harbor's exception, or HOST_ERROR."""
+    """The error of a failed setup or step. type: class name of Harbor's exception, or HOST_ERROR; exit_code: exit status of the
+    agent's last command, None if it is unknown."""
 
     type: str
     message: str
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def _parsed(value: object) -> Outcome:
 
 
 def _error(fields: Fields) -> HostError:
-    return HostError(fields.text("type", 200) or HOST_ERROR, fields.text("message", _TEXT_CHARACTERS))
+    exit_code = fields.optional_integer("exitCode")
+    return HostError(fields.text("type", 200) or HOST_ERROR, fields.text("message", _TEXT_CHARACTERS), exit_code)
 
 
 def _agent(fields: Fields) -> AgentInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.agents.common import broken, out_of_memory, timed_out
+from multistep.agents.common import broken, out_of_memory, require_user, timed_out
 from multistep.api.content import Content
 from multistep.api.phases import AGENT
 from multistep.api.records import PhaseResult
@@ -35,8 +35,9 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         output=f"{LOGS_AGENT}/oracle.txt",
         exit_code_file=f"{LOGS_AGENT}/exit-code.txt",
     )
-    run.timed(AGENT, record)
     result = PhaseResult.from_record(record)
+    require_user(scope, run, result)
+    run.timed(AGENT, record)
     return timed_out(step, result) or broken(result) or out_of_memory(result)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from multistep.api.failures import MODEL_ACCESS_DENIED, PROVIDER_FAILED
+from multistep.api.failures import AGENT_NOT_STARTED, MODEL_ACCESS_DENIED, PROVIDER_FAILED
 from multistep.api.trial_status import FailureClass
 
 Score = Literal["verdict", "none"]
@@ -82,7 +82,17 @@ CONFIGURATION: Final = (
 )
 """Configuration that cannot work."""
 
+STARTS: Final = (
+    _configuration(
+        "not-started",
+        "in the first step, the agent's program, its class, or an option, a model or a key that it needs is missing",
+        AGENT_NOT_STARTED,
+    ),
+    Blame("no-user", "the image lacks the agent's user", "Task", "EnvironmentFailed"),
+)
+"""Agents that could not start."""
+
 GATEWAY: Final = ()
 """States of the model gateway."""
 
-BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *GATEWAY)
+BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *STARTS, *GATEWAY)

@@ -14,6 +14,7 @@ from multistep.api.trial_status import FailureClass
 PROVIDER_FAILED: Final = "ProviderFailed"
 MODEL_ACCESS_DENIED: Final = "ModelAccessDenied"
 MODEL_GATEWAY_DOWN: Final = "ModelGatewayDown"
+AGENT_NOT_STARTED: Final = "AgentNotStarted"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
 SOURCE_CHECKPOINT_MISSING: Final = "SourceCheckpointMissing"
@@ -296,6 +297,14 @@ FAILED = (
         "Configuration",
         "the provider rejects the key, does not know the model, or the account has no credit; or the key is another provider's",
         "check `spec.agent.model` and the Secret that the message names",
+    ),
+    Failure(
+        AGENT_NOT_STARTED,
+        "Configuration",
+        "the agent could not start in the trial's first step: its program does not exist or cannot be executed (also exit status "
+        "126 or 127 before its first model request), the agent host lacks the class in `spec.agent.importPath`, or the agent lacks "
+        "an option, a model or a key that it needs",
+        "read the message; check `spec.agent` and the image that holds the program",
     ),
     Failure(
         BUDGET_USED_BY_LOST_ATTEMPTS,

@@ -9,6 +9,7 @@ from multistep.agents import BUILT_IN as SCRIPTS
 from multistep.api.agent_names import BUILT_IN
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout
+from multistep.engine import failure_class
 from multistep.engine.operations import Note, Start, Upload
 from multistep.engine.plan import TrialEnv
 from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play
@@ -79,7 +80,9 @@ def test_the_oracle_of_a_single_step_task_has_the_roots_solution() -> None:
         ("oracle", {"exitCode": 7}, None),
         ("oracle", {"exitCode": None, "signal": 9}, None),
         ("oracle", {"timedOut": True, "exitCode": None}, ("AgentTimeoutError", "agent")),
-        ("oracle", {"exitCode": None, "error": {"code": "NoSuchUser", "message": "x"}}, ("RuntimeError", "agent")),
+        ("oracle", {"exitCode": None, "error": {"code": "BadCwd", "message": "x"}}, ("RuntimeError", "agent")),
+        ("oracle", {"exitCode": 127}, None),
+        ("oracle", {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "x"}}, ("RuntimeError", "agent")),
         ("oracle", {"exitCode": None, "signal": 9, "oomKills": 1}, ("OutOfMemoryError", "agent")),
         ("oracle", {"exitCode": 137, "oomKills": 1}, ("OutOfMemoryError", "agent")),
         ("oracle", {"exitCode": 1, "oomKills": 1}, None),
@@ -92,13 +95,44 @@ def test_the_oracle_of_a_single_step_task_has_the_roots_solution() -> None:
         ("command", {"exitCode": 1, "oomKills": 1}, ("NonZeroAgentExitCodeError", "agent")),
         ("command", {"timedOut": True, "exitCode": None}, ("AgentTimeoutError", "agent")),
         ("command", {"timedOut": True, "exitCode": None, "signal": 9, "oomKills": 1}, ("AgentTimeoutError", "agent")),
-        ("command", {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "x"}}, ("RuntimeError", "agent")),
+        ("command", {"exitCode": 127, "durationSeconds": 60.0}, ("NonZeroAgentExitCodeError", "agent")),
     ],
 )
 def test_how_an_agent_ends(agent: str, results: Mapping[str, Any], wanted: object) -> None:
     played = run(agent, {"a/agent": results})
     assert outcome(played) == wanted
     assert "a/verifier" in played.ids  # the verifier runs whether or not the agent succeeded
+
+
+NO_USER = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user alice"}}
+NO_PROGRAM = {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "command 'solve' does not exist"}}
+TWO = TASK + '[[steps]]\nname = "b"\n[steps.agent]\nuser = "alice"\n'
+
+
+@pytest.mark.parametrize("agent", ["oracle", "command"])
+def test_a_user_that_the_image_lacks_is_the_tasks_failure_for_every_agent(agent: str) -> None:
+    journal = run(agent, {"a/agent": NO_USER}).journal
+    assert journal.broken and journal.exception is not None and "no user alice" in journal.exception.message
+    assert failure_class.of_failed("EnvironmentFailed", journal) == "Task"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [NO_PROGRAM, {"exitCode": None, "error": {"code": "Permission", "message": "x"}}, {"exitCode": 126}, {"exitCode": 127}],
+)
+def test_a_command_whose_program_does_not_exist_is_configured_wrongly(result: Mapping[str, Any]) -> None:
+    played = run("command", {"a/agent": result})
+    lost = played.journal.lost
+    assert lost is not None and (lost.reason, lost.final) == ("AgentNotStarted", True)
+    assert lost.message.startswith("spec.agent.command ")
+    assert "a/verifier" not in played.ids and failure_class.of_failed(lost.reason, None) == "Configuration"
+
+
+@pytest.mark.parametrize("result", [NO_USER, NO_PROGRAM, {"exitCode": 127}])
+def test_what_an_agent_may_have_removed_in_an_earlier_step_is_its_own_failure(result: Mapping[str, Any]) -> None:
+    journal = run("command", {"b/agent": result}, toml=TWO).journal
+    assert journal.lost is None and not journal.broken
+    assert journal.steps[1].exception is not None and journal.steps[1].exception.phase == "agent"
 
 
 @pytest.mark.parametrize("layout", [StepLayout("do it"), StepLayout("do it", solution=True)])

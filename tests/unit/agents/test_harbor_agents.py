@@ -190,6 +190,50 @@ def test_an_agent_without_the_key_of_its_model_is_configured_wrongly() -> None:
     assert lost.message.startswith("the agent's setup failed: aider: no nonempty model API key selected. Set OPENAI_API_KEY; ")
 
 
+@pytest.mark.parametrize(("status", "lost"), [(78, True), (0, False)])
+def test_a_class_that_the_agent_host_lacks_is_configured_wrongly_if_no_code_of_the_class_says_so(status: int, lost: bool) -> None:
+    """The exit status is that of the agent host's command, which looks for the class before the class runs."""
+    missing = outcome(error=("AgentClassNotFoundError", "the agent host's image has no module 'my'"), exitCode=status)
+    journal = play(hosted(OWN), {"/host/agent-setup": missing}).journal
+    assert (journal.lost and (journal.lost.reason, journal.lost.final)) == (("AgentNotStarted", True) if lost else None)
+    assert journal.broken is not lost
+
+
+def ended(type_: str, exit_code: int | None = None) -> dict[str, Any]:
+    document = json.dumps({"error": {"type": type_, "message": "words", "exitCode": exit_code}})
+    return {"captures": {HOST_OUTCOME: captured(document)}}
+
+
+KEYLESS = {"name": "claude-code", "model": None}
+
+
+@pytest.mark.parametrize(
+    ("agent", "result", "requests", "lost"),
+    [
+        (CREDENTIALS, ended("NonZeroAgentExitCodeError", 127), False, True),
+        (CREDENTIALS, ended("NonZeroAgentExitCodeError", 126), False, True),
+        (CREDENTIALS, ended("NonZeroAgentExitCodeError", 127), True, False),
+        (CREDENTIALS, ended("NonZeroAgentExitCodeError", 1), False, False),
+        (CREDENTIALS, ended("ValueError"), False, True),  # e.g. pi without model_api
+        (CREDENTIALS, ended("ValueError"), True, False),
+        (MODEL, ended("ValueError"), False, False),
+        (MODEL, ended("NonZeroAgentExitCodeError", 127), False, True),
+        (MODEL, {**ended("NonZeroAgentExitCodeError", 127), "durationSeconds": 60.0}, False, False),
+        (KEYLESS, ended("AgentAuthenticationError"), False, True),
+        ({**KEYLESS, "env": [{"name": "ANTHROPIC_API_KEY", "value": "k"}]}, ended("AgentAuthenticationError"), False, False),
+        (OWN, ended("NonZeroAgentExitCodeError", 127), False, False),
+    ],
+)
+def test_an_agent_of_harbor_that_could_not_start_is_configured_wrongly(
+    agent: Mapping[str, Any], result: Mapping[str, Any], requests: bool, lost: bool
+) -> None:
+    usage = {"a/host/model-usage": closed()} if requests else {}
+    journal = play(hosted(agent), {"a/host/agent": result, **usage}).journal
+    assert (journal.lost and (journal.lost.reason, journal.lost.final)) == (("AgentNotStarted", True) if lost else None)
+    later = play(hosted(agent), {"b/host/agent": result}).journal
+    assert later.lost is None and later.steps[1].exception is not None
+
+
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:
     """A user's class can read the environment. If failed setups were retried, it could avoid a score on hard tasks by failing."""
     slow: Mapping[str, Any] = {"timedOut": True, "exitCode": None, "captures": {}}

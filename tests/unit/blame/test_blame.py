@@ -13,10 +13,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from multistep.api.blame import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, Blame
+from multistep.api.blame import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, STARTS, Blame
+from multistep.engine import failure_class
 from multistep.gateway import answers, app
 from multistep.gateway.silence import Silence
+from tests.support.played import IMAGE, plan, play
+from tests.support.played import outcome as played_outcome
 from tests.support.waiting import eventually
+from tests.unit.agents.test_harbor_agents import CREDENTIALS, OWN
 from tests.unit.blame.runs import TIMEOUT_SECONDS, Answer, Provider, Step, provided
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, DONE, SAID, STOP, STREAM, WHOLE, error, stream
 
@@ -216,6 +220,30 @@ async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch
             found = await step.verdict()
             expected = ROWS["agent-ok"] if row.if_failed and not failure else row
             assert outcome_of(found) == outcome_of(expected), (failure, tries)
+
+
+NO_USER = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user"}}
+
+
+@pytest.mark.parametrize(
+    ("key", "agent", "results"),
+    [
+        ("not-started", {"name": "command", "command": ["x"]}, {"task/agent": {"exitCode": 127}}),
+        ("not-started", OWN, {"/host/agent-setup": played_outcome(error=("AgentClassNotFoundError", "x"), exitCode=78)}),
+        ("not-started", CREDENTIALS, {"task/host/agent": played_outcome(error=("ValueError", "model_api is missing"))}),
+        ("no-user", {"name": "command", "command": ["x"]}, {"task/agent": NO_USER}),
+        ("no-user", {"name": "oracle"}, {"task/agent": NO_USER}),
+        ("no-user", CREDENTIALS, {"/agent-setup-admit": NO_USER}),
+    ],
+)
+def test_an_agent_that_could_not_start_has_the_verdict_of_its_row(key: str, agent: dict[str, Any], results: dict[str, Any]) -> None:
+    (row,) = (each for each in STARTS if each.key == key)
+    journal = play(plan(IMAGE, {"agent": agent}), results).journal
+    if journal.broken:
+        assert (row.failure_class, row.reason) == (failure_class.of_failed(row.reason, journal), "EnvironmentFailed")
+    else:
+        assert journal.lost is not None and (journal.lost.reason, journal.lost.final) == (row.reason, not row.retried)
+        assert failure_class.of_failed(row.reason, None) == row.failure_class
 
 
 def outcome_of(row: Blame) -> tuple[object, ...]:

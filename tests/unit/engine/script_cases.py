@@ -61,7 +61,7 @@ def everything(results: Mapping[str, Mapping[str, Any]] | None = None, **changes
 ALL = ["a", "b", "c"]
 ABORT, CONTINUE = {"onAgentError": "Abort"}, {"onAgentError": "Continue"}
 NO_REWARD = rewarded()
-STARTED_NOT = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user alice"}}
+STARTED_NOT = {"exitCode": None, "error": {"code": "BadCwd", "message": "no directory /app"}}
 
 
 # -- a task for tests of gates, of trials that stop at a gate, and of the trial's reward

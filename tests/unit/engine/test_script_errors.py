@@ -140,7 +140,7 @@ def test_what_goes_wrong(name: str) -> None:
             {"a/verifier": {"exitCode": None, "signal": 9, "oomKills": 1, "memoryLimit": 100_000_000}},
             "test.sh was killed by signal 9 (the container ran out of memory meanwhile; its limit is 95.3674Mi)",
         ),
-        ({"a/setup": STARTED_NOT}, "setup.sh could not be started: no user alice"),
+        ({"a/setup": STARTED_NOT}, "setup.sh could not be started: no directory /app"),
         (
             {"a/healthcheck": {"healthy": False, "attempts": 2, "exitCode": 7, "tail": "no"}},
             "failed after 2 attempts; the last one exited with status 7: no",
@@ -150,10 +150,10 @@ def test_what_goes_wrong(name: str) -> None:
             "failed after 2 attempts; the last one was stopped at its timeout",
         ),
         ({"a/agent": {"timedOut": True}}, "the agent was stopped after its timeout of 60 s"),
-        ({"a/agent": STARTED_NOT}, "the agent could not be started: no user alice"),
+        ({"a/agent": STARTED_NOT}, "the agent could not be started: no directory /app"),
         ({"a/verifier": {"timedOut": True}}, "the verifier was stopped after its timeout of 30 s"),
         ({"a/verifier": {**NO_REWARD, "exitCode": 2, "tail": "boom"}}, "wrote neither ...; test.sh exited with status 2: boom"),
-        ({"a/verifier": {**ONE, **STARTED_NOT}}, "wrote neither ...; test.sh could not be started: no user alice"),
+        ({"a/verifier": {**ONE, **STARTED_NOT}}, "wrote neither ...; test.sh could not be started: no directory /app"),
         ({"a/step-tests": FAULT}, "uploading tests/: no space left"),
     ],
 )
