@@ -27,6 +27,7 @@ NO_IMAGE: Final = "/none:1"  # images whose names end like this cannot be pulled
 NO_COMMAND: Final = 127  # exit code of a command that does not exist
 START_SECONDS: Final = 120.0
 RENEW_SECONDS: Final = 4.0
+CLEANUP_SECONDS: Final = 1.0  # how long a kubelet takes to remove what is left of a pod whose containers have ended
 POD_ADDRESS: Final = "10.200.0.1"  # nothing listens there
 
 Object = dict[str, Any]
@@ -57,7 +58,7 @@ class Kubelet:
     created: Callable[[Object], object] = lambda _: None
     deleted: Callable[[Object], object] = lambda _: None
     _started: dict[str, Object] = field(default_factory=dict)  # by UID: the status of the pod as it was reported
-    _connections: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)  # by UID of the pod
+    _sessions: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)  # by UID of the pod
     _pods: dict[tuple[str, str], Object] = field(default_factory=dict)  # by namespace and name
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -76,6 +77,8 @@ class Kubelet:
             yield
         finally:
             server.close()
+            for uid in [*self._sessions]:
+                self._disconnect(uid)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -168,6 +171,7 @@ class Kubelet:
     async def _end(self, pod: Object) -> None:
         await asyncio.sleep(pod["metadata"].get("deletionGracePeriodSeconds", 0))  # runners ignore SIGTERM
         self._disconnect(pod["metadata"]["uid"])
+        await asyncio.sleep(CLEANUP_SECONDS)
         with suppress(ClusterError):
             names = pod["metadata"]
             await self.client.delete(PODS, names["namespace"], names["name"], uid=names["uid"], grace_period_seconds=0)
@@ -180,8 +184,8 @@ class Kubelet:
             await self.client._http.send("apply", PODS, path, {"fieldManager": "kubelet", "force": "true"}, body)
 
     def _disconnect(self, uid: str) -> None:
-        for writer in self._connections.pop(uid, ()):
-            writer.transport.abort()
+        for session in self._sessions.pop(uid, ()):
+            session.cancel()
 
     # -- exec sessions
 
@@ -189,7 +193,10 @@ class Kubelet:
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 request = (await reader.readuntil(b"\r\n\r\n")).decode()
-                await self._exec(request.split(" ")[1], reader, writer)
+                session = asyncio.create_task(self._exec(request.split(" ")[1], reader, writer))
+                await asyncio.wait([session])
+                if not session.cancelled():
+                    session.result()
         finally:
             writer.close()
 
@@ -204,8 +211,9 @@ class Kubelet:
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
             b"X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n"
         )
-        connections = self._connections.setdefault(pod["metadata"]["uid"], set())
-        connections.add(writer)
+        sessions, session = self._sessions.setdefault(pod["metadata"]["uid"], set()), asyncio.current_task()
+        assert session is not None
+        sessions.add(session)
         query = parse_qs(parts.query)
         streams = ExecStreams(reader, writer, 1 + sum(each in query for each in ("input", "output", "error")))
         pump = asyncio.create_task(streams.pump())
@@ -220,7 +228,7 @@ class Kubelet:
             await streams.drain()
             await asyncio.wait([pump], timeout=LEAVING_SECONDS)
         finally:
-            connections.discard(writer)
+            sessions.discard(session)
             pump.cancel()
 
 

@@ -45,6 +45,10 @@ class Phase:
     code: int = 0
     is_over: bool = False
 
+    def print(self, line: str) -> None:
+        self.output += f"{line}\n"
+        self.runner.printed[self.request["id"]] = self.output.encode()
+
     @property
     def variables(self) -> Mapping[str, str]:
         return {**self.request.get("env", {}), "POD_NAME": self.runner.name}
@@ -93,7 +97,6 @@ class Scripts:
         if self._held.get(phase.runner.name) is phase:
             del self._held[phase.runner.name]
         runner, request, output = phase.runner, phase.request, phase.output.encode()
-        runner.printed[request["id"]] = output
         if "output" in request:
             runner.files[request["output"]["path"]] = output
         if "exitCodeFile" in request:
@@ -123,7 +126,7 @@ def _act(phase: Phase, line: str) -> bool:
     path, _, text = rest.partition(" ")
     match word:
         case "print":
-            phase.output += f"{rest}\n"
+            phase.print(rest)
         case "write":
             phase.runner.write(path, f"{text}\n".encode())
         case "append":
@@ -145,7 +148,7 @@ def _act(phase: Phase, line: str) -> bool:
             phase.code = int(rest)
             phase.lines.clear()
         case _ if line.strip() and not word.startswith("#"):
-            phase.output += f"no such word: {line}\n"
+            phase.print(f"no such word: {line}")
             phase.code = 127
             phase.lines.clear()
     return False
