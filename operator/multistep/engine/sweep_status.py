@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -274,8 +275,12 @@ def _unknown(sweep: TrialSweep) -> str:
 
 
 def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
-    used = f"the trials used {counts.cost_usd or 0.0:.6g} of {budget.cost_usd:g} US dollars"
-    return f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
+    spent, most = counts.cost_usd or 0.0, counts.refused_usd
+    used = f"the trials used {spent:.6g} of {budget.cost_usd:g} US dollars"
+    if most is None:
+        return f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
+    least = math.ceil((spent + most) * 100) / 100
+    return f"{used}, and a model request could have cost {most:.6g}; raise spec.budget.costUSD to {least:g} or more to continue"
 
 
 def _trials(counts: Tally) -> SweepTrials:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec
 
 Object = Mapping[str, Any]
+_COULD_COST: Final = re.compile(r" US dollars are .*?, and it may use (\d+(?:\.\d+)?(?:e-?\d+)?)")
 _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspended": "Suspended"}
 
 
@@ -255,7 +257,9 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
     state, found = _state(status), scored(status, scoring or Scoring())
-    since = _first_step(status)
+    since, costs = _first_step(status), _costs(status)
+    refusals = [(at, _refused_usd(each)) for each in status.get("attempts") or [] if (at := _refused_at(each)) is not None]
+    at, usd = max(refusals, key=lambda each: each[0], default=(None, None))
     worked = sum(_worked(each) for each in status.get("attempts") or [])
     if state != "Active" and since is not None:
         worked, since = worked + _seconds(since, status.get("completionTime")), None
@@ -274,13 +278,20 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
         suspend=bool(spec.get("suspend")),
         by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
         stop=bool(spec.get("stop")),
-        cost_usd=_cost(status),
-        refused_at=max(filter(None, map(_refused_at, status.get("attempts") or [])), default=None),
+        cost_usd=_known_cost(costs),
+        unpriced=None in costs,
+        refused_at=at,
+        refused_usd=usd,
     )
 
 
-def _cost(status: Object) -> float | None:
-    """Return the known cost of the model requests of all attempts. The last attempt's cost (status.usage) includes the setup."""
+def _known_cost(costs: Sequence[float | None]) -> float | None:
+    return sum(filter(None, costs)) if any(each is not None for each in costs) else None
+
+
+def _costs(status: Object) -> list[float | None]:
+    """Return the costs of the model requests of all attempts, None for requests of unknown cost. The last attempt's cost
+    (status.usage) includes the setup."""
     number, steps = status.get("attempt", 1), status.get("steps") or []
     attempts = {each.get("number"): each for each in status.get("attempts") or []}
     attempts.setdefault(number, status)
@@ -288,8 +299,8 @@ def _cost(status: Object) -> float | None:
     counted = [] if last is None else [(runner, each.get("name")) for runner, each in with_runner(number, _kept(status), steps)]
     ran = by_runner({each: with_runner(each, _kept(found), found.get("steps") or []) for each, found in attempts.items()})
     others = [each for runner, found in ran.items() for each in found if (runner, each.get("name")) not in counted]
-    costs = [last, *((each.get("usage") or {}).get("costUSD") for each in others)]
-    return sum(filter(None, costs)) if any(each is not None for each in costs) else None
+    used = [status.get("usage"), *(each.get("usage") for each in others)]
+    return [each.get("costUSD") for each in used if each]
 
 
 def _kept(attempt: Object) -> Sequence[int]:
@@ -305,6 +316,12 @@ def _refused_at(attempt: Object) -> float | None:
         return None
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]
     return datetime.fromisoformat(own[-1].get("startTime") or attempt["endTime"]).timestamp()
+
+
+def _refused_usd(attempt: Object) -> float | None:
+    """Return what the refused request could have cost, by the gateway's message; None if the message does not say it."""
+    found = _COULD_COST.search(attempt.get("message") or "")
+    return None if found is None else float(found[1])
 
 
 def _is_agent_error(step: Object) -> bool:

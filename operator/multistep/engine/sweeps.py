@@ -131,7 +131,8 @@ class TrialFacts:
 
     pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
     epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it; cost_usd: known cost of its model
-    requests; refused_at: start of the last step in which the sweep's budget refused a request, in seconds since the epoch.
+    requests; unpriced: whether the cost of some of them is unknown; refused_at: start of the last step in which the sweep's budget
+    refused a request, in seconds since the epoch; refused_usd: what that request could have cost, None if it is unknown.
     """
 
     number: int
@@ -149,7 +150,9 @@ class TrialFacts:
     agent_error: bool = False
     tampered: bool = False
     cost_usd: float | None = None
+    unpriced: bool = False
     refused_at: float | None = None
+    refused_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,8 @@ class Tally:
     retried: number of planned retries, and of created ones.
 
     excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
-    ended them, by failure class; cost_usd: known cost of the trials' model requests; refused_at: the latest refused_at of a trial.
+    ended them, by failure class; cost_usd: known cost of the trials' model requests, None if no request that cost anything has a
+    known price; refused_at: the latest refused_at of a trial; refused_usd: the refused_usd of this trial.
     """
 
     total: int
@@ -208,6 +212,7 @@ class Tally:
     unplanned: bool = False
     cost_usd: float | None = None
     refused_at: float | None = None
+    refused_usd: float | None = None
     retries: int = 0
     retried: int = 0
 
@@ -315,8 +320,10 @@ def _running_seconds(trial: TrialFacts, now: float) -> float:
 
 def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
     costs = [each.cost_usd for each in trials if each.cost_usd is not None]
-    refusals = [each.refused_at for each in trials if each.refused_at is not None]
-    return {"cost_usd": math.fsum(costs) if costs else None, "refused_at": max(refusals, default=None)}
+    refusals = [(each.refused_at, each.refused_usd) for each in trials if each.refused_at is not None]
+    at, usd = max(refusals, key=lambda each: (each[0], each[1] or 0.0), default=(None, None))
+    cost = math.fsum(costs) or (None if not costs or any(each.unpriced for each in trials) else 0.0)
+    return {"cost_usd": cost, "refused_at": at, "refused_usd": usd}
 
 
 def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> AgentTally:

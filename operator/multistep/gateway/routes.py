@@ -47,7 +47,7 @@ _VERSIONS: Final[Mapping[ProviderName, str]] = {"openai": "", "anthropic": "/v1"
 """Version in the path after the provider's base URL, for requests whose path has none."""
 _VERSION: Final = r"(?:/v1(?:alpha|beta)?)"
 _ROUTES: Final = tuple(
-    (method, provider, re.compile(rf"/{provider}{_VERSION}?(?P<version>{_VERSION})?(?P<path>{path})"), dialect, counted)
+    (method, provider, re.compile(rf"/{provider}{_VERSION}??(?P<version>{_VERSION})?(?P<path>{path})"), dialect, counted)
     for method, provider, path, dialect, counted in _TABLE
 )
 _SLASHES: Final = re.compile(r"//+")

@@ -43,6 +43,24 @@ def test_a_spent_budget_suspends_the_sweep() -> None:
     )
 
 
+def test_a_sweep_whose_budget_is_spent_names_the_budget_with_which_the_refused_request_has_room() -> None:
+    first = next_of(started(**BUDGET), []).status
+    trials = [refused(0, 4, refused_usd=0.7), refused(1, 5, refused_usd=1.284)]
+    _, _, message = why(next_of(reached(first, **BUDGET), trials, at=20).status)
+    assert message == (
+        "the trials used 0.8 of 1 US dollars, and a model request could have cost 1.284; "
+        "raise spec.budget.costUSD to 2.09 or more to continue"
+    )
+
+
+def test_a_sweep_whose_known_costs_are_those_of_refused_requests_only_has_no_known_cost() -> None:
+    """A refused request costs nothing, also without a price."""
+    zero = TrialFacts(0, "Complete", 1.0, cost_usd=0.0)
+    assert next_of(started(), [zero, TrialFacts(1, "Complete", 1.0, unpriced=True)]).status.cost_usd is None
+    assert next_of(started(), [zero, TrialFacts(1, "Complete", 1.0)]).status.cost_usd == 0.0
+    assert next_of(started(), [zero, TrialFacts(1, "Complete", 1.0, cost_usd=0.5, unpriced=True)]).status.cost_usd == 0.5
+
+
 def test_a_raised_budget_resumes_the_sweep_until_it_is_spent_too() -> None:
     first = next_of(started(**BUDGET), []).status
     spent = next_of(reached(first, **BUDGET), [refused(0, 5)], at=20).status

@@ -279,6 +279,19 @@ def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
     assert found.since is None or found.state == "Active"
 
 
+def test_the_cost_of_a_refused_request_is_read_from_the_attempt() -> None:
+    message = "the sweep's budget has no room for this request: 0.5 of 1.0 US dollars are used, and it may use 1.28; words"
+    attempt = {"number": 1, "reason": "SweepBudgetSpent", "endTime": "2026-01-01T00:00:00Z", "message": message}
+    assert facts(trial({"attempt": 2, "attempts": [attempt]})).refused_usd == 1.28
+    assert facts(trial({"attempt": 2, "attempts": [{**attempt, "message": "others"}]})).refused_usd is None
+
+
+def test_a_trial_whose_requests_have_no_price_is_unpriced() -> None:
+    used = {"requests": 1, "costUSD": None}
+    assert facts(trial({"steps": [{"name": "b", "usage": used}]})).unpriced
+    assert not facts(trial({"steps": [{"name": "b", "usage": {**used, "costUSD": 0.0}}, {"name": "c"}]})).unpriced
+
+
 def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
     paid = {"name": "a", "usage": {"costUSD": 0.25}}
     attempts = [{"number": 1, "reason": "Evicted", "steps": [paid, {"name": "b", "usage": {}}]}]

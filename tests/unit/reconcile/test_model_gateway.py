@@ -359,6 +359,33 @@ async def test_a_refusal_by_the_sweeps_budget_counts_although_a_later_request_su
         assert reported(await ours.close(owned("1"), "a")).failure.kind == "SweepBudget"
 
 
+@pytest.mark.parametrize(("model", "kind"), [("gpt-5-mini", "SweepBudget"), ("gpt-5-pro", "Budget"), ("our-own", None)])
+async def test_a_request_for_another_model_than_the_trials_does_not_suspend_the_sweep(
+    tmp_path: Path, model: str, kind: str | None
+) -> None:
+    """An agent could choose the dearest model. Its trial would get another attempt, without a retry, and no other would start."""
+    agent = {"name": "codex", "model": "openai/gpt-5-mini", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    asked = owned("1", agent)
+    async with world(tmp_path) as here:
+        ours = gateway(here, {"metadata": {"uid": "1"}, "spec": {"budget": {"costUSD": 0.02}}})
+        token = (await ours.variables(asked, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        assert (await here.send("chat", model, stream=False, token=token)).status == 400
+        failure = reported(await ours.close(asked, "a")).failure
+        assert (failure and failure.kind) == kind
+
+
+@pytest.mark.parametrize(("own", "kind"), [(True, "Configuration"), (False, "Budget")])
+async def test_a_limit_that_no_request_can_keep_is_configured_wrongly(tmp_path: Path, own: bool, kind: str) -> None:
+    agent = {"name": "codex", "model": "openai/our-own", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    limited = parse_trial({**manifest({"agent": {**agent, "limits": {"outputTokens": 1000}}}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        token = (await gateway(here).variables(limited, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        assert (await here.send("chat", "our-own" if own else "another", stream=False, token=token)).status == 400
+        failure = reported(await gateway(here).close(limited, "a")).failure
+        assert failure is not None and failure.kind == kind
+        assert "give the agent an option for the maximum, or remove the limits" in failure.message
+
+
 @pytest.mark.parametrize("sweep", [None, {"metadata": {"uid": "2"}, "spec": {}}])
 async def test_a_trial_of_a_deleted_sweep_starts_no_step(tmp_path: Path, sweep: Mapping[str, Any] | None) -> None:
     async with world(tmp_path) as here:
