@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +27,9 @@ _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "egress", ROOT / "compose", ROOT / "localkube" / "kube")
 _TYPED = ("operator/multistep", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
 _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
+# `make test-long` also searches for more examples than each run in the tests of properties, which Hypothesis marks.
+_LONG, _WIDE = "long or hypothesis", ("--hypothesis-profile=wide",)
+_EXPLAINED = 20  # maximum number of failed unit tests that run again with their assertions rewritten
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
@@ -99,7 +103,17 @@ def _unit_tests() -> list[Ended]:
     """Run the Go tests and the Python tests, in parallel if there is enough memory."""
     runs = [_target("go-tests"), _python_tests(lanes.environment(os.environ))]
     with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
-        return list(threads.map(lanes.execute, runs))
+        go, python = threads.map(lanes.execute, runs)
+    return [go, _explained(python)]
+
+
+def _explained(ended: Ended) -> Ended:
+    """Return the run with more about its failed tests: they run again with assertions that show their values."""
+    failed = list(ended.outcomes.failed)[:_EXPLAINED]
+    if not failed:
+        return ended
+    again = lanes.execute(Run(f"{ended.run.name} again", [*failed, "-q"], ended.run.env))
+    return replace(ended, words=[*again.words, *ended.words])
 
 
 def _target(name: str) -> Run:
@@ -161,7 +175,7 @@ def long_tests() -> None:
     print_line(f"==> {choice.shown}")
     _ensure_programs()
     with stage("long Python tests"):
-        arguments = ["tests", *_on_all_cores("long"), *_without(*end_to_end.PLACES), *choice.options]
+        arguments = ["tests", *_on_all_cores(_LONG), *_WIDE, *_without(*end_to_end.PLACES), *choice.options]
         ended = lanes.execute(Run("long", arguments, lanes.environment(os.environ)))
     end_to_end.run_long([ended], choice)
     if choice.third:

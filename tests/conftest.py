@@ -16,7 +16,9 @@ from hypothesis import settings
 
 from tests.support.crash_counts import crash_summary, crashes
 
-settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+# Each run searches little, and `make test-long` (--hypothesis-profile=wide) much more.
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=30)
+settings.register_profile("wide", parent=settings.get_profile("fixed"), max_examples=200)
 settings.load_profile("fixed")
 
 SWALLOWING = ("asyncio", "kopf")  # loggers of libraries that catch and log exceptions of our callbacks and handlers

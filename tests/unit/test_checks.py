@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,23 @@ def test_what_fails_at_one_stage_does_not_hide_the_results_of_others(bad: str, r
 
 def test_without_the_operator_in_a_cluster_all_other_results_are_reported(runs: Callable[..., list[str]]) -> None:
     assert runs("deploy") == ["deploy", "go-tests", "lint", "unit"]
+
+
+def test_failed_unit_tests_run_again_for_what_their_assertions_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "test_bad.py"
+    file.write_text("def test_bad():\n    assert [1, 2] == [1, 3]\ndef test_good(): ...\n")
+    options = [f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
+    first = lanes.execute(Run("unit", [str(file), "--assert=plain", *options], os.environ))
+
+    def again(run: Run) -> Ended:
+        name, test = run.name, [str(tmp_path / each) for each in run.arguments if "::" in each]
+        return executed(Run(name, [*test, *options], run.env))
+
+    executed = lanes.execute
+    monkeypatch.setattr(lanes, "execute", again)
+    explained = checks._explained(first)
+    assert "At index 1 diff: 2 != 3" in "\n".join(explained.words) and "At index" not in "\n".join(first.words)
+    assert explained.totals == {"failed": 1, "passed": 1} and checks._explained(CLUSTER_TEST) is CLUSTER_TEST
 
 
 def test_each_static_check_runs_and_all_failures_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
