@@ -4,11 +4,15 @@ A test's CPU is that of its own process and of the processes it waited for. What
 and so does waiting for a core.
 """
 
+import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from hack import load
 from hack.lanes import NAME_WIDTH, Ended
 
 _SHOWN = 10
+_STARTED, _BUSY = time.monotonic(), load.busy_seconds()
 
 
 def table(ended: Iterable[Ended]) -> Iterator[str]:
@@ -19,6 +23,13 @@ def table(ended: Iterable[Ended]) -> Iterator[str]:
         tests, cpu = sum(each.outcomes.seconds.values()), sum(each.outcomes.cpu.values())
         of_tests = f"  {tests:7.1f}  {max(0.0, tests - cpu):7.1f}  {max(0.0, each.cpu - cpu):7.1f}" if tests else ""
         yield f"    {each.run.name:<{NAME_WIDTH}}  {each.seconds:7.1f}  {each.cpu:7.1f}{of_tests}"
+
+
+def machine() -> str:
+    """Return a line of the table: what the machine has done since this program started, for the runs and for the cluster."""
+    seconds, busy, cores = time.monotonic() - _STARTED, load.busy_seconds() - _BUSY, len(os.sched_getaffinity(0))
+    share = f"{busy / (seconds * cores):.0%} of {cores} cores, with the cluster and all else"
+    return f"    {'machine':<{NAME_WIDTH}}  {seconds:7.1f}  {busy:7.1f}  {share}"
 
 
 def most_costly(ended: Sequence[Ended]) -> Iterator[str]:

@@ -38,6 +38,14 @@ def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
     return 1 - idle / total if total > 0 else 0.0
 
 
+def busy_seconds() -> float:
+    """Return the CPU seconds that the machine has worked since it started; 0 if it does not report them."""
+    if not _STAT.exists():
+        return 0.0
+    idle, total = _ticks(_STAT.read_text())
+    return (total - idle) / os.sysconf("SC_CLK_TCK")
+
+
 def _ticks(stat: str) -> tuple[int, int]:
     fields = [int(word) for word in stat.splitlines()[0].split()[1:9]]  # user nice system idle iowait irq softirq steal
     return fields[3] + fields[4], sum(fields)

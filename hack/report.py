@@ -24,7 +24,7 @@ def report(ended: Sequence[Ended], again: Sequence[Rerun] = (), past: History | 
     seconds = _seconds(ended)
     run = (past or History()).add(_kinds(ended, forgiven), totals, _by_file(seconds))
     print(*costs.most_costly(ended), *history.table((past or History()).runs()), *_table(ended), sep="\n")
-    print(*costs.table(ended), _line(run.totals), sep="\n", flush=True)
+    print(*costs.table(ended), costs.machine(), _line(run.totals), sep="\n", flush=True)
     _judge(bad, forgiven)
 
 
