@@ -97,6 +97,8 @@ def _ensure_programs() -> None:
     image.ensure_compose_reader()
     c_compiler()
     network_tools()
+    python_env.compile_modules()
+    python_env.compile_modules()
 
 
 def _unit_tests() -> list[Ended]:

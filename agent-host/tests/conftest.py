@@ -14,7 +14,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm reads this variab
 from multistep_host.environment import GuestEnvironment
 from runner import Runner
 
-settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=30)
 settings.load_profile("fixed")
 
 

@@ -133,12 +133,6 @@ def test_the_capabilities_are_those_of_all_registered_agents() -> None:
     assert found["terminus-2"]["resume"] is False
 
 
-def test_the_capabilities_are_printed_as_json() -> None:
-    command = [sys.executable, "-m", "multistep_host.capabilities"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
-    assert json.loads(done.stdout) == capabilities()
-
-
 def test_an_install_that_also_configures_is_never_skipped() -> None:
     configuring = {name for name in NAMES if _configures(AgentFactory.get_agent_class(AgentName(name)))}
     assert configuring <= CONFIGURED_BY_INSTALL <= set(NAMES)

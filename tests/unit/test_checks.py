@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hack.flaky import Rerun
 from hack.lanes import Ended, Run
 from hack.outcomes import Outcomes
 from hack.stages import Failure
+from tests.support.nested import BARE
 
 CLUSTER_TEST = Ended(Run("side by side", [], {}), 0, ["==== 5 passed ===="], Outcomes())
 
@@ -54,7 +54,7 @@ def test_failed_unit_tests_run_again_for_what_their_assertions_compared(monkeypa
     file = tmp_path / "test_bad.py"
     file.write_text("def test_bad():\n    assert [1, 2] == [1, 3]\ndef test_good(): ...\n")
     options = [f"--rootdir={tmp_path}", "-p", "no:cacheprovider"]
-    first = lanes.execute(Run("unit", [str(file), "--assert=plain", *options], os.environ))
+    first = lanes.execute(Run("unit", [str(file), "--assert=plain", *options], BARE))
 
     def again(run: Run) -> Ended:
         name, test = run.name, [str(tmp_path / each) for each in run.arguments if "::" in each]

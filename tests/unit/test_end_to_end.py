@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -16,6 +15,7 @@ from hack.lanes import Ended, Run
 from hack.outcomes import Outcome, Outcomes
 from hack.thirds import Choice
 from localkube import targets
+from tests.support.nested import BARE
 
 LOST = "tests/e2e/test_logs.py::test_lost"
 
@@ -98,10 +98,10 @@ def test_files_with_tests_alone_are_found_and_none_is_no_failure(tmp_path: Path)
     for name, mark in (("a", "alone"), ("b", "long")):
         (tmp_path / f"test_{name}.py").write_text(f"import pytest\n@pytest.mark.{mark}\ndef test_x(): ...\ndef test_y(): ...\n")
     options = (str(tmp_path), f"--rootdir={tmp_path}", "-p", "no:cacheprovider")
-    assert end_to_end._files_of_tests((*options, "-m", "alone"), dict(os.environ)) == ["test_a.py"]
-    assert end_to_end._files_of_tests((*options, "-m", "agents"), dict(os.environ)) == []
+    assert end_to_end._files_of_tests((*options, "-m", "alone"), BARE) == ["test_a.py"]
+    assert end_to_end._files_of_tests((*options, "-m", "agents"), BARE) == []
     (tmp_path / "test_c.py").write_text("syntax error")
-    assert end_to_end._files_of_tests((*options, "-m", "alone"), dict(os.environ)) == ["tests/e2e"]
+    assert end_to_end._files_of_tests((*options, "-m", "alone"), BARE) == ["tests/e2e"]
 
 
 def test_the_longest_file_comes_first_and_a_new_one_before_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from hack.history import History
 from hack.lanes import Ended, Run, execute
 from hack.report import report
 from hack.stages import Failure
+from tests.support.nested import BARE
 
 GOOD = "def test_good():\n    print('never shown')\n"
 BAD = "def test_bad():\n    assert 'this' == 'that'\n"
@@ -21,7 +21,13 @@ def ended(directory: Path, name: str, text: str, *options: str) -> Ended:
     """Write a test file with this text, and run pytest on it."""
     file = directory / f"test_{name}.py"
     file.write_text(text)
-    return execute(Run(name, [str(file), "-p", "no:cacheprovider", *options], os.environ | {"PYTHONUNBUFFERED": "1"}))
+    return execute(
+        Run(
+            name,
+            [str(file), "-p", "no:cacheprovider", *options],
+            BARE,
+        )
+    )
 
 
 def test_failures_are_shown_whole_after_all_progress_and_totals_last(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

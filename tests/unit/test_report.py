@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hack.load import busy_share, workers_for
 from hack.outcomes import Outcome, Outcomes, read
 from hack.report import report
 from hack.stages import Failure
+from tests.support.nested import BARE
 
 FAILS_AT_FIRST = """
 from pathlib import Path
@@ -56,7 +56,7 @@ def run(directory: Path, text: str, name: str = "cases") -> Run:
     file.write_text(text)
     # --rootdir keeps the path of the checkout out of the tests' ids.
     options = [f"--rootdir={directory}", "-p", "no:cacheprovider"]
-    return Run(name, [str(file), *options], os.environ | {"PYTHONUNBUFFERED": "1"})
+    return Run(name, [str(file), *options], BARE)
 
 
 def executed(*runs: Run) -> tuple[list[Ended], list[Rerun]]:
@@ -160,7 +160,7 @@ def test_the_group_of_a_test_is_no_part_of_its_id(tmp_path: Path) -> None:
 def test_with_workers_of_xdist_the_outcomes_are_the_same(tmp_path: Path) -> None:
     text = "import pytest\n@pytest.mark.xdist_group('g')\ndef test_bad():\n    assert 'this' == 'that'\n"
     one = run(tmp_path, text)
-    ended = execute(Run(one.name, [*one.arguments, "-n", "1", "--dist", "loadgroup"], one.env))
+    ended = execute(Run(one.name, [*one.arguments, "-p", "xdist", "-n", "1", "--dist", "loadgroup"], one.env))
     [(test, output)] = ended.outcomes.failed.items()
     assert test.endswith("test_cases.py::test_bad") and "assert 'this' == 'that'" in output
 
@@ -221,7 +221,7 @@ def test_does_nothing(): ...
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "a worker of xdist"])
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "1")], ids=["one process", "a worker of xdist"])
 def test_the_seconds_of_cpu_of_a_test_are_apart_from_those_that_it_waits(tmp_path: Path, options: Sequence[str]) -> None:
     one = run(tmp_path, USES_A_CORE)
     ended = execute(Run(one.name, [*one.arguments, *options], one.env))

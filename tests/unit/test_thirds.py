@@ -12,6 +12,7 @@ import pytest
 from hack.lanes import Run, execute
 from hack.stages import Failure
 from hack.thirds import ALL, Choice, Turn, balanced, chosen, third_of
+from tests.support.nested import BARE
 
 ROOT = Path(__file__).parents[2]
 RECORDED = json.loads((ROOT / "hack/long_seconds.json").read_text())
@@ -73,7 +74,11 @@ def test_thirds_together_select_each_test_once(tmp_path: Path) -> None:
     ran: list[str] = []
     for third in ALL:
         ended = execute(
-            Run("third", [str(file), "-q", f"--rootdir={tmp_path}", "-p", "no:cacheprovider", f"--third={third}"], os.environ)
+            Run(
+                "third",
+                [str(file), "-q", f"--rootdir={tmp_path}", "-p", "no:cacheprovider", f"--third={third}"],
+                BARE,
+            )
         )
         ran += ended.outcomes.seconds
     assert len(ran) == len(set(ran)) == 12

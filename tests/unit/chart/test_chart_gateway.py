@@ -221,7 +221,7 @@ def test_without_the_gateway_none_of_it_is_created_or_mentioned(render: Render) 
         "namespaces": ["a"],
         "trials": {"egressPolicy": {"enabled": True}},
     }
-    objects = [each for each in render(values) if each["kind"] != "CustomResourceDefinition"]
+    objects = render(values)
     assert not [each for each in objects if of_gateway(each)] and "gateway" not in json.dumps(objects).lower()
 
 

@@ -23,7 +23,8 @@ from tests.support.world import CONFIG, SEPARATE, World, manifest
 from tests.support.wrapped_cluster import Wrapped
 from tests.unit.hostile.test_readers import GOOD_SPEC, GOOD_STATUS, rewards
 
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+few = settings(settings.default, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+few = settings(few, max_examples=few.max_examples // 2)
 
 
 async def assert_clear_end(world: World) -> None:

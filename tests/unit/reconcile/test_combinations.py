@@ -134,7 +134,7 @@ async def ran(trial: Json, options: Json, **more: Any) -> World:
     return models.world
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 20))])
 async def test_a_trial_ends_the_same_whatever_happens_that_no_agent_causes(seed: int) -> None:
     random.seed(seed)  # for the jitter of the polls
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.labels import SWEEP
@@ -174,7 +174,6 @@ async def test_refusals_lower_the_limit_once_until_fewer_trials_are_active_and_a
     assert bound.limit(MODEL) == 8 and woken == [key(name) for name in names[8:]]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(0, 9), st.sampled_from(EVENTS)), max_size=60))
 async def test_no_more_trials_start_than_the_limit_allows_and_no_slot_is_lost(most: int, events: list[tuple[int, str]]) -> None:
     woken = Woken()

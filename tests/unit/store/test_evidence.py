@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import StoreError, UsageError
@@ -102,7 +102,6 @@ def added(top: Path, path: str, draw: st.DataObject) -> set[str]:
 
 
 @given(st.data(), st.sampled_from([flipped, cut, deleted, moved, swapped, added]), st.sampled_from(sorted(BY_NAME)))
-@settings(deadline=None, max_examples=150)
 def test_every_change_of_a_file_is_found_and_names_it(
     signed: Signed, draw: st.DataObject, change: Callable[[Path, str, st.DataObject], set[str]], name: str
 ) -> None:
@@ -114,7 +113,6 @@ def test_every_change_of_a_file_is_found_and_names_it(
 
 
 @given(st.data(), st.sampled_from(EVIDENCE), st.sampled_from([flipped, cut, deleted, swapped]))
-@settings(deadline=None, max_examples=60)
 def test_every_change_of_signed_evidence_is_found(
     signed: Signed, draw: st.DataObject, file: str, change: Callable[[Path, str, st.DataObject], set[str]]
 ) -> None:
@@ -218,7 +216,6 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=4), st.binary(max_size=50)), max_size=8))
-@settings(deadline=None, max_examples=60)
 def test_whatever_names_an_agent_chose_its_results_are_as_their_evidence_says(files: list[tuple[list[str], bytes]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         volume = Volume(Path(directory, "v"))
@@ -248,7 +245,6 @@ def test_a_line_has_few_bytes_however_long_its_path_is() -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
 def test_spoilt_evidence_is_refused_and_breaks_nothing(signed: Signed, draw: st.DataObject) -> None:
     with copy_of(signed.results["hosted"]) as top:
         (top / "evidence.dsse.json").unlink()

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import StoreError
@@ -124,7 +124,6 @@ def _damaged(draw: st.DrawFn) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)))])
 
 
-@settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=3000), _damaged()))
 def test_damage_is_a_store_error_or_some_members_but_nothing_else(data: bytes) -> None:
     for each in _until_refused(data):

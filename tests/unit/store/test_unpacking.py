@@ -222,7 +222,7 @@ MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(MEMBERS, st.lists(st.sampled_from(["file", "directory", "missing", "other"]), min_size=3, max_size=3))
 def test_no_tar_whatever_writes_outside_or_what_could_not_be_deleted(sent: list[bytes], kinds: list[str]) -> None:
     artifacts = (*entries("/logs/artifacts", "/app/a"), ArtifactConfig(source="/b", destination="a/b"))
