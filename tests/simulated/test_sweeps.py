@@ -124,6 +124,17 @@ async def is_gone(given: Given) -> bool:
     return not await trials(given)
 
 
+async def test_a_suspended_sweep_creates_no_trial_although_it_may_have_more(given: Given) -> None:
+    held = [each for each in sweep()["spec"]["tasks"] if each["name"] == "held"]
+    await given.applied(sweep(tasks=held, parallelism=1))
+    await at_work(given, "held solver 1")
+    await changed(given, suspend=True, parallelism=4)
+    await until(given, lambda found: found["status"].get("phase") == "Suspended")
+    assert len(await trials(given)) == 1
+    await changed(given, suspend=False)
+    await until(given, lambda found: found["status"]["trials"]["created"] == 4)
+
+
 async def test_what_cannot_be_a_sweep_is_refused_or_failed_with_the_field(given: Given) -> None:
     with pytest.raises(ClusterError, match="must have exactly one of tasks and tasksFrom"):
         await given.applied(sweep(tasksFrom={"git": {"url": "https://git.example/tasks"}}))
