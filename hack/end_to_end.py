@@ -1,7 +1,6 @@
 """Run the end-to-end tests on one cluster, in parallel where possible.
 
-Tests with the mark `alone` run after the others of tests/e2e, one file at a time: they stop or change shared objects, or count
-them.
+Tests with the mark `alone` run after the others, one file at a time: they stop or change shared objects, or count them.
 A failed test is repeated once after all others have finished (hack.flaky).
 Tests with the mark `long` run in `make test-long`, the same way; those with the mark `agents` in `make test-agents`, and those with
 the mark `measures` in `make bench`.
@@ -81,18 +80,14 @@ class _Stage:
 
     def ended(self) -> tuple[list[Ended], list[Rerun]]:
         """Run the tests. Return the finished runs, and the repetitions of failed tests."""
-        with ThreadPoolExecutor(2) as threads:
-            simulated = threads.submit(lambda: list(map(execute, self._simulated())))
-            ended = [*self._on_real_nodes(), *simulated.result()]
+        runs = [*self._side_by_side(), *self._simulated()]
+        with ThreadPoolExecutor(len(runs)) as threads:
+            ended = list(threads.map(execute, runs))
+        ended += map(execute, self._alone())
         again = run_again(ended, self._env, execute)
         if self._is_ours:
             ended.append(execute(self._rights()))
         return ended, again
-
-    def _on_real_nodes(self) -> list[Ended]:
-        """Run the tests whose pods run on real nodes, those marked `alone` last. The tests on simulated nodes have operators of
-        their own, so they may run beside tests that are alone."""
-        return [execute(run) for each in (self._side_by_side, self._alone) for run in each()]
 
     def _side_by_side(self) -> Iterator[Run]:
         options = (*_workers(self._workers), *self._selected("not alone"))
