@@ -207,7 +207,7 @@ class FakeCluster(Store):
                 self.set_pod_status(namespace, name, phase="Pending")
                 if self.pods_run:
                     self.run_pod(namespace, name)
-                return _copy(self.objects["Pod", namespace, name])
+                return self._with_readiness(_copy(self.objects["Pod", namespace, name]))
             return stored
 
     async def replace(self, manifest: Mapping[str, Any]) -> Object:
