@@ -31,6 +31,7 @@ _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Sur
 _LONG, _WIDE = "long or hypothesis", ("--hypothesis-profile=wide",)
 _EXPLAINED = 20  # maximum number of failed unit tests that run again with their assertions rewritten
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
+_PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
@@ -103,10 +104,11 @@ def _ensure_programs() -> None:
 
 def _unit_tests() -> list[Ended]:
     """Run the Go tests and the Python tests, in parallel if there is enough memory."""
-    runs = [_target("go-tests"), _python_tests(lanes.environment(os.environ))]
+    env = lanes.environment(os.environ)
+    runs = [_target("go-tests"), _python_tests(env), _process_tests(env)]
     with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
-        go, python = threads.map(lanes.execute, runs)
-    return [go, _explained(python)]
+        go, *python = threads.map(lanes.execute, runs)
+    return [go, *map(_explained, python)]
 
 
 def _explained(ended: Ended) -> Ended:
@@ -143,14 +145,19 @@ def _python_tests(env: dict[str, str]) -> Run:
     """Return the run of the Python tests that need no cluster, except tests with the mark `long`."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     core = ("-p", "hack.pytest_core", *(f"--core={place}" for place in _CORE))
-    return Run(
-        "unit", ["tests", "--assert=plain", *_on_all_cores("not long"), *_without(*end_to_end.PLACES), *coverage, *core], env
-    )
+    arguments = ["tests", "--assert=plain", *_workers(1, "not long"), *_without(*end_to_end.PLACES, *_PROCESSES)]
+    return Run("unit", [*arguments, *coverage, *core], env)
 
 
-def _on_all_cores(marks: str) -> tuple[str, ...]:
-    """Return pytest's options to run tests with these marks on all cores, with worksteal because test durations differ widely."""
-    return ("-q", "-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal", "-m", marks)
+def _process_tests(env: dict[str, str]) -> Run:
+    """Return the run of the tests with local processes in the place of pods, except tests with the mark `long`. Two per core:
+    they wait for half of their time."""
+    return Run("processes", [*_PROCESSES, "--assert=plain", *_workers(2, "not long")], env)
+
+
+def _workers(per_core: int, marks: str) -> tuple[str, ...]:
+    """Return pytest's options to run tests with these marks in workers, with worksteal because test durations differ widely."""
+    return ("-q", "-n", str(per_core * len(os.sched_getaffinity(0))), "--dist", "worksteal", "-m", marks)
 
 
 def _without(*places: str) -> list[str]:
@@ -177,7 +184,7 @@ def long_tests() -> None:
     print_line(f"==> {choice.shown}")
     _ensure_programs()
     with stage("long Python tests"):
-        arguments = ["tests", *_on_all_cores(_LONG), *_WIDE, *_without(*end_to_end.PLACES), *choice.options]
+        arguments = ["tests", *_workers(1, _LONG), *_WIDE, *_without(*end_to_end.PLACES), *choice.options]
         ended = lanes.execute(Run("long", arguments, lanes.environment(os.environ)))
     end_to_end.run_long([ended], choice)
     if choice.third:

@@ -41,13 +41,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return of
 
 
-@pytest.mark.parametrize("bad", ["lint", "go-tests", "unit"])
+@pytest.mark.parametrize("bad", ["lint", "go-tests", "unit", "processes"])
 def test_what_fails_at_one_stage_does_not_hide_the_results_of_others(bad: str, runs: Callable[..., list[str]]) -> None:
-    assert runs(bad) == runs() == ["deploy", "go-tests", "lint", "side by side", "unit"]
+    assert runs(bad) == runs() == ["deploy", "go-tests", "lint", "processes", "side by side", "unit"]
 
 
 def test_without_the_operator_in_a_cluster_all_other_results_are_reported(runs: Callable[..., list[str]]) -> None:
-    assert runs("deploy") == ["deploy", "go-tests", "lint", "unit"]
+    assert runs("deploy") == ["deploy", "go-tests", "lint", "processes", "unit"]
 
 
 def test_failed_unit_tests_run_again_for_what_their_assertions_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def trial(limits: dict[str, float] | None = None, **status: Any) -> MultiStepTri
         (ALL, {}, {"1/b": HALF, "2/b": HALF}, Used(1), True),
         (ALL, {}, {"1/b": HALF, "2/b": HALF}, Used(51), False),
         (ALL, {}, {"2/b": HALF}, Used(51), False),
-        (ALL, RESUMED, {"1/a-1": HALF}, Used(51), False),
+        (ALL, RESUMED, {"1/a%2F1": HALF}, Used(51), False),
         (ALL, RESUMED, {"1/b": HALF}, Used(51), True),
         (ALL, {**RESUMED, "taskSteps": []}, {"1/b": HALF}, Used(51), False),
         ({"costUSD": 1.0}, {}, {"1/b": HALF}, Used(1000, 1000, 0.6), True),
