@@ -170,8 +170,8 @@ def _lost_by_requests(hosted: HostedAgent, called: _Called, found: ModelReport) 
 def _lost_by_downtime(called: _Called, found: ModelReport) -> AttemptLost | None:
     """Return why the attempt is lost if the model gateway was down while the agent ran: a request may not have reached it. No agent
     can cause a downtime."""
-    started, error = called.record.started_at, called.outcome.error
-    if (down := found.downtime(started, called.record.ended_at or started)) is None:
+    record, error = called.record, called.outcome.error
+    if (down := found.downtime(record.ended_at or record.started_at)) is None:
         return None
     ended = f"; the agent ended with {error.type}: {error.message}" if error is not None else ""
     return AttemptLost(MODEL_GATEWAY_DOWN, f"the model gateway {down.why} while the agent ran{ended}")

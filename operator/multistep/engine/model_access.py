@@ -18,9 +18,6 @@ SETUP_ACCESS: Final = "/setup"
 """Name, in place of a step's, under which the model gateway counts the requests of an agent's setup. No step can have this name,
 because it has a slash."""
 
-# From the gateway's answer to the operator, without which no step starts, until each node routes connections to it; includes the
-# difference between the nodes' clocks.
-_REACHABLE_SECONDS: Final = 5.0
 _WHY: Final = "was down"  # the reason of a downtime that a gateway of an earlier release reported
 SILENCE_SECONDS: Final = 10.0
 """An agent that leaves a request after such a silence did not leave it because it was done."""
@@ -79,13 +76,13 @@ class ModelReport:
         silent = self.silent_seconds >= min(least, _LONGEST_ANSWER_SECONDS) > 0
         return f"the provider sent nothing for {self.silent_seconds:.0f} s until the agent left" if silent else ""
 
-    def downtime(self, started: float, ended: float) -> Downtime | None:
-        """Return the first downtime between these times, None if there is none.
+    def downtime(self, ended: float) -> Downtime | None:
+        """Return the first downtime since the step's start that began before the agent's end; None if there is none.
 
         An agent that ran meanwhile may have lost a request. Its exit status and its later requests prove nothing: a program can
-        print the error and go on, or exit with status 0, and the gateway has no record of a connection that was refused."""
-        found = (each for each in self.downtimes if each.began <= ended and started <= each.ended + _REACHABLE_SECONDS)
-        return next(found, None)
+        print the error and go on, or exit with status 0, and the gateway has no record of a connection that was refused.
+        """
+        return next((each for each in self.downtimes if each.began <= ended), None)
 
 
 def report(result: Mapping[str, Any] | None) -> ModelReport:

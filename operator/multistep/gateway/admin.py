@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, get_args
 
@@ -41,6 +42,7 @@ class Admin:
         self._services = services
         self._keyring = keyring
         self._token = token
+        self._started = time.monotonic()
 
     def app(self) -> web.Application:
         """Return the application with all routes."""
@@ -107,6 +109,8 @@ class Admin:
     async def _open(self, request: web.Request) -> web.Response:
         """Record that a step starts. A gateway without this record cannot know which requests it missed. Idempotent."""
         step = _step(request)
+        if time.monotonic() - self._started < self._services.settings.settle_seconds:
+            return web.json_response({"error": "the gateway has just started, and not every node may reach it yet"}, status=503)
         try:
             opening = Opening.model_validate_json(await request.read())
         except ValidationError:

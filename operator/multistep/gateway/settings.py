@@ -47,6 +47,8 @@ class GatewaySettings(BaseSettings):
     """Maximum bytes of a request's body."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Maximum number of different pairs of agent and model in the metrics; further ones are counted as "other"."""
+    settle_seconds: float = Field(default=5.0, ge=0)
+    """Time after the gateway's start in which it lets no step start: not every node may route connections to it yet."""
     stop_seconds: float = Field(default=25.0, ge=0)
     """Time that open requests have to finish on shutdown; keep it below terminationGracePeriodSeconds."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

@@ -133,7 +133,7 @@ def write_secrets(directory: Path) -> dict[str, Any]:
     token = directory / "admin-token"
     token.write_text(ADMIN_TOKEN)
     secrets = {"signing_keys_dir": keys, "admin_token_file": token, "ledger_file": directory / "ledger.sqlite"}
-    return {**secrets, "listen_host": "127.0.0.1", "port": 0, "admin_port": 0, "plain_upstreams": True}
+    return {**secrets, "listen_host": "127.0.0.1", "port": 0, "admin_port": 0, "plain_upstreams": True, "settle_seconds": 0.0}
 
 
 @asynccontextmanager
