@@ -1,4 +1,4 @@
-"""Admin port, on which the operator registers credentials and ends steps' model access. /healthz and /metrics need no token."""
+"""Admin port, on which the operator registers credentials and ends steps' model access. /metrics needs no token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from multistep.gateway.tokens import Role, StepKey
 from multistep.gateway.usage import LastFailure, usage_of
 from multistep.instruments import CONTENT_TYPE
 
-_OPEN_PATHS: Final = ("/healthz", "/metrics")
+_OPEN_PATH: Final = "/metrics"
 MARGIN_SECONDS: Final = 10.0
 """How much longer than drain_seconds an answer about a step waits for the step's open requests."""
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
@@ -47,7 +47,6 @@ class Admin:
     def app(self) -> web.Application:
         """Return the application with all routes."""
         app = web.Application(middlewares=[self._authenticated])
-        app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/signing-keys", self._list_signing_keys)
         app.router.add_get("/models", self._models)
@@ -62,12 +61,9 @@ class Admin:
     @web.middleware
     async def _authenticated(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if request.path not in _OPEN_PATHS and not hmac.compare_digest(given, b"Bearer " + self._token):
+        if request.path != _OPEN_PATH and not hmac.compare_digest(given, b"Bearer " + self._token):
             return web.json_response({"error": "the bearer token is missing or wrong"}, status=401)
         return await handler(request)
-
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,4 +1,4 @@
-"""The gateway process: its two HTTP servers and the services that their handlers share."""
+"""The gateway process: its three HTTP servers and the services that their handlers share."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Running:
 
     port: int
     admin_port: int
+    probe_port: int
 
 
 @asynccontextmanager
@@ -75,7 +76,18 @@ async def running(settings: GatewaySettings, damaged: Callable[[], None] = lambd
         beats = asyncio.create_task(_beat(services.ledger))
         stack.callback(beats.cancel)
         stack.callback(services.ledger.drain)  # runs first on exit: from then on no agent can connect, so the downtime starts
-        yield Running(port, admin_port)
+        yield Running(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
+
+
+def _probes() -> web.Application:
+    """Return the application of the kubelet's probes: it has a port of its own, whose connections no other port's can use up."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    return app
 
 
 async def _beat(ledger: Ledger) -> None:

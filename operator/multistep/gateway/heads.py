@@ -3,6 +3,10 @@
 aiohttp keeps up to 2 MiB of a head and waits for its end without a timeout. An agent, which needs no token to send heads, must not
 fill the process's memory with them: if the gateway were OOM-killed, the trials of all agents would get another attempt. The head of
 an honest request has a few KiB and arrives almost always in one piece.
+
+All connections of a port are bounded, too, so that descriptors remain for the provider's connections, the ledger and the other
+ports. At the bound, a new connection replaces an idle one of the address that has the most, so that many connections of some
+addresses keep no other address from connecting.
 """
 
 from __future__ import annotations
@@ -22,21 +26,53 @@ MAX_UNFINISHED: Final = 256
 """Maximum number of unfinished heads from one address."""
 MAX_CONNECTIONS: Final = 2048
 """Maximum number of connections from one address. One without a request takes about 6 KiB and a file descriptor."""
+MAX_TOTAL: Final = 16_384
+"""Maximum number of connections of a port; fewer if the process may open fewer than four times as many files."""
+HEAD_SECONDS: Final = 30.0
+"""Maximum time until a connection has sent the head of a request."""
+_RESERVED_FILES: Final = 256  # for the ledger and all else that is no connection
 _CHUNK_SIZES: Final = 1024  # a chunked body may have this many bytes of chunk sizes, plus an eighth of its content
 _END: Final = b"\r\n\r\n"
 
 
 class Heads:
-    """The number of connections and of unfinished heads by address. make: returns aiohttp's protocol for a new connection."""
+    """The connections and the number of unfinished heads by address. make: returns aiohttp's protocol for a new connection; most:
+    maximum number of connections."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol], most: int = MAX_TOTAL) -> None:
         self._make = make
-        self.connections = Counter[str]()
+        self._most = most
+        self._connections: dict[str, dict[_Connection, None]] = {}  # oldest first
+        self._total = 0
         self.unfinished = Counter[str]()
 
     def connection(self) -> asyncio.Protocol:
         """Return the protocol for a new connection."""
         return _Connection(self._make(), self)
+
+    def add(self, address: str, connection: _Connection) -> bool:
+        """Count a new connection. Return whether it may stay; to make room for it, an idle one of another address may be ended."""
+        own = self._connections.setdefault(address, {})
+        own[connection] = None
+        self._total += 1
+        if len(own) > MAX_CONNECTIONS:
+            return False
+        if self._total <= self._most:
+            return True
+        crowd = max(self._connections.values(), key=len)
+        idle = next((each for each in crowd if each.idle), None) if len(crowd) > len(own) else None
+        if idle is not None:
+            idle.end()
+        return idle is not None
+
+    def remove(self, address: str, connection: _Connection) -> None:
+        """Count a connection no longer. Idempotent."""
+        own = self._connections.get(address, {})
+        if connection in own:
+            del own[connection]
+            self._total -= 1
+        if not own:
+            self._connections.pop(address, None)
 
 
 async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: int) -> int:
@@ -48,7 +84,7 @@ async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: 
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     assert runner.server is not None
-    connections = Heads(runner.server)
+    connections = Heads(runner.server, max(1, min(MAX_TOTAL, (most - _RESERVED_FILES) // 4)))
     server = await asyncio.get_running_loop().create_server(connections.connection, host, port, backlog=128)
     stack.callback(server.close)
     return int(server.sockets[0].getsockname()[1])
@@ -82,36 +118,47 @@ class _Connection(asyncio.Protocol):
     unfinished heads or too many connections. received: number of bytes since the end of the last head."""
 
     def __init__(self, inner: asyncio.Protocol, heads: Heads) -> None:
-        self._inner, self._connections, self._unfinished = inner, heads.connections, heads.unfinished
+        self._inner, self._heads, self._unfinished = inner, heads, heads.unfinished
+        self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._address = ""
         self._in_head, self._size, self._tail = True, 0, b""
         self.received = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self._in_head
+
     def expect_head(self) -> None:
         self._in_head = True
+        self._limit_head()
+
+    def end(self) -> None:
+        """Break the connection. It no longer counts from now on: many new ones may arrive before it is lost."""
+        assert self._transport is not None
+        self._heads.remove(self._address, self)
+        self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._address = str((transport.get_extra_info("peername") or [""])[0])
         self._inner.connection_made(transport)
-        self._connections[self._address] += 1
-        if self._connections[self._address] > MAX_CONNECTIONS:
-            self._transport.abort()
+        if self._heads.add(self._address, self):
+            self._limit_head()
+        else:
+            self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
-        self._connections[self._address] -= 1
-        if not self._connections[self._address]:
-            del self._connections[self._address]
+        self._heads.remove(self._address, self)
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if not self._in_head:
             self.received += len(data)
         elif not self._is_allowed(data):
-            assert self._transport is not None
-            self._transport.abort()
+            self.end()
             return
         self._inner.data_received(data)
 
@@ -137,7 +184,17 @@ class _Connection(asyncio.Protocol):
         self._size, self._tail = self._size + len(more), text[-len(_END) + 1 :]
         return self._size <= MAX_HEAD_BYTES and self._unfinished[self._address] <= MAX_UNFINISHED
 
+    def _limit_head(self) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.end)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _end_head(self) -> None:
+        self._stop_timer()
         if self._size:
             self._unfinished[self._address] -= 1
             if not self._unfinished[self._address]:

@@ -29,7 +29,9 @@ class GatewaySettings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65535)
     """Port that agents call; 0: any free port."""
     admin_port: int = Field(default=8081, ge=0, le=65535)
-    """Port of the operator's requests, /metrics and /healthz; 0: any free port."""
+    """Port of the operator's requests and /metrics; 0: any free port."""
+    probe_port: int = Field(default=8082, ge=0, le=65535)
+    """Port of the kubelet's probes, /healthz; 0: any free port."""
     base_urls: dict[ProviderName, str] = BASE_URLS
     """Base URL of each provider, for credentials without their own."""
     plain_upstreams: bool = False

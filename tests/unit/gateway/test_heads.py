@@ -10,14 +10,17 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.gateway import heads
+from multistep.gateway.app import running
 from multistep.gateway.heads import Heads
+from multistep.gateway.settings import GatewaySettings
 from tests.support.waiting import eventually
-from tests.unit.gateway.world import World, request_of, token_for, world
+from tests.unit.gateway.world import World, request_of, token_for, world, write_secrets
 
 START = b"POST /openai/v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -132,6 +135,55 @@ async def test_an_address_may_have_so_many_connections(tmp_path: Path, monkeypat
         await eventually(may_connect)
 
 
+class Peer(asyncio.Transport):
+    """A connection from an address, which the gateway may break."""
+
+    def __init__(self, address: str, connections: Heads) -> None:
+        super().__init__({"peername": (address, 1)})
+        self.broken, self.protocol = False, connections.connection()
+        self.protocol.connection_made(self)
+
+    def abort(self) -> None:
+        self.broken = True
+
+    def lose(self) -> None:
+        self.protocol.connection_lost(None)
+
+
+async def test_at_the_bound_the_address_with_the_most_connections_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 8)
+    connections = Heads(asyncio.Protocol, 20)
+    crowd = [Peer(f"10.0.0.{each % 3}", connections) for each in range(30)]
+    assert [each.broken for each in crowd] == [False] * 20 + [True] * 10  # an attacker's own connections are refused
+    busy = crowd[:18]
+    for each in busy:
+        each.protocol.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    victims = [Peer(f"10.1.0.{each}", connections) for each in range(3)]
+    assert [each.broken for each in victims] == [False, False, True], "only idle connections make room"
+    assert [each.broken for each in crowd[:20]] == [False] * 18 + [True] * 2
+    for each in (*crowd, *victims):
+        each.lose()
+    assert not connections._connections and connections._total == 0
+    assert not any(each.broken for each in [Peer("10.0.0.1", connections) for _ in range(8)])
+
+
+async def test_a_connection_that_sends_no_request_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "HEAD_SECONDS", 0.05)
+    async with world(tmp_path) as it, clients(it, 2) as (silent, slow):
+        await slow.send(START)
+        await silent.closed()
+        await slow.closed()
+
+
+async def test_probes_have_a_port_of_their_own(tmp_path: Path) -> None:
+    settings = GatewaySettings(**write_secrets(tmp_path))
+    async with running(settings) as ports, aiohttp.ClientSession() as http:
+        async with http.get(f"http://127.0.0.1:{ports.probe_port}/healthz") as answer:
+            assert (answer.status, await answer.text()) == (200, "ok")
+        async with http.get(f"http://127.0.0.1:{ports.admin_port}/healthz") as answer:
+            assert answer.status == 401
+
+
 async def test_the_gateway_uses_all_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
     """Many container runtimes give a process 1024 descriptors at first. One agent could occupy them, and all trials would fail."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -193,7 +245,7 @@ class Recorder(asyncio.Protocol):
 
 
 @given(data=st.data(), after=st.binary(max_size=20))
-def test_a_head_is_passed_on_unchanged_in_whatever_pieces_it_arrives(data: st.DataObject, after: bytes) -> None:
+async def test_a_head_is_passed_on_unchanged_in_whatever_pieces_it_arrives(data: st.DataObject, after: bytes) -> None:
     made = Recorder()
     found = Heads(lambda: made)
     connection = found.connection()

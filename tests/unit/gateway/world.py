@@ -133,7 +133,8 @@ def write_secrets(directory: Path) -> dict[str, Any]:
     token = directory / "admin-token"
     token.write_text(ADMIN_TOKEN)
     secrets = {"signing_keys_dir": keys, "admin_token_file": token, "ledger_file": directory / "ledger.sqlite"}
-    return {**secrets, "listen_host": "127.0.0.1", "port": 0, "admin_port": 0, "plain_upstreams": True, "settle_seconds": 0.0}
+    ports = {"listen_host": "127.0.0.1", "port": 0, "admin_port": 0, "probe_port": 0}
+    return {**secrets, **ports, "plain_upstreams": True, "settle_seconds": 0.0}
 
 
 @asynccontextmanager
