@@ -208,6 +208,24 @@ async def test_without_an_answer_of_the_gateway_nothing_is_extended() -> None:
     assert await stalled_seconds(request) == await stalled_seconds(None) == 0
 
 
+async def test_an_agent_cannot_redirect_the_question_to_a_server_of_its_own(
+    make: MakeTrial, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The containers of a pod share /etc/hosts, which an agent that is root can change in an earlier step."""
+    hosts = {"gateway.system": "127.0.0.1"}
+    monkeypatch.setattr("multistep_host.stalls._addresses", {})
+    monkeypatch.setattr(
+        "multistep_host.stalls.socket.getaddrinfo", lambda name, port, *_, **__: [(2, 1, 6, "", (hosts.get(name, name), port or 0))]
+    )
+    with gateway([0, 0]) as (url, asked):
+        stalls = {"url": url.replace("127.0.0.1", "gateway.system"), "token": "t", "maxSeconds": 60}
+        for _ in range(2):
+            done = await make().step(step_request(runner, "sleep 30", timeoutSeconds=0.2, stalls=stalls))
+            assert done["error"]["type"] == "AgentTimeoutError"
+            hosts["gateway.system"] = "192.0.2.1"
+        assert asked == ["Bearer t"] * 2
+
+
 @contextmanager
 def gateway(seconds: list[Any]) -> Iterator[tuple[str, list[str]]]:
     """Serve a fake model gateway that answers requests with these numbers of stalled seconds, in this order. Yield its URL, and the

@@ -107,6 +107,8 @@ class Admin:
         step = _step(request)
         if time.monotonic() - self._started < self._services.settings.settle_seconds:
             return web.json_response({"error": "the gateway has just started, and not every node may reach it yet"}, status=503)
+        if self._services.ledger.draining:
+            return web.json_response({"error": "the gateway is stopping"}, status=503)
         try:
             opening = Opening.model_validate_json(await request.read())
         except ValidationError:

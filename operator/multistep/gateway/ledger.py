@@ -219,6 +219,11 @@ class Ledger:
         self._draining = True
 
     @property
+    def draining(self) -> bool:
+        """Return whether the gateway is stopping."""
+        return self._draining
+
+    @property
     def downtimes(self) -> Sequence[tuple[float, float]]:
         """Start and end (seconds since the epoch) of the times in which no gateway ran, refused connections because it was
         stopping, or could not write to the ledger, oldest first; at most the last _MAX_DOWNTIMES, and the current one."""
