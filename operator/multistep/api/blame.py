@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from multistep.api.failures import AGENT_NOT_STARTED, MODEL_ACCESS_DENIED, PROVIDER_FAILED
+from multistep.api.failures import AGENT_NOT_STARTED, MODEL_ACCESS_DENIED, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
 from multistep.api.trial_status import FailureClass
 
 Score = Literal["verdict", "none"]
@@ -43,6 +43,10 @@ def _configuration(key: str, what: str, reason: str = MODEL_ACCESS_DENIED) -> Bl
 
 def _agent(key: str, what: str, reason: str = "NonZeroAgentExitCodeError") -> Blame:
     return Blame(key, what, "Agent", reason, "verdict", if_failed=True)
+
+
+def _gateway(key: str, what: str) -> Blame:
+    return Blame(key, what, "Infrastructure", MODEL_GATEWAY_DOWN, "none", retried=True)
 
 
 AGENT: Final = (
@@ -92,7 +96,21 @@ STARTS: Final = (
 )
 """Agents that could not start."""
 
-GATEWAY: Final = ()
-"""States of the model gateway."""
+GATEWAY: Final = (
+    _gateway("killed", "the gateway was killed and started again while the agent ran"),
+    _gateway("drained", "the gateway was stopped and started again while the agent ran, by an upgrade or the drain of its node"),
+    _gateway("moved", "the gateway was moved to another node without its ledger, which was on an emptyDir"),
+    _gateway("ledger-lost", "the gateway's ledger was deleted while the agent ran"),
+    _gateway("ledger-damaged", "the gateway's ledger was damaged while the agent ran"),
+    _gateway("ledger-put-back", "the gateway's ledger was put back from a copy that is older than the step"),
+    _gateway("signing-key-replaced", "the key that signed the step's token was removed, or replaced under its id"),
+    Blame(
+        "key-rotated",
+        "the provider's key was rotated: its Secret had the new one before the old one was rejected",
+        None,
+        score="verdict",
+    ),
+)
+"""States of the model gateway, and changes of keys."""
 
 BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *STARTS, *GATEWAY)

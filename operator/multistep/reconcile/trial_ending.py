@@ -10,7 +10,7 @@ from multistep.api.trial_status import TrialStatus
 from multistep.engine import decisions, lifecycle, status
 from multistep.engine.comparison import interrupted
 from multistep.engine.journal import Journal
-from multistep.engine.model_access import SETUP_ACCESS, report
+from multistep.engine.model_access import SETUP_ACCESS, ModelReport, report
 from multistep.engine.rewards import StepException
 from multistep.engine.script import aggregate, goes_on, lift
 from multistep.kube.resources import TRIALS
@@ -30,20 +30,22 @@ class TrialEnding(TrialContext):
         if self._t.models is not None and self._trial.spec.agent.uses_gateway and self._trial.status.agent_acted:
             self._setup_usage = report(await self._t.models.close(self._trial, SETUP_ACCESS)).usage
 
-    async def _count_interrupted_usage(self) -> None:
-        """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status.
+    async def _count_interrupted_usage(self) -> ModelReport | None:
+        """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status. Return
+        the gateway's report on it; None if the step has no model access, or its script has read the report.
 
         Usually the script does both, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
         """
         steps = self._trial.status.steps
         if self._t.models is None or not self._trial.spec.agent.uses_gateway or not self._trial.status.has_own_step:
-            return
+            return None
         if steps[-1].usage is not None:
-            return
-        usage = report(await self._t.models.close(self._trial, steps[-1].name)).usage
-        counted = [*steps[:-1], steps[-1].model_copy(update={"usage": usage})]
+            return None
+        found = report(await self._t.models.close(self._trial, steps[-1].name))
+        counted = [*steps[:-1], steps[-1].model_copy(update={"usage": found.usage})]
         known = self._trial.status.model_copy(update={"steps": counted})
         self._writer.trial = self._trial.model_copy(update={"status": known})
+        return found
 
     async def _end_failed_attempt(self, failure: decisions.FailAttempt) -> Result:
         """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""

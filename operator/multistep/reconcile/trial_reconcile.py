@@ -14,6 +14,7 @@ from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.waiting import GATEWAY_UNAVAILABLE
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
+from multistep.engine.gateway_outages import unless_gateway_was_down
 from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.resuming import blamed
 from multistep.errors import (
@@ -224,9 +225,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         ends = isinstance(decision, decisions.Fail)
         try:
             async with asyncio.timeout(STOP_SECONDS if ends else None):
-                await self._count_interrupted_usage()
+                found = await self._count_interrupted_usage()
                 if isinstance(decision, decisions.PhaseDied):
                     await self._count_setup_usage()
+                decision = unless_gateway_was_down(decision, self._trial.status, found, self._t.clock())
         except (GatewayError, TimeoutError) as error:
             if not ends:
                 return await self._wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)

@@ -23,6 +23,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from multistep.api.blame import AGENT, GATEWAY
 from multistep.api.records import Record
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.engine.hosted_agent import HostedAgent
@@ -317,18 +318,22 @@ async def down(it: Cluster) -> None:
     await it.gateway.start()
 
 
-FAULTS: Final[Mapping[str, tuple[Callable[[Cluster], Awaitable[None]], bool]]] = {
-    "nothing": (nothing, False),
-    "killed": (killed, True),
-    "drained": (drained, True),
-    "moved": (moved, True),
-    "ledger lost": (ledger_lost, True),
-    "ledger damaged": (ledger_damaged, True),
-    "ledger put back": (ledger_put_back, True),
-    "signing key replaced": (signing_key_replaced, True),
-    "provider's key rotated": (providers_key_rotated, False),
+FAULTS: Final[Mapping[str, Callable[[Cluster], Awaitable[None]]]] = {
+    "agent-ok": nothing,
+    "killed": killed,
+    "drained": drained,
+    "moved": moved,
+    "ledger-lost": ledger_lost,
+    "ledger-damaged": ledger_damaged,
+    "ledger-put-back": ledger_put_back,
+    "signing-key-replaced": signing_key_replaced,
+    "key-rotated": providers_key_rotated,
 }
-"""Each fault, and whether it costs attempts."""
+ROWS: Final = {row.key: row for row in (*AGENT, *GATEWAY)}
+
+
+def test_every_row_about_the_gateway_has_its_fault() -> None:
+    assert {*FAULTS} == {row.key for row in GATEWAY} | {"agent-ok"}
 
 
 async def verdicts(directory: Path, fault: Callable[[Cluster], Awaitable[None]]) -> list[Verdict]:
@@ -354,18 +359,15 @@ async def verdicts(directory: Path, fault: Callable[[Cluster], Awaitable[None]])
         return [*found]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("key", FAULTS)
 async def test_no_state_of_the_gateway_gives_an_agent_a_0_that_it_did_not_earn(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULTISTEP_GATEWAY_LOG_LEVEL", "ERROR")
     monkeypatch.setattr("multistep.gateway.keyring._REREAD_SECONDS", -1.0)
-    fault, costs = FAULTS[name]
-    found = await verdicts(tmp_path, fault)
+    found, row = await verdicts(tmp_path, FAULTS[key]), ROWS[key]
     assert len(found) == len(MOMENTS) * len(HABITS)
     wrong = [each for each in found if not each.lost and (not each.answered or each.reward != 1.0)]
     assert not wrong
-    assert {each.lost for each in found} - {""} <= {"ModelGatewayDown"}
-    lost = {each.moment for each in found if each.lost}
-    assert bool(lost) == costs, lost
-    assert "before the step starts" not in lost
+    assert {each.lost for each in found} - {""} == {row.reason} - {""}
+    assert not [each for each in found if each.lost and each.moment == "before the step starts"]
