@@ -329,6 +329,7 @@ FAULTS: Final[Mapping[str, Callable[[Cluster], Awaitable[None]]]] = {
     "signing-key-replaced": signing_key_replaced,
     "key-rotated": providers_key_rotated,
 }
+LONG: Final = ("agent-ok", "moved", "ledger-damaged", "ledger-put-back", "signing-key-replaced")
 ROWS: Final = {row.key: row for row in (*AGENT, *GATEWAY)}
 
 
@@ -359,7 +360,7 @@ async def verdicts(directory: Path, fault: Callable[[Cluster], Awaitable[None]])
         return [*found]
 
 
-@pytest.mark.parametrize("key", FAULTS)
+@pytest.mark.parametrize("key", [pytest.param(key, marks=[pytest.mark.long] if key in LONG else []) for key in FAULTS])
 async def test_no_state_of_the_gateway_gives_an_agent_a_0_that_it_did_not_earn(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
