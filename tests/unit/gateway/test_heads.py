@@ -164,7 +164,10 @@ async def test_at_the_bound_the_address_with_the_most_connections_makes_room_for
     for each in (*crowd, *victims):
         each.lose()
     assert not connections._connections and connections._total == 0
-    assert not any(each.broken for each in [Peer("10.0.0.1", connections) for _ in range(8)])
+    again = [Peer("10.0.0.1", connections) for _ in range(8)]
+    assert not any(each.broken for each in again)
+    for each in again:
+        each.lose()
 
 
 async def test_a_connection_that_sends_no_request_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
