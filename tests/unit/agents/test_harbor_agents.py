@@ -384,6 +384,44 @@ def test_a_users_class_whose_setup_fails_while_the_gateway_is_down_loses_the_att
         assert lost is not None and lost.reason == "ModelGatewayDown"
 
 
+FAULT_SEEN = {"kind": "Provider", "message": "the provider refused the request"}
+
+
+def silent(seconds: float) -> dict[str, Any]:
+    report = closed()
+    return {**report, "usage": {**report["usage"], "silentSeconds": seconds}}
+
+
+@pytest.mark.parametrize(
+    ("report", "error", "lost"),
+    [
+        ({**closed(), "fault": FAULT_SEEN}, "ApiError", True),
+        ({**closed(), "fault": FAULT_SEEN}, "AgentTimeoutError", True),
+        ({**closed(), "fault": FAULT_SEEN}, None, False),
+        (silent(10.0), None, True),
+        (silent(10.0), "ApiError", True),
+        (silent(9.0), "ApiError", False),
+        (silent(20.0), "AgentTimeoutError", True),
+        (silent(19.0), "AgentTimeoutError", False),
+    ],
+)
+def test_a_fault_counts_if_the_agent_failed_and_a_silence_if_it_is_no_usual_wait(
+    report: Mapping[str, Any], error: str | None, lost: bool
+) -> None:
+    toml = THREE + "[agent]\ntimeout_sec = 40\n"
+    result = outcome(error=None if error is None else (error, "words"))
+    journal = play(hosted(CREDENTIALS, toml=toml), {"a/host/agent": result, "a/host/model-usage": report}).journal
+    assert (journal.lost and (journal.lost.reason, journal.lost.final)) == (("ProviderFailed", False) if lost else None)
+
+
+@pytest.mark.parametrize("report", [{**closed(), "fault": FAULT_SEEN}, silent(15.0)])
+def test_a_fault_in_the_failed_setup_of_a_users_class_is_the_providers(report: Mapping[str, Any]) -> None:
+    own = {**OWN, "credentials": CREDENTIALS["credentials"]}
+    failed = {"/host/agent-setup": outcome(error=("RuntimeError", "no answer"))}
+    lost = play(hosted(own), {**failed, "/host/agent-setup-model-usage": report}).journal.lost
+    assert lost is not None and lost.reason == "ProviderFailed"
+
+
 def test_a_rejected_key_ends_the_trial_at_once() -> None:
     lost = play(hosted(CREDENTIALS), {"a/host/model-usage": closed("Configuration")}).journal.lost
     assert lost is not None and (lost.reason, lost.final) == ("ModelAccessDenied", True)

@@ -36,12 +36,17 @@ async def unset(_: web.Request) -> web.StreamResponse:
 
 @dataclass
 class Provider:
-    """A provider whose answer a test may change at any time. clock: the clock of the gateway's silences, in seconds; url:
-    its base URL, at which nothing accepts connections until the server runs."""
+    """A provider whose answer a test may change at any time. clock: the clock of the gateway's silences, in seconds; server: its
+    base URL; reachable: whether it accepts connections."""
 
     answer: Answer = unset
     clock: float = 0.0
-    url: str = "http://127.0.0.1:9/v1"
+    server: str = ""
+    reachable: bool = True
+
+    @property
+    def url(self) -> str:
+        return self.server if self.reachable else "http://127.0.0.1:9/v1"
 
     async def provide(self, request: web.Request) -> web.StreamResponse:
         return await self.answer(request)
@@ -110,11 +115,10 @@ class Step:
 
 
 @asynccontextmanager
-async def provided(directory: Path, provider: Provider, *, reachable: bool = True, **settings: Any) -> AsyncIterator[World]:
-    """Run a gateway in front of the provider. reachable: whether the provider accepts connections."""
+async def provided(directory: Path, provider: Provider, **settings: Any) -> AsyncIterator[World]:
+    """Run a gateway in front of the provider."""
     app = web.Application()
     app.router.add_post("/{path:.*}", provider.provide)
     async with TestServer(app, shutdown_timeout=0) as server, world(directory, **settings) as it:
-        if reachable:
-            provider.url = str(server.make_url("/v1"))
+        provider.server = str(server.make_url("/v1"))
         yield it
