@@ -416,19 +416,20 @@ class Exchange:
         body = await _start_of(answer)
         pause = _advised_pause(answer)
         message = f"{answer.status} {message_of(body, self._call.credential.key.get_secret_value())}"
-        if (kind := self._kind_of_refusal(answer.status, parse_error(parsed(body)), pause)) is not None:
+        if (kind := self._kind_of_refusal(answer, parse_error(parsed(body)), pause)) is not None:
             await self.finish("failed", answer.status, Usage(), kind, message)
             raise Refused(400, f"the provider refused the request: {message}")
         return _Refusal(answer.status, _pause_without_advice(self._row) if pause is None else pause, message)
 
-    def _kind_of_refusal(self, status: int, error: ProviderError, pause: float | None) -> Kind | None:
+    def _kind_of_refusal(self, answer: ClientResponse, error: ProviderError, pause: float | None) -> Kind | None:
         """Return the kind of failure of a refusal after which the request is not sent again; None for other refusals."""
-        if status != _TOO_MANY:
+        if answer.status != _TOO_MANY:
             return None
         own_api = self._call.credential.base_url is None  # other APIs use insufficient_quota for per-minute rate limits, too
-        if blame(status, error) == "Account" or (own_api and pause is None and has_no_credit(error)):
+        if blame(_TOO_MANY, error) == "Account" or (own_api and pause is None and has_no_credit(error)):
             return "Configuration"
-        return "" if exceeds_limit_alone(error) else None  # the agent's request is too large
+        size = 0 if self._call.asked.opaque else len(self._call.asked.body)
+        return "" if exceeds_limit_alone(error, size, answer.headers) else None  # the agent's request is too large
 
     async def _pause(self) -> None:
         """Sleep for the last refusal's pause. Raises HoldExpired at once if the rest of ``hold_seconds`` is shorter."""

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 Blamed = Literal["Request", "Provider", "Account", "Model", "ModelByText", "Unclear"]
@@ -74,7 +75,13 @@ _WRONG_MODEL: Final = re.compile(
     r"|\b(?:access|permission)\b[^.;]{0,40}?\bmodel\b|\bmodel not exist\b|模型[^。]{0,20}(?:不存在|未找到|无效|不支持)",
     re.IGNORECASE,
 )
-_LIMIT_AND_REQUESTED: Final = re.compile(r"Limit:? ([\d,]{1,19})\b.{0,40}?Requested:? ([\d,]{1,19})", re.IGNORECASE | re.DOTALL)
+_TOKENS: Final = re.compile(r"\btokens?\b|\bTPM\b", re.IGNORECASE)
+_OF_ALL_REQUESTS: Final = re.compile(r"\b(?:used|current|usage|remaining)\b", re.IGNORECASE)
+_LIMIT_AND_REQUESTED: Final = re.compile(r"limit\D{0,24}([\d,]+)\b.{0,60}?request\w*\D{0,24}([\d,]+)", re.IGNORECASE | re.DOTALL)
+_REQUESTED_AND_LIMIT: Final = re.compile(r"request\w*\D{0,24}([\d,]+)\b.{0,60}?limit\D{0,24}([\d,]+)", re.IGNORECASE | re.DOTALL)
+_PER_MINUTE: Final = re.compile(r"([\d,]+)\s+(?:input |prompt |total )?tokens per min", re.IGNORECASE)
+_LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
+_BYTES_PER_TOKEN: Final = 6  # more than a usual text has, so that the number of tokens is not overestimated
 _STATUS: Final = range(400, 600)
 _MODEL_STATUSES: Final = frozenset((200, 400, 403, 404, 422))
 _MAX_DEPTH: Final = 6
@@ -191,10 +198,22 @@ def parsed(body: bytes) -> Any:
         return {"message": body[:1000].decode(errors="replace")}
 
 
-def exceeds_limit_alone(error: ProviderError) -> bool:
-    """Return whether a 429 shows that the request alone exceeds a rate limit, so that it always fails. If the limit is 0, the
-    account cannot use the model: this depends on no request."""
-    found = _LIMIT_AND_REQUESTED.search(error.message)
-    if found is None or re.search(r"\bused\b", error.message, re.IGNORECASE):  # "Used" counts other requests, too
-        return False
-    return 0 < int(found[1].replace(",", "")) < int(found[2].replace(",", ""))
+def exceeds_limit_alone(error: ProviderError, size: int = 0, headers: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Return whether a 429 shows that the request alone exceeds a limit of tokens, so that it always fails. If the limit is 0, the
+    account cannot use the model: this depends on no request.
+
+    size: bytes of the request's text, 0 if its tokens do not depend on them; headers: of the answer.
+    """
+    if _TOKENS.search(" ".join((error.message, *error.words))) and not _OF_ALL_REQUESTS.search(error.message):
+        if found := _LIMIT_AND_REQUESTED.search(error.message):
+            return 0 < _amount(found[1]) < _amount(found[2])
+        if found := _REQUESTED_AND_LIMIT.search(error.message):
+            return 0 < _amount(found[2]) < _amount(found[1])
+    per_minute = _PER_MINUTE.search(error.message)
+    limits = [per_minute[1] if per_minute else "", *(headers.get(name, "") for name in _LIMIT_HEADERS)]
+    return any(0 < _amount(each) < size // _BYTES_PER_TOKEN for each in limits)
+
+
+def _amount(text: str) -> int:
+    digits = text.replace(",", "")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 16 else 0

@@ -25,6 +25,7 @@ from multistep.gateway.relay import message_of
 from multistep.gateway.tokens import StepClaims
 from multistep.gateway.verdicts import exceeds_limit_alone, parse_error
 from tests.support.waiting import eventually
+from tests.unit.gateway.answer_shapes import WHOLE
 from tests.unit.gateway.test_hostile_requests import parsed
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
@@ -106,13 +107,54 @@ async def test_a_request_that_alone_exceeds_a_rate_limit_is_not_the_providers_fa
     [
         ("Request too large for gpt-4o (TPM): Limit 30000, Requested 36278. The tokens must be reduced.", True),
         ("Rate limit reached for gpt-4o (TPM): Limit 30000, Used 29000, Requested 3082. Try again in 4s.", False),
-        ("Limit 30000, Requested 30000", False),
+        ("Limit 30000, Requested 30000 tokens", False),
+        ("TPM limit: 1,000, requested: 2,500", True),
+        ("Your request of 45,000 tokens exceeds the limit of 30,000 tokens per minute", True),
+        ("You sent requests: 5, the limit is 3 per second", False),
+        ("This request would exceed your organization's rate limit of 30,000 input tokens per minute", False),
         ("Request too large for gpt-5 on requests per min (RPM): Limit 0, Requested 1.", False),
         (None, False),
     ],
 )
 def test_a_refusal_shows_whether_the_request_alone_exceeds_the_limit(message: str | None, alone: bool) -> None:
     assert exceeds_limit_alone(parse_error({"error": {"message": message}})) == alone
+
+
+@pytest.mark.parametrize(
+    ("size", "headers", "alone"),
+    [
+        (400_000, {}, True),
+        (60_000, {}, False),  # Anthropic's words are the same if other requests used up the limit
+        (0, {}, False),  # e.g. the request has images
+        (60_000, {"x-ratelimit-limit-tokens": "8000"}, True),
+        (60_000, {"x-ratelimit-limit-tokens": "0"}, False),
+    ],
+)
+def test_a_request_that_has_more_tokens_than_the_limit_exceeds_it_alone(size: int, headers: dict[str, str], alone: bool) -> None:
+    message = "This request would exceed your organization's rate limit of 30,000 input tokens per minute"
+    assert exceeds_limit_alone(parse_error({"error": {"message": message}}), size, headers) == alone
+
+
+async def test_a_request_that_is_too_large_for_the_limit_keeps_no_other_request_waiting(tmp_path: Path) -> None:
+    """If the lane were narrowed for it, an agent could slow down all other trials with the same key and model."""
+    message = "This request would exceed your organization's rate limit of 100 input tokens per minute"
+
+    async def provide(request: web.Request) -> web.StreamResponse:
+        if len(await request.read()) < 1000:
+            return web.json_response(WHOLE)
+        error = {"type": "error", "error": {"type": "rate_limit_error", "message": message}}
+        return web.json_response(error, status=429, headers={"Retry-After": "30"})
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app) as provider, world(tmp_path) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=str(provider.make_url("/v1"))))
+        large = [it.call("chat", text="word " * 1000, token=token_for("chat", uid="large")) for _ in range(3)]
+        small = [it.call("chat", token=token_for("chat", uid="small")) for _ in range(30)]
+        seen = await asyncio.gather(*large, *small)
+        assert [each.status for each in seen] == [400] * 3 + [200] * 30
+        usage = await it.admin.close(step_of("large"))
+        assert (usage.last_failure, usage.fault, usage.stalled_seconds) == (None, None, 0.0)
 
 
 async def has_requests(it: World) -> bool:
