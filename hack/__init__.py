@@ -3,7 +3,7 @@
 cli         targets by name
 stages      progress lines with the duration of each stage in seconds
 paths       paths and digests of files       load  busy cores and available memory
-python_env  .venv from locked packages       tools  Go, Helm, a C compiler
+python_env  .venv from locked packages       tools  Go, kubectl, Helm, a C compiler
 peers       third-party programs for tests
 image       images of operator, agent host and builder        deployment  installation of the chart in the cluster
 generate    files generated from code; the only part that needs `.venv`

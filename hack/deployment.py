@@ -10,7 +10,7 @@ from pathlib import Path
 from hack import image
 from hack.paths import CACHE, ROOT, VENV
 from hack.stages import Failure, print_line, stage
-from hack.tools import go, helm
+from hack.tools import go, helm, kubectl
 from localkube import targets
 from localkube.commands import capture, succeeds
 from localkube.config import load_config
@@ -30,7 +30,7 @@ _VARIABLES = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster. kubectl: name or path of the program; variables: environment variables that select the cluster."""
+    """A running cluster. kubectl: path of the program; variables: environment variables that select the cluster."""
 
     target: targets.Target
     kubectl: str
@@ -43,7 +43,7 @@ class Cluster:
     @property
     def environment(self) -> dict[str, str]:
         """Return environment variables for programs that use the cluster, with multistep, kubectl, helm and go on the PATH."""
-        programs = [VENV / "bin" / "multistep", Path(self.kubectl), helm(), go()]
+        programs = [VENV / "bin" / "multistep", Path(self.kubectl), go()]  # Helm is in kubectl's directory
         directories = [str(each.parent) for each in programs if each.is_absolute()]
         path = os.pathsep.join([*directories, self.variables.get("PATH", "")])
         return {
@@ -69,8 +69,7 @@ def deployed(variables: Mapping[str, str] = os.environ) -> Cluster:
     """Return the cluster that CLUSTER names, which is running. variables: environment variables with CLUSTER."""
     config = load_config(variables)
     target = targets.choose(config, variables)
-    ours = config.paths.bin / "kubectl"
-    return Cluster(target, str(ours) if isinstance(target, targets.Local) else "kubectl", variables)
+    return Cluster(target, str(kubectl()), variables)
 
 
 def stop_cluster() -> None:
@@ -121,8 +120,9 @@ def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
     # --take-ownership: the CRDs may have been applied without helm (`make run`, `kubectl apply -f crds/`).
+    # --force-conflicts: kubectl owns the fields that it changed, such as the replicas that `make run` scaled to 0.
     try:
-        capture([*command, *values, *waiting, "--take-ownership"], env=cluster.environment)
+        capture([*command, *values, *waiting, "--take-ownership", "--force-conflicts"], env=cluster.environment)
     except CommandFailed as error:
         raise Failure(f"{error}\n\n{_why_not_ready(cluster)}") from error
 

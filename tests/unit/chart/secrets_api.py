@@ -11,6 +11,7 @@ from typing import Any
 
 _KIND = {"name": "secrets", "singularName": "secret", "namespaced": True, "kind": "Secret", "verbs": ["get"]}
 _RESOURCES = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [_KIND]}
+_VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0"}
 _MISSING = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
 
 
@@ -42,6 +43,8 @@ def serving(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def _answer(path: str, secrets: Mapping[str, Mapping[str, str]]) -> tuple[int, Mapping[str, Any]]:
+    if path == "/version":
+        return 200, _VERSION
     if path == "/api/v1":
         return 200, _RESOURCES
     match path.split("/")[3:]:
