@@ -3,9 +3,9 @@
 #   docker build -t multistep-operator .
 #
 # `make image` builds it without an image registry: PROGRAMS=prebuilt takes runner/bin/runner, egress/bin/egress and compose/bin/compose
-# as they are, and python:3.11-slim-bookworm is then an image that localkube has made of Debian's packages.
-ARG GO_IMAGE=golang:1.26-bookworm
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# as they are, and python:3.13-slim-trixie is then an image that localkube has made of Debian's packages, as for agent-host/Dockerfile.
+ARG GO_IMAGE=golang:1.26-trixie
+ARG PYTHON_IMAGE=python:3.13-slim-trixie
 ARG PROGRAMS=built
 
 FROM ${GO_IMAGE} AS programs-built

@@ -39,16 +39,26 @@ MODELS: Mapping[str, Model] = {
 """The agents of the demo, and the models that they use."""
 
 
+def check(target: targets.Target, agent: str) -> None:
+    """Raise Failure if the demo cannot run this agent on this cluster."""
+    if agent not in MODELS:
+        raise Failure(f"AGENT={agent}: the demo has {', '.join(MODELS)}; `multistep agent list` lists all agents")
+    if isinstance(target, targets.Current):
+        raise Failure(
+            f"the cluster of {target.kubeconfig()} has no access to the image of the demo's agent: push one, as "
+            "docs/how-to/agents/programs.md shows; or run the demo on a cluster of its own with CLUSTER=local"
+        )
+    variable = MODELS[agent].key_variable
+    if not isinstance(target, targets.Local) and not os.environ.get(variable):
+        raise Failure(f"{variable} is not set, and only pods of localkube's cluster (CLUSTER=local) reach a scripted model")
+
+
 @contextmanager
 def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
     """Build the image of the agent's program, and yield the options for `multistep sweep run`.
 
-    During the ``with`` block a Secret contains the key. If no key is set, the scripted model runs.
+    During the ``with`` block a Secret contains the key. If no key is set, the scripted model runs. Before, `check` found no fault.
     """
-    if agent not in MODELS:
-        raise Failure(f"AGENT={agent}: the demo has {', '.join(MODELS)}; `multistep agent list` lists all agents")
-    if isinstance(cluster.target, targets.Current):
-        raise Failure("CLUSTER=current has no access to the image of the demo: push one, as docs/how-to/agents/programs.md shows")
     model = MODELS[agent]
     key = os.environ.get(model.key_variable, "")
     with ExitStack() as stack:
@@ -73,10 +83,6 @@ def options(agent: str, image: str, secret: str, url: str) -> list[str]:
 @contextmanager
 def _scripted_model(cluster: Cluster, model: Model) -> Iterator[str]:
     """Run the scripted model on the node of localkube's cluster, where pods can reach it, and yield the URL of its API."""
-    if not isinstance(cluster.target, targets.Local):
-        raise Failure(
-            f"{model.key_variable} is not set, and only pods of localkube's cluster (CLUSTER=local) reach a scripted model"
-        )
     print_line(f"{model.key_variable} is not set: a scripted model answers instead of the provider's")
     address = load_config(cluster.variables).network.api_address
     server = ["-m", "tests.support.fake_model", "--host", address, "--port", "0"]

@@ -1,5 +1,6 @@
 """Run the Makefile's targets, which are Python functions, by name."""
 
+import os
 from collections.abc import Callable, Sequence
 
 from hack import checks, deployment, end_to_end, image, python_env, trials
@@ -34,6 +35,17 @@ def _with_python(target: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
+def _on_own_cluster(target: Callable[[], object]) -> Callable[[], None]:
+    """Return the target, but never on a cluster that merely exists: tests stop nodes, and delete what others may use."""
+
+    def run() -> None:
+        if (os.environ.get("CLUSTER") or "auto") == "auto":
+            os.environ["CLUSTER"] = "own"
+        _with_python(target)()
+
+    return run
+
+
 def _cluster() -> None:
     print(f"export KUBECONFIG={deployment.ensure_cluster().kubeconfig}")
 
@@ -46,20 +58,20 @@ _TARGETS: dict[str, Callable[[], object]] = {
     "setup": python_env.ensure,
     "lock": python_env.lock,
     "demo": _with_python(trials.demo),
-    "test": _with_python(checks.everything),
-    "test-long": _with_python(checks.long_tests),
-    "test-agents": _with_python(end_to_end.run_agents),
+    "test": _on_own_cluster(checks.everything),
+    "test-long": _on_own_cluster(checks.long_tests),
+    "test-agents": _on_own_cluster(end_to_end.run_agents),
     "lint": _with_python(checks.lint),
     "go-tests": checks.go_tests,
     "unit": _with_python(checks.unit),
-    "e2e": _with_python(end_to_end.run),
+    "e2e": _on_own_cluster(end_to_end.run),
     "generate": _with_python(checks.generate),
     "cluster": _cluster,
     "cluster-down": deployment.stop_cluster,
     "image": image.main,
     "deploy": _deploy,
     "run": _with_python(trials.run),
-    "bench": _with_python(trials.bench),
-    "chaos": _with_python(trials.chaos),
-    "conformance": _with_python(trials.conformance),
+    "bench": _on_own_cluster(trials.bench),
+    "chaos": _on_own_cluster(trials.chaos),
+    "conformance": _on_own_cluster(trials.conformance),
 }

@@ -3,7 +3,8 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ NAMESPACE = "multistep-system"
 RELEASE = "multistep"
 CHART = ROOT / "charts" / "multistep"
 _READY_SECONDS = 180
+_IMAGE_VALUES = {"settings.agentHostImage": image.AGENT_HOST, "builds.image": image.BUILDER}  # by the chart's value
 # Enable all metric labels, because the tests find their trials' metrics by namespace.
 _VARIABLES = [
     {"name": "MULTISTEP_METRICS_LABELS", "value": json.dumps(["namespace", "agent"])},
@@ -57,18 +59,20 @@ class Cluster:
         return capture([self.kubectl, *arguments], env=os.environ | {"KUBECONFIG": str(self.kubeconfig)})
 
 
-def ensure_cluster(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Start the cluster that CLUSTER names, unless it is running; return it. variables: environment variables with CLUSTER."""
+def ensure_cluster(variables: Mapping[str, str] = os.environ, *, with_base: bool = True) -> Cluster:
+    """Start the cluster that CLUSTER names, unless it is running; return it. variables: environment variables with CLUSTER;
+    with_base: also load Debian's base image, which pods of the documents and of the tests use."""
     cluster = deployed(variables)
     with stage("cluster"):
         cluster.target.up()
+        if with_base and isinstance(cluster.target, targets.Local):
+            cluster.target.load_base()
     return cluster
 
 
 def deployed(variables: Mapping[str, str] = os.environ) -> Cluster:
     """Return the cluster that CLUSTER names, which is running. variables: environment variables with CLUSTER."""
-    config = load_config(variables)
-    target = targets.choose(config, variables)
+    target = targets.choose(load_config(variables), variables)
     return Cluster(target, str(kubectl()), variables)
 
 
@@ -77,15 +81,27 @@ def stop_cluster() -> None:
     targets.choose(load_config()).down()
 
 
-def deploy(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Install this checkout's operator, wait until it is ready, and return the cluster. variables: as for ensure_cluster."""
-    cluster = ensure_cluster(variables)
+def deploy(
+    variables: Mapping[str, str] = os.environ, wanted: Sequence[image.Image] = image.ALL, *, with_base: bool = True
+) -> Cluster:
+    """Install this checkout's operator, wait until it is ready, and return the cluster.
+
+    The images are built while the cluster starts. variables, with_base: as for ensure_cluster; wanted: images to build if they
+    changed.
+    """
+    target = targets.choose(load_config(variables), variables)
+    image.check_deliverable(target)
+    with ThreadPoolExecutor(1) as thread:
+        building = thread.submit(image.ensure_all, target, wanted, with_base=with_base)
+        cluster = ensure_cluster(variables, with_base=with_base)
+        built = building.result()
     with exclusive(CACHE / "deploy.lock"):
-        operator, agent_host, builder = image.ensure_in_cluster(cluster.target)
+        refuse_to_replace(cluster)
+        names = image.in_cluster(cluster.target, built)
         program = str(helm())
         with stage("operator (helm upgrade --install)"):
             _clear_interrupted(cluster, program)
-            _install(cluster, program, operator, agent_host, builder)
+            _install(cluster, program, names)
     return cluster
 
 
@@ -109,11 +125,26 @@ def ensure_namespace(cluster: Cluster) -> None:
         cluster.run_kubectl("create", "namespace", NAMESPACE)
 
 
-def _install(cluster: Cluster, program: str, name: str, agent_host: str, builder: str) -> None:
-    repository, _, tag = name.rpartition(":")
+def refuse_to_replace(cluster: Cluster) -> None:
+    """Raise Failure if the cluster was not named with CLUSTER, and has an operator that `make deploy` did not install."""
+    if isinstance(cluster.target, targets.Local) or (cluster.variables.get("CLUSTER") or "auto") != "auto":
+        return
+    shown = ("get", "deployment", RELEASE, "--ignore-not-found", "--output=jsonpath={.spec.template.spec.containers[0].image}")
+    found = capture(_kubectl(cluster, *shown)).strip()
+    if found and not found.rpartition(":")[2].startswith(image.TAG_PREFIX):
+        raise Failure(
+            f"the cluster of {cluster.kubeconfig} has an operator already, of the image {found}: name the cluster with "
+            "CLUSTER=current (or kind, k3s) to replace it, or use one of its own with CLUSTER=local"
+        )
+
+
+def _install(cluster: Cluster, program: str, names: Mapping[image.Image, str]) -> None:
+    repository, _, tag = names[image.OPERATOR].rpartition(":")
     command = [program, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"]
-    images = f"image.repository={repository},image.tag={tag},settings.agentHostImage={agent_host},builds.image={builder}"
-    values = ["--set", images, "--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
+    images = {"image.repository": repository, "image.tag": tag}
+    images |= {key: names[each] for key, each in _IMAGE_VALUES.items() if each in names}
+    values = ["--set", ",".join(f"{key}={value}" for key, value in images.items())]
+    values += ["--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
     values += ["--set", "trials.egress=Sidecar"]  # affects only pods of tasks that limit a network
     if isinstance(cluster.target, targets.Local):  # allow plain HTTP, because the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
@@ -132,7 +163,7 @@ def _clear_interrupted(cluster: Cluster, program: str) -> None:
 
     The caller holds the deploy lock, so no helm process is running. The CRDs, trials and results are retained.
     """
-    listed = capture([program, "list", "--all", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
+    listed = capture([program, "list", "--output", "json", "--namespace", NAMESPACE], env=cluster.environment)
     if any(each["name"] == RELEASE and each["status"].startswith("pending") for each in json.loads(listed)):
         print_line("an earlier helm was interrupted: reinstalling")
         capture([program, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"], env=cluster.environment)

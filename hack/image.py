@@ -4,23 +4,28 @@ is built only if an input changed."""
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hack.paths import ROOT, cached, digest_of, files_below
+from hack.paths import CACHE, ROOT, cached, digest_of, files_below
 from hack.stages import Failure, stage
 from hack.tools import go, go_environment
 from localkube import targets
-from localkube.commands import capture, stream, succeeds
+from localkube.commands import capture, stream
 from localkube.config import load_config
-from localkube.images import Build
+from localkube.engines import Buildah
+from localkube.images import Build, ensure_debian
+from localkube.locking import exclusive
+from localkube.packages import ensure_packages
 
 _RUNNER = "runner"  # a Go program has the name of its directory
 _COMPOSE = "compose"
 _PROGRAMS = (_RUNNER, "egress", _COMPOSE)
 _LOCAL_REPOSITORY = "localhost/multistep-operator"
 _KEPT_IMAGES = 3
+TAG_PREFIX = "dev-"
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ AGENT_HOST = Image(
 )
 BUILDER = Image("localhost/multistep-builder", "-builder", "builder/Dockerfile", ("builder/Dockerfile",))
 ALL = (OPERATOR, AGENT_HOST, BUILDER)
+_EXAMPLE_DOCKERFILE = "examples/hello-multi-step-advanced/environment/Dockerfile"
+EXAMPLE = Image("localhost/multistep-example", "-example", _EXAMPLE_DOCKERFILE, (_EXAMPLE_DOCKERFILE,))
 
 
 def repository(image: Image = OPERATOR) -> str:
@@ -65,7 +72,7 @@ def repository(image: Image = OPERATOR) -> str:
 def tag(image: Image = OPERATOR) -> str:
     """Return the image's tag, a digest of the image's inputs."""
     inputs = files_below(*(ROOT / name for name in image.inputs))
-    return f"dev-{digest_of(inputs, *(_program_digest(each) for each in image.programs))}"
+    return f"{TAG_PREFIX}{digest_of(inputs, *(_program_digest(each) for each in image.programs))}"
 
 
 def name_of(image: Image) -> str:
@@ -78,31 +85,52 @@ def ensure(target: targets.Target, image: Image = OPERATOR) -> str:
     name = name_of(image)
     for program in image.programs:
         _ensure_program(program)
-    if not _exists(target, name):
+    if not target.engine.has(name):
         with stage(f"image {name}"):
-            target.build(Build(name, ROOT, ROOT / image.dockerfile, image.arguments))
-            _tag_dev(target, image)
+            target.engine.build(Build(name, ROOT, ROOT / image.dockerfile, image.arguments))
+            target.engine.tag(name, f"{repository(image)}:dev")  # the default of settings.py
             _delete_old(target, image)
     return name
 
 
 def deliver(target: targets.Target, name: str) -> None:
     """Load the image onto the cluster's nodes, or push it to the registry from which the nodes pull."""
-    with stage("image into the cluster"):
-        if not isinstance(target, targets.Current):
-            target.load(name)
-        elif repository() == _LOCAL_REPOSITORY:
-            raise Failure("CLUSTER=current needs a registry: set IMAGE_REPOSITORY=registry.example/multistep-operator")
+    with stage(f"{name} into the cluster"):
+        if isinstance(target, targets.Current):
+            target.engine.push(name)
         else:
-            stream(["docker", "push", name])
+            target.load(name)
 
 
-def ensure_in_cluster(target: targets.Target) -> list[str]:
-    """Build the project's images (ALL) if they changed, deliver them, and return their names."""
-    names = [ensure(target, each) for each in ALL]
-    for name in names:
+def check_deliverable(target: targets.Target) -> None:
+    """Raise Failure if the cluster's nodes pull images from a registry and IMAGE_REPOSITORY names none."""
+    if isinstance(target, targets.Current) and repository() == _LOCAL_REPOSITORY:
+        raise Failure(
+            f"the nodes of the cluster of {target.kubeconfig()} pull images from a registry: name a repository to which you can "
+            "push, such as IMAGE_REPOSITORY=registry.example/multistep-operator; or CLUSTER=local starts a cluster on this machine"
+        )
+
+
+def in_cluster(target: targets.Target, images: Sequence[Image]) -> dict[Image, str]:
+    """Deliver the images and return their names."""
+    names = {each: name_of(each) for each in images}
+    for name in names.values():
         deliver(target, name)
     return names
+
+
+def ensure_all(target: targets.Target, wanted: Sequence[Image] = ALL, *, with_base: bool = False) -> list[Image]:
+    """Build the wanted images if they changed. Return them and those of ALL that were built before from the current sources.
+
+    with_base: also build Debian's base image, for a cluster of localkube.
+    """
+    with exclusive(CACHE / "image-builds.lock"):  # two clusters may be deployed to at the same time
+        if with_base and isinstance(target, targets.Local):
+            ensure_packages()
+            ensure_debian(target.config)
+        for each in wanted:
+            ensure(target, each)
+    return [each for each in ALL if each in wanted or target.engine.has(name_of(each))]
 
 
 def ensure_runner() -> Path:
@@ -147,21 +175,9 @@ def _same(one: Path, other: Path) -> bool:
     return one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
 
 
-def _exists(target: targets.Target, name: str) -> bool:
-    if isinstance(target, targets.Local):
-        return succeeds(["buildah", "inspect", "--type", "image", name])
-    return succeeds(["docker", "image", "inspect", name])
-
-
-def _tag_dev(target: targets.Target, image: Image) -> None:
-    """Add the tag `dev`. The image with this tag is the default in settings.py."""
-    tool = "buildah" if isinstance(target, targets.Local) else "docker"
-    capture([tool, "tag", name_of(image), f"{repository(image)}:dev"])
-
-
 def _delete_old(target: targets.Target, image: Image) -> None:
     """Delete old images; keep the newest _KEPT_IMAGES. buildah lists the newest image first."""
-    if not isinstance(target, targets.Local):
+    if not isinstance(target.engine, Buildah):
         return
     listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository(image)}"])
     digests = [name for name in listed.split() if ":dev-" in name]

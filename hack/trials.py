@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hack import agent_demo, deployment, image, peers
@@ -17,7 +17,10 @@ from hack.deployment import Cluster
 from hack.lanes import PYTEST, environment
 from hack.paths import ROOT, VENV
 from hack.stages import Failure, print_line, stage
+from localkube import targets
 from localkube.commands import capture
+from localkube.config import load_config
+from localkube.targets import Current
 
 _EXAMPLE = "examples/hello-multi-step-advanced"
 _DEMO_RESULTS = "out/demo"
@@ -29,15 +32,28 @@ def demo() -> None:
 
     The oracle runs as a trial. Another agent runs as a sweep of one trial, because only a sweep has a report.
     """
-    cluster = deployment.deploy()
-    shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
     agent = os.environ.get("AGENT") or "oracle"
+    wanted = [image.OPERATOR]
+    if agent != "oracle":
+        agent_demo.check(targets.choose(load_config()), agent)
+        wanted.append(image.AGENT_HOST)
+    cluster = deployment.deploy(wanted=wanted, with_base=False)
+    shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
     if agent == "oracle":
-        _multistep(cluster, "run", _EXAMPLE, "--agent", agent, "--results", _DEMO_RESULTS)
+        _multistep(cluster, "run", _EXAMPLE, "--agent", agent, "--results", _DEMO_RESULTS, *_example_image(cluster))
     else:
         with agent_demo.prepared(cluster, agent) as options:
             _run_sweep(cluster, options)
     print_line(_next_steps(cluster))
+
+
+def _example_image(cluster: Cluster) -> list[str]:
+    """Return the option that names the example's image where nodes pull it from a registry; `multistep run` loads it elsewhere."""
+    if not isinstance(cluster.target, Current):
+        return []
+    name = image.ensure(cluster.target, image.EXAMPLE)
+    image.deliver(cluster.target, name)
+    return ["--image", name]
 
 
 def _run_sweep(cluster: Cluster, options: Sequence[str]) -> None:
@@ -58,13 +74,13 @@ def _multistep(cluster: Cluster, *arguments: str) -> None:
 def run() -> None:
     """Run this checkout's operator on the host until Ctrl-C."""
     cluster = deployment.ensure_cluster()
-    operator, agent_host, builder = image.ensure_in_cluster(cluster.target)
+    names = image.in_cluster(cluster.target, image.ensure_all(cluster.target))
     if deployment.stop_operator(cluster):
         print_line("scaled the operator in the cluster to 0; `make deploy` restores it")
     deployment.apply_crds(cluster)
     deployment.ensure_namespace(cluster)
     with tempfile.TemporaryDirectory(prefix="multistep-results-") as results, _free_port() as port:
-        settings = _host_settings(operator, agent_host, builder, Path(results), port)
+        settings = _host_settings(names, Path(results), port)
         print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
             # Ctrl-C also reaches the operator: wait until it has released its lease and exited
@@ -103,11 +119,11 @@ def conformance() -> None:
     _run(["python", "-m", "tests.conformance", str(Path(cases).resolve())], deployment.deploy())
 
 
-def _host_settings(operator_image: str, agent_host_image: str, builder_image: str, results: Path, port: int) -> dict[str, str]:
+def _host_settings(names: Mapping[image.Image, str], results: Path, port: int) -> dict[str, str]:
     return {
-        "MULTISTEP_OPERATOR_IMAGE": operator_image,
-        "MULTISTEP_AGENT_HOST_IMAGE": agent_host_image,
-        "MULTISTEP_BUILDS": json.dumps({"image": builder_image}),
+        "MULTISTEP_OPERATOR_IMAGE": names[image.OPERATOR],
+        "MULTISTEP_AGENT_HOST_IMAGE": names[image.AGENT_HOST],
+        "MULTISTEP_BUILDS": json.dumps({"image": names[image.BUILDER]}),
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",

@@ -73,25 +73,26 @@ RUNTIME = Module(
 )
 
 
-def ensure_binaries(cache_dir: Path) -> list[Path]:
-    """Return the directories of the programs of Kubernetes and of the container runtime; build those that are not cached."""
-    return [ensure_module(cache_dir, module) for module in (KUBERNETES, RUNTIME)]
-
-
 def ensure_module(cache_dir: Path, module: Module) -> Path:
-    """Return the directory of the module's programs; build them if they are not cached. The directory's name is the digest of the
-    inputs."""
-    go = find_go(cache_dir, minimum=required_go_version(module.directory))
-    version = capture([str(go), "version"]).strip()
-    options = [option for program in module.programs for option in program.cgo_options]
-    digest = inputs_digest(module.directory, [version, *_BUILD_FLAGS, *module.linker_flags, *options])
-    directory = cache_dir / module.name / digest
+    """Return the directory of the module's programs; build them if they are not cached."""
+    directory, go = directory_of(cache_dir, module), _go(cache_dir, module)
     with exclusive(cache_dir / f"{module.name}.lock"):  # clusters of several checkouts may start at the same time
         if not directory.exists():
             _build(go, module, directory)
             _forget_old_builds(cache_dir / module.name)
     os.utime(directory)
     return directory
+
+
+def directory_of(cache_dir: Path, module: Module) -> Path:
+    """Return the directory for the module's programs, whether they are built or not. Its name is the digest of the inputs."""
+    version = capture([str(_go(cache_dir, module)), "version"]).strip()
+    options = [option for program in module.programs for option in program.cgo_options]
+    return cache_dir / module.name / inputs_digest(module.directory, [version, *_BUILD_FLAGS, *module.linker_flags, *options])
+
+
+def _go(cache_dir: Path, module: Module) -> Path:
+    return find_go(cache_dir, minimum=required_go_version(module.directory))
 
 
 def inputs_digest(module_dir: Path, settings: Sequence[str]) -> str:

@@ -10,7 +10,8 @@ from localkube.clients import ensure_clients
 from localkube.commands import print_line
 from localkube.config import ADDED_NUMBERS, Config, NodeOptions, load_config
 from localkube.errors import LocalkubeError
-from localkube.targets import choose
+from localkube.packages import ensure_packages
+from localkube.targets import Local, choose
 
 _EXAMPLES = """\
 examples:
@@ -19,7 +20,7 @@ examples:
   python3 -m localkube restart apiserver
   python3 -m localkube node ctr --address /var/opt/multistep-localkube/containerd.sock -n k8s.io tasks list
 
-environment: CLUSTER=auto|local|kind|current, MULTISTEP_CACHE, LOCALKUBE_NUMBER, LOCALKUBE_DIR (see localkube/README.md)
+environment: CLUSTER=auto|own|local|kind|k3s|current, MULTISTEP_CACHE, LOCALKUBE_NUMBER, LOCALKUBE_DIR (see localkube/README.md)
 """
 
 
@@ -103,6 +104,8 @@ def _add_nodes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _up(config: Config, _: argparse.Namespace) -> None:
     target = choose(config)
     target.up()
+    if isinstance(target, Local):
+        target.load_base()
     print(f"export KUBECONFIG={target.kubeconfig()}")
 
 
@@ -127,11 +130,11 @@ def _load(config: Config, options: argparse.Namespace) -> None:
 def _build(config: Config, options: argparse.Namespace) -> None:
     dockerfile = options.file or options.context / "Dockerfile"
     wanted = images.Build(options.tag, options.context, dockerfile, tuple(options.build_arg), options.target)
-    choose(config).build(wanted)
+    choose(config).engine.build(wanted)
 
 
 def _image_base(config: Config, options: argparse.Namespace) -> None:
-    cluster.ensure_tools(config)
+    ensure_packages()
     images.ensure_debian(config)
     if options.python:
         images.ensure_python(config)

@@ -33,10 +33,9 @@ class ComponentState:
 def up(config: Config) -> None:
     """Ensure that a healthy cluster runs: keep the running one, repair it, or create a new one."""
     with exclusive(config.paths.lock):
-        packages.ensure_packages()
-        binaries = _binaries(config)
-        _remove_if_inputs_differ(config, binaries)
-        if health.problems(config):
+        if _inputs_differ(config) or not _has_programs(config) or health.problems(config):
+            binaries = _binaries(config)
+            _remove_if_inputs_differ(config)
             _start(config, binaries)
         else:
             ensure_volumes(config, health.connect(config))
@@ -50,15 +49,13 @@ def ensure_binaries(config: Config) -> list[Path]:
 
 
 def _binaries(config: Config) -> list[Path]:
+    """Return the directories of the programs. Debian's packages, which the build of runc needs, may be installed by another process
+    while Kubernetes is built."""
+    packages.check_installable()
     cache_dir = config.paths.cache_dir
-    return [*build.ensure_binaries(cache_dir), clients.ensure_clients(cache_dir)]
-
-
-def ensure_tools(config: Config) -> None:
-    """Install the programs that image builds need, without starting a cluster."""
-    if packages.missing_packages():
-        with exclusive(config.paths.lock):
-            packages.ensure_packages()
+    kubernetes = build.ensure_module(cache_dir, build.KUBERNETES)
+    packages.ensure_packages()
+    return [kubernetes, build.ensure_module(cache_dir, build.RUNTIME), clients.ensure_clients(cache_dir)]
 
 
 def down(config: Config) -> None:
@@ -198,7 +195,7 @@ def _lay_out(config: Config, binaries: list[Path]) -> None:
     for part in _KUBERNETES:
         _link(paths.bin / part, paths.bin / "localkube")
     settings_files.write_all(config, pki.create(config))
-    paths.made_of.write_text(_made_of(config, binaries))
+    paths.made_of.write_text(_made_of(config))
 
 
 def _views(config: Config) -> list[Path]:
@@ -226,16 +223,27 @@ def _wait(config: Config, name: str, ready: Callable[[], bool]) -> None:
         raise Unhealthy(f"{name} did not become ready", config.paths.logs / f"{name}.log")
 
 
-def _made_of(config: Config, binaries: list[Path]) -> str:
+def _made_of(config: Config) -> str:
     """Return a text that identifies the programs, command lines and audit policy. If it changes, `up` creates a new cluster."""
+    cache_dir = config.paths.cache_dir
+    modules = (build.directory_of(cache_dir, each) for each in (build.KUBERNETES, build.RUNTIME))
     called = [component.command for component in components.of_node(config, config.first)]
     digest = hashlib.sha256(json.dumps([called, settings_files.AUDIT_POLICY]).encode())
-    return f"{' '.join(each.name for each in binaries)} {digest.hexdigest()}"
+    return f"{' '.join(each.name for each in modules)} {digest.hexdigest()}"
 
 
-def _remove_if_inputs_differ(config: Config, binaries: list[Path]) -> None:
+def _has_programs(config: Config) -> bool:
+    """Return whether the components' programs exist: they are links into the cache, which the user may have deleted."""
+    return config.paths.bin.exists() and all(link.exists() for link in config.paths.bin.iterdir())
+
+
+def _inputs_differ(config: Config) -> bool:
     paths = config.paths
-    if paths.run_dir.exists() and not (paths.made_of.exists() and paths.made_of.read_text() == _made_of(config, binaries)):
+    return paths.run_dir.exists() and not (paths.made_of.exists() and paths.made_of.read_text() == _made_of(config))
+
+
+def _remove_if_inputs_differ(config: Config) -> None:
+    if _inputs_differ(config):
         print_line("the cluster was made by another version of localkube: replacing it")
         _remove(config)
 

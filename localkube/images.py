@@ -122,27 +122,29 @@ def ensure_bases(config: Config, dockerfile: Path) -> None:
 def ensure_debian(config: Config, debian: Debian = BOOKWORM) -> None:
     """Create the base image that `FROM debian:SUITE-slim` uses, unless it exists."""
     kept = config.paths.cache_dir / "images" / f"debian-{debian.suite}-slim-{architecture()}.tar"
-    if _image_id(debian.image):
-        return
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with step(f"making {debian.image} from Debian's packages (half a minute)"):
-            _bootstrap_debian(debian, kept)
-    _pull_archive(kept)
+    with exclusive(_lock(config, debian.image)):
+        if _image_id(debian.image):
+            return
+        if not kept.exists():
+            with step(f"making {debian.image} from Debian's packages (half a minute)"):
+                _bootstrap_debian(debian, kept)
+        _pull_archive(kept)
 
 
 def ensure_python(config: Config, debian: Debian = BOOKWORM) -> None:
     """Create the base image that `FROM python:VERSION-slim-SUITE` uses, unless it exists: Debian's Python, with pip and venv."""
-    kept = config.paths.cache_dir / "images" / f"python-{debian.python}-slim-{debian.suite}-{architecture()}.tar"
     name = debian.python_image
-    if _image_id(name):
-        return
-    if not kept.exists():
+    with exclusive(_lock(config, name)):
+        if _image_id(name):
+            return
         ensure_debian(config, debian)
         with step(f"making {name} (half a minute)"):
             build(config, Build(name, _PYTHON_DOCKERFILE.parent, _PYTHON_DOCKERFILE, (f"DEBIAN_IMAGE={debian.image}",)))
-            _push_archive(name, kept, name)
-    _pull_archive(kept)
+
+
+def _lock(config: Config, name: str) -> Path:
+    """Return the path of the lock for creating a base image, which the cluster's start and an image build may need at once."""
+    return config.paths.cache_dir / "images" / f"{_short(name).replace(':', '-')}.lock"
 
 
 def _short(name: str) -> str:

@@ -22,6 +22,7 @@ def exclusive(path: Path) -> Iterator[None]:
 
 def _acquire(path: Path) -> int:
     """Lock the file at `path`. Retry if the previous holder deleted the file while this process waited for its lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _lock(descriptor)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
+from localkube.locking import exclusive
 
 _PROGRAMS = {  # by Debian package: a program or file that the package contains
     "buildah": "buildah",
@@ -23,6 +24,7 @@ _PROGRAMS = {  # by Debian package: a program or file that the package contains
     "pkg-config": "pkg-config",
     "util-linux": "nsenter",
 }
+_LOCK = Path("/run/multistep-packages.lock")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 _LOCK_SECONDS = 300  # how long to wait for another program that holds a lock of apt
@@ -34,14 +36,21 @@ def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
 
     programs: a program of each package. Raises Unsupported without apt-get.
     """
-    missing = missing_packages(programs)
-    if not missing:
+    check_installable(programs)
+    if not missing_packages(programs):
         return
-    if not shutil.which("apt-get"):
+    with exclusive(_LOCK):
+        if missing := missing_packages(programs):  # unless another process has installed them meanwhile
+            with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
+                apt_get("update")
+                apt_get("install", "-y", "--no-install-recommends", "--no-upgrade", *missing)
+
+
+def check_installable(programs: Mapping[str, str] = _PROGRAMS) -> None:
+    """Raise Unsupported if programs are missing and there is no apt-get, which could install them."""
+    missing = missing_packages(programs)
+    if missing and not shutil.which("apt-get"):
         raise Unsupported(f"these programs are needed: {', '.join(programs[name] for name in missing)}")
-    with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
-        apt_get("update")
-        apt_get("install", "-y", "--no-install-recommends", "--no-upgrade", *missing)
 
 
 def apt_get(*arguments: str, cwd: Path | None = None) -> None:

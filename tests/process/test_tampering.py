@@ -40,7 +40,7 @@ ATTACKS = {
     "bash-env": (f"touch {BASH_ENV}", "StartupHook", BASH_ENV),
     "sitecustomize": (f"mkdir -p {SITE}; touch {SITE}/sitecustomize.py", "StartupHook", "sitecustomize.py"),
     "pth": (f"echo 'import sys' > {SITE}/evil.pth", "StartupHook", "evil.pth"),
-    "module": ("echo '# evil' >> /usr/lib/python3.11/json/decoder.py", "SystemFileChanged", "json/decoder.py"),
+    "module": ("echo '# evil' >> $(echo /usr/lib/python3.*/json)/decoder.py", "SystemFileChanged", "json/decoder.py"),
     "conftest": ("touch /conftest.py", "TestHook", "/conftest.py"),
     "workdir": ("touch conftest.py", "WorkdirHook", "/app/conftest.py"),
     "tests": ("touch /tests/conftest.py", "VerifierFilesPlanted", "/tests/conftest.py"),

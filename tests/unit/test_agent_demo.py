@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hack import agent_demo, paths
-from hack.deployment import Cluster
 from hack.stages import Failure
 from localkube import targets
+from localkube.config import load_config
 from multistep.api import harbor_agents
 from multistep.cli.agent.programs import PROGRAMS
 from multistep.cli.options import ModelOptions
@@ -17,7 +17,7 @@ from multistep.cli.trial.agent_choice import agent_entry
 from tests.support.model_script import Item, Turn, next_turn
 
 STEPS = sorted((paths.ROOT / agent_demo.TASK / "steps").iterdir())
-CURRENT, KIND = (Cluster(each, "kubectl", {}) for each in (targets.Current({}), targets.Kind(Path("/nonexistent"))))
+CURRENT, KIND = targets.Current(load_config({}), {}), targets.Kind(Path("/nonexistent"))
 
 
 def script(step: Path) -> list[Turn]:
@@ -60,16 +60,16 @@ def test_the_options_name_the_scripted_models_url_only_if_there_is_one() -> None
 
 
 @pytest.mark.parametrize(
-    ("cluster", "agent", "reason"),
+    ("target", "agent", "reason"),
     [
         (KIND, "aider", "AGENT=aider: the demo has claude-code, codex"),
         (KIND, "claude-code", "ANTHROPIC_API_KEY is not set, and only pods of localkube's cluster"),
-        (CURRENT, "claude-code", "CLUSTER=current has no access to the image"),
+        (CURRENT, "claude-code", "has no access to the image"),
     ],
 )
 def test_a_demo_that_cannot_work_is_refused_before_anything_is_built(
-    cluster: Cluster, agent: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    target: targets.Target, agent: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    with pytest.raises(Failure, match=reason), agent_demo.prepared(cluster, agent):
-        pass
+    with pytest.raises(Failure, match=reason):
+        agent_demo.check(target, agent)

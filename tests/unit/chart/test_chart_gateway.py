@@ -165,13 +165,16 @@ def test_the_secret_has_keys_that_the_gateway_accepts(render: Render, tmp_path: 
     assert secret_of(render())["k1"] != secret["k1"]
 
 
+AS_UPGRADE = ("--dry-run=server", "--disable-openapi-validation")  # reads the cluster, as `helm upgrade` does
+
+
 @pytest.mark.parametrize("kept", [{"k1", "admin-token"}, {"k1"}, {"k2", "k10", "admin-token"}, set()])
 def test_an_upgrade_keeps_what_the_secret_has(render: Render, kept: set[str]) -> None:
     """During an upgrade, the chart reads the existing Secret from the cluster and keeps its values. It creates missing keys, except
     `k1` if the Secret has another signing key after a rotation."""
     data = {key: b64encode(f"{key} of before".encode()).decode() for key in kept}
-    with secrets_api.serving({"multistep-system/multistep-gateway": data}) as url:
-        objects = render(arguments=["--dry-run=server", "--kube-apiserver", url])
+    with secrets_api.serving({"multistep-system/multistep-gateway": data}, render()) as url:
+        objects = render(arguments=[*AS_UPGRADE, "--kube-apiserver", url])
     secret = secret_of(objects)
     assert {key: secret[key] for key in kept} == {key: f"{key} of before" for key in kept}
     needed = {"admin-token"} if kept & {"k1", "k2"} else {"k1", "admin-token"}
@@ -179,8 +182,8 @@ def test_an_upgrade_keeps_what_the_secret_has(render: Render, kept: set[str]) ->
 
 
 def test_an_installation_creates_the_secret(render: Render) -> None:
-    with secrets_api.serving({}) as url:
-        assert secret_of(render(arguments=["--dry-run=server", "--kube-apiserver", url]))["k1"].isalnum()
+    with secrets_api.serving({}, render()) as url:
+        assert secret_of(render(arguments=[*AS_UPGRADE, "--kube-apiserver", url]))["k1"].isalnum()
 
 
 @pytest.mark.parametrize("existing", ["", "mine"])

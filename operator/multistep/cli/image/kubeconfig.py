@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 
 _LOCALKUBE = re.compile(r"//10\.243\.(\d+)\.2:")
 _KIND_PREFIX = "kind-"
+_K3S_SERVER = "https://127.0.0.1:6443"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,16 @@ class CurrentCluster:
         """Return the number of the cluster, if localkube created it, else None."""
         found = _LOCALKUBE.search(self.server)
         return found.group(1) if found else None
+
+    @property
+    def k3s(self) -> bool:
+        """Return whether this machine's k3s runs the cluster."""
+        return self.server == _K3S_SERVER and shutil.which("k3s") is not None
+
+    @property
+    def local(self) -> bool:
+        """Return whether images of this machine can be loaded into the cluster, so that its nodes need no registry."""
+        return bool(self.localkube or self.kind or self.k3s)
 
 
 def current_cluster(kubeconfig: str | None = None, context: str | None = None) -> CurrentCluster | None:

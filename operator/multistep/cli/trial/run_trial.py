@@ -186,8 +186,8 @@ def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose
         return None
     planned = plan_build(directory)
     current = current_cluster(target.kubeconfig, target.context)
-    if current is None or not (current.localkube or current.kind):
-        _leave_to_cluster(task, "the cluster is neither localkube nor kind, so its nodes must pull the image")
+    if current is None or not current.local:
+        _leave_to_cluster(task, "the cluster is not localkube, kind or k3s on this machine, so its nodes must pull the image")
         return None
     try:
         engine = choose_engine(current)
