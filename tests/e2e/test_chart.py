@@ -207,7 +207,7 @@ async def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_an
     directory.mkdir()
     building = asyncio.create_task(asyncio.to_thread(next_release.deliver, directory))
     await every_object_is_taken_as_it_is(release)
-    await release.helm("install", *release.to(IMAGE), "--take-ownership")
+    await release.helm("install", *release.to(IMAGE), "--take-ownership", "--force-conflicts")
     assert await release.images() == {IMAGE}
     keys = await release.keys()
     assert "Succeeded" in await release.helm("test", release.name, "--timeout", PATIENCE)

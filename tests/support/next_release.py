@@ -50,7 +50,7 @@ def deliver(directory: Path) -> str:
     dockerfile.write_text(_DOCKERFILE.format(base=base))
     digest = digest_of([ROOT / "Makefile"], base, (directory / "upgrade.py").read_text(), _next_wire())
     name = f"{image.repository()}:next-{digest}"
-    target.build(Build(name, directory, dockerfile))
+    target.engine.build(Build(name, directory, dockerfile))
     image.deliver(target, name)
     return name
 
