@@ -232,7 +232,7 @@ def _go_test(module: Path, *arguments: str) -> str:
     what = f"go test {' '.join(arguments)} in {module.name}"
     if done.returncode or ends["fail"] or ends["skip"] or not ends["pass"]:
         return f"{_output_of_bad_tests(events)}\n{what}: {dict(ends)}, exit code {done.returncode}"
-    slowest = max((event for event in events if event.get("Test")), key=lambda event: event.get("Elapsed", 0.0))
+    slowest = max((event for event in events if event.get("Test") and "Elapsed" in event), key=lambda event: event["Elapsed"])
     took = f"{time.monotonic() - started:.1f} s, of which {slowest['Test']} {slowest['Elapsed']:.1f} s"
     print_line(f"    {what}: {ends['pass']} tests passed in {took}")
     return ""
