@@ -64,7 +64,7 @@ class Entry:
 @dataclass
 class FakeModel:
     """The server's state. retry_after: Retry-After of rejected requests, in seconds; port: the TCP port on which it listens;
-    revoked: keys that it answers with 401."""
+    revoked: keys that it answers with the status, message and type in revocation."""
 
     retry_after: float = 1.0
     port: int = 0
@@ -72,6 +72,7 @@ class FakeModel:
     most_at_once: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     revoked: set[str] = field(default_factory=set)
+    revocation: tuple[int, str, str] = (401, "", "authentication_error")
     _refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     _busy: Counter[str] = field(default_factory=Counter)
 
@@ -131,7 +132,7 @@ class FakeModel:
 
     async def _with_faults(self, request: web.Request, entry: Entry, make: Any) -> web.StreamResponse:
         if entry.key in self.revoked:
-            return self._refuse(entry, 401)
+            return self._refuse(entry, *self.revocation)
         if (status := self._refusal(entry)) is not None:
             return self._refuse(entry, status)
         if "-credit" in entry.faults:

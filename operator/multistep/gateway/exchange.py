@@ -55,6 +55,7 @@ from multistep.gateway.verdicts import (
 from multistep.gateway.worst_case import worst_case
 
 _KEY_MAY_BE_WRONG: Final = (401, 403)
+_INVALID: Final = 400
 _TOO_MANY: Final = 429
 _REFUSALS: Final = frozenset((_TOO_MANY, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
@@ -368,7 +369,7 @@ class Exchange:
         answer = await self._request()
         if self._plain or self._call.asked.plain is None or answer.status not in _MAY_REFUSE_FIELDS:
             return answer
-        self._start = await _start_of(answer)
+        self._start = self._start or await _start_of(answer)
         if not refuses_field(self._start, _STREAM_OPTIONS):
             return answer
         answer.release()
@@ -385,14 +386,16 @@ class Exchange:
         """Send the request. If the provider rejects the key, send the request once more with the key that its Secret has now: the
         key may have been rotated while the step ran."""
         answer = await self._request_once()
-        if answer.status not in _KEY_MAY_BE_WRONG:
+        self._start = await _start_of(answer) if answer.status == _INVALID else b""
+        account = answer.status == _INVALID and blame(_INVALID, parse_error(parsed(self._start))) == "Account"  # as Gemini says it
+        if answer.status not in _KEY_MAY_BE_WRONG and not account:
             return answer
         call, credentials = self._call, self._services.credentials
         newer = await credentials.after_rejection(call.credential_id, call.credential, self._hold_left())
         if newer is None:
             return answer
         answer.release()
-        self._call = replace(call, credential=newer)
+        self._call, self._start = replace(call, credential=newer), b""
         return await self._request_once()
 
     async def _request_once(self) -> ClientResponse:

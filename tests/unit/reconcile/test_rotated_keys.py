@@ -62,8 +62,17 @@ class Cluster:
         return (await asked).status
 
 
-async def test_a_step_goes_on_with_the_new_key_when_the_old_one_is_revoked(tmp_path: Path) -> None:
+REVOCATIONS = [
+    (401, "", "authentication_error"),
+    (403, "forbidden", "permission_error"),
+    (400, "API key not valid. Please pass a valid API key.", "API_KEY_INVALID"),
+]
+
+
+@pytest.mark.parametrize("answer", REVOCATIONS)
+async def test_a_step_goes_on_with_the_new_key_when_the_old_one_is_revoked(tmp_path: Path, answer: tuple[int, str, str]) -> None:
     async with world(tmp_path) as here:
+        here.model.revocation = answer
         cluster = Cluster(here)
         token = (await cluster.operator.variables(cluster.trial, cluster.hosted, CALL))["OPENAI_API_KEY"]
         assert await cluster.ask(token) == 200
