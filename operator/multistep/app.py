@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ import aiohttp
 
 from multistep import leadership
 from multistep.api.trial import parse_trial
-from multistep.background import BackgroundTasks, repeat, retry_until_success
+from multistep.background import BackgroundTasks, contained, repeat, retry_until_success
 from multistep.endpoints import Endpoints
-from multistep.errors import ClusterError, GatewayError, InvalidSpec
+from multistep.errors import GatewayError
 from multistep.event_router import EventRouter
 from multistep.health import Health
 from multistep.instruments import label_value
@@ -186,7 +186,7 @@ class App:
     async def _work(self) -> None:
         await self.lease.acquired.wait()
         logger.info("%s acquired the leader lease; it runs %s", self.lease.replica, self.shard)
-        await self._count_starting_pods(self._client)
+        await retry_until_success("counting starting pods", partial(self._count_starting_pods, self._client), tries=1)
         if self.settings.models:
             await retry_until_success("counting active trials", partial(self._count_active_trials, self._client))
         self.reconciler.reader.clear()
@@ -206,19 +206,17 @@ class App:
     async def _count_starting_pods(self, client: Client) -> None:
         """Count the pods that an earlier leader created and that are still starting. Watch events report these pods only later."""
         selectors = {"label_selector": self.shard.selecting(identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
-        try:
-            found = [pod for each in self.shard.namespaces_to_list for pod in await client.list_all(PODS, each, **selectors)]
-            for pod in found:
-                if (key := identity.trial_of(pod)) is not None:
-                    self.reconciler.starts.observe(key, pod_facts(pod))
-        except ClusterError as error:
-            logger.warning("starting pods could not be counted yet: %s", error)
+        for each in self.shard.namespaces_to_list:
+            for pod in await client.list_all(PODS, each, **selectors):
+                with contained("a pod", pod):
+                    if (key := identity.trial_of(pod)) is not None:
+                        self.reconciler.starts.observe(key, pod_facts(pod))
 
     async def _count_active_trials(self, client: Client) -> None:
         """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
         for content_path in self.shard.namespaces_to_list:
             async for found in client.each(TRIALS, content_path, label_selector=self.shard.selector):
-                with suppress(InvalidSpec):  # the trial fails at its next reconcile
+                with contained("a trial", found):  # it fails at its next reconcile
                     self.reconciler.model_slots.observe(parse_trial(found))
 
     async def _renew_keys(self, renew: Callable[[], Awaitable[None]]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from multistep.errors import MultistepError
@@ -55,12 +56,21 @@ async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awa
         await _attempt(name, work)
 
 
-async def retry_until_success(name: str, work: Callable[[], Awaitable[object]]) -> None:
-    """Run the work every RETRY_SECONDS until it succeeds once."""
-    while True:
-        if await _attempt(name, work):
-            return
+async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, tries: int | None = None) -> None:
+    """Run the work every RETRY_SECONDS until it succeeds once. tries: at most so many times, for work that nothing depends on."""
+    while not await _attempt(name, work) and tries != 1:
+        tries = None if tries is None else tries - 1
         await asyncio.sleep(RETRY_SECONDS)
+
+
+@contextmanager
+def contained(what: str, found: Mapping[str, Any]) -> Iterator[None]:
+    """Log an error about one object of many, whose contents anyone may have written, and go on with the others."""
+    try:
+        yield
+    except Exception:
+        metadata = found.get("metadata") or {}
+        logger.exception("%s, %s/%s, cannot be read", what, metadata.get("namespace"), metadata.get("name"))
 
 
 async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from multistep.kube.lease import Lease
@@ -13,6 +14,10 @@ from multistep.reconcile.reconciler import Reconciler
 from multistep.reconcile.sweep_reconcile import Sweeps
 from multistep.reconcile.workqueue import WorkQueue
 
+logger = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+Enqueue = Callable[[Key], None]
 BATCH_SECONDS: Final = 0.5
 """All events of a sweep's trials within this time cause a single reconcile of the sweep."""
 
@@ -68,6 +73,31 @@ class EventRouter:
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
         """Record the trial's phase for the metrics, even on a standby. Enqueue the trial and its sweep if their filters accept the
         event."""
+        self._contain(self._trial_event, trial, type, self.enqueue)
+
+    def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
+        """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
+        self._contain(self._sweep_event, sweep, type, self.enqueue_sweep)
+
+    def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
+        """Enqueue the pod's trial if the event filter accepts the event. The event may also free a slot for a queued trial."""
+        self._contain(self._pod_event, pod, type, None)
+
+    def _contain(
+        self, handle: Callable[[Mapping[str, Any], str | None], None], found: Object, type: str | None, otherwise: Enqueue | None
+    ) -> None:
+        """Handle an event. Anyone may have written the object: whatever is wrong with it stays with it. otherwise: enqueues the
+        object, whose reconcile then shows the error in its status."""
+        try:
+            handle(found, type)
+        except Exception:
+            metadata = found.get("metadata") or {}
+            key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+            logger.exception("the event of %s %s cannot be read", found.get("kind") or "an object", "/".join(key))
+            if otherwise is not None and all(key):
+                otherwise(key)
+
+    def _trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
         key = trial["metadata"]["namespace"], trial["metadata"]["name"]
         if type == "DELETED":
             self._metrics.phases.forget(key)
@@ -78,8 +108,7 @@ class EventRouter:
         if self._event_filter.trial(trial, type):
             self.enqueue(key)
 
-    def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
-        """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
+    def _sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
         key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
         if type == "DELETED":
             self._metrics.sweeps.forget(key)
@@ -88,8 +117,7 @@ class EventRouter:
         if self._event_filter.sweep(sweep, type):
             self.enqueue_sweep(key)
 
-    def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
-        """Enqueue the pod's trial if the event filter accepts the event. The event may also free a slot for a queued trial."""
+    def _pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
         if (seen := self._event_filter.pod(pod, type)) is not None:
             seconds = self._reconciler.on_pod_event(seen, type)
             if seconds is not None and (type is None or not self._event_filter.finished(seen.key)):

@@ -181,7 +181,7 @@ class Metrics:
         """Count bytes sent to a pod (up) or received from it (down)."""
         self._bytes[direction].inc(size)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Count a failed reconcile. All unexpected exceptions share one label value."""
         name = type(error).__name__
         self.reconcile_failures.labels(name if isinstance(error, MultistepError) else UNFORESEEN).inc()

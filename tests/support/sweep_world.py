@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from multistep.api.conditions import is_finished
 from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.sweep import SweepStatus, parse_sweep_status
-from multistep.errors import MultistepError, SourceError
+from multistep.errors import SourceError
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SECRETS
 from multistep.metrics import Metrics
@@ -90,7 +90,7 @@ class SweepWorld:
         self.now = START
         self.made: Counter[str] = Counter()
         self.most = self.most_at_work = self.ended = self.deaths = 0
-        self.errors: list[MultistepError] = []
+        self.errors: list[Exception] = []
         self._late: list[tuple[str, Object]] = []
         self._woken = True
         self._happened: set[int] = set()
@@ -151,7 +151,7 @@ class SweepWorld:
         """Reconcile the sweep once; replace the operator if a fault kills it."""
         try:
             return (await self.sweeps.reconcile(KEY)).after
-        except MultistepError as error:
+        except Exception as error:
             self.errors.append(error)
             return 1.0
         except Killed:

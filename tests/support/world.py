@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import pickle
@@ -224,7 +225,7 @@ class World(Observed):
             try:
                 wait = (await self.reconciler.reconcile(KEY)).after
                 self._failures = 0
-            except (Killed, Exception) as error:
+            except (Killed, Exception, asyncio.CancelledError) as error:
                 self.errors += [error] if isinstance(error, Exception) else []
                 self._failures += 1
                 wait = replace(BACKOFF, jitter=0.0).seconds(self._failures)

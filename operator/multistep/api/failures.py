@@ -27,6 +27,8 @@ REGRADE_IMPOSSIBLE: Final = "RegradeImpossible"
 REGRADE_INCOMPLETE: Final = "RegradeIncomplete"
 SERVICE_FAILED: Final = "ServiceFailed"
 SERVICE_KILLED: Final = "ServiceKilled"
+RECONCILE_FAILED: Final = "ReconcileFailed"
+ACCESS_DENIED: Final = "AccessDenied"
 
 
 @dataclass(frozen=True)
@@ -351,6 +353,19 @@ FAILED = (
         "the tests let the regrade continue after the step with which its source ended, so later steps have no files to verify; "
         "or they end it before the step at which its source started",
         "compare the steps' rewards in the status; a new trial can run the later steps",
+    ),
+    Failure(
+        ACCESS_DENIED,
+        "Configuration",
+        "the API server denied the operator a request that the trial needs, for 300 s and at least five times in a row; the "
+        "message names the object, e.g. a Secret of a variable while `rbac.secrets` is false",
+        "grant the right (the chart's `rbac` values), or do without the object",
+    ),
+    Failure(
+        RECONCILE_FAILED,
+        "Infrastructure",
+        "an error that the operator does not expect, for 300 s and at least five times in a row",
+        "read the message; report it with the operator's log",
     ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),

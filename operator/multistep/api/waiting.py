@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from multistep.api.failures import ACCESS_DENIED, RECONCILE_FAILED
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -15,6 +17,7 @@ class Waiting:
 
 
 GATEWAY_UNAVAILABLE = "GatewayUnavailable"
+CONNECTION_LOST = "ConnectionLost"
 NO_TIMEOUT = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
 START_TIMEOUT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
 
@@ -116,6 +119,21 @@ WAITING = (
         "SourceActive",
         "the trial or sweep that is to be regraded is not finished, or does not exist yet",
         "when it is; checked every 10 s. One that does not exist yet must be created within 30 s after the regrade",
+    ),
+    Waiting(
+        CONNECTION_LOST,
+        "for 30 s or longer, the API server does not answer or no exec session with the pod succeeds; the message has the error",
+        f"when the connection works; retried after 0.5 s, 1 s, ... at most 60 s; {NO_TIMEOUT}",
+    ),
+    Waiting(
+        ACCESS_DENIED,
+        "the API server denies the operator a request that the trial needs; the message names the object",
+        "when the right is granted; retried after 0.5 s, 1 s, ... at most 60 s; fails with AccessDenied after 300 s",
+    ),
+    Waiting(
+        RECONCILE_FAILED,
+        "an error that the operator does not expect; the message has it, the operator's log its origin",
+        "when the error is gone; retried after 0.5 s, 1 s, ... at most 60 s; fails with ReconcileFailed after 300 s",
     ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),
     Waiting(

@@ -32,8 +32,6 @@ class PodFacts:
     name: str
     uid: str
     owner_uid: str
-    attempt: int
-    as_root: bool
     phase: str
     created_at: float
     scheduled_at: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from multistep.api.plural import plural
 from multistep.api.status_values import FINISHED_PHASES, Phase
@@ -124,6 +124,12 @@ def suspended_before_start(sweep: TrialSweep, now: float) -> SweepStatus:
 def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of a sweep that cannot start yet."""
     return _with(sweep, "Pending", reason, message, now)
+
+
+def troubled(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+    """Return the status of an unfinished sweep whose reconcile failed: in the same phase, with the reason."""
+    phase: Phase = next((each for each in get_args(Phase) if each == sweep.status.phase), "Pending")
+    return _with(sweep, phase, reason, message, now, stalled=phase == "Running")
 
 
 def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.model import API_VERSION, GROUP
 from multistep.api.names import same_server
 from multistep.api.phases import AGENT
+from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.step_runs import by_runner, with_runner
 from multistep.api.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.tasks_source import DatasetSource, TasksSource
@@ -25,6 +25,7 @@ from multistep.engine.sweep_retries import retries_of
 from multistep.engine.sweeps import ActivePhase, Cell, Grid, TrialFacts
 from multistep.engine.tampering import evidence
 from multistep.errors import InvalidSpec
+from multistep.timestamps import seconds_of
 
 Object = Mapping[str, Any]
 _COULD_COST: Final = re.compile(r" US dollars are .*?, and it may use (\d+(?:\.\d+)?(?:e-?\d+)?)")
@@ -250,13 +251,22 @@ def retry_of(trial: Object) -> int | None:
 
 
 def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
-    """Return the facts of a trial that a sweep needs. The trial needs no validation: the API server applies the CRD's schema.
+    """Return the facts of a trial that a sweep needs. scoring: the sweep's spec.scoring.
 
-    scoring: the sweep's spec.scoring.
+    The API server applies the CRD's schema, but anyone may have written what the schema allows: a status with values that no
+    operator writes has no score.
     """
+    try:
+        return _facts(trial, scoring or Scoring())
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        finished = str((trial.get("status") or {}).get("phase")) in FINISHED_PHASES
+        return TrialFacts(number=number_of(trial), state="Failed" if finished else "Active", invalid=True)
+
+
+def _facts(trial: Object, scoring: Scoring) -> TrialFacts:
     metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
     failure: Object = status.get("failure") or {}
-    state, found = _state(status), scored(status, scoring or Scoring())
+    state, found = _state(status), scored(status, scoring)
     since, costs = _first_step(status), _costs(status)
     refusals = [(at, _refused_usd(each)) for each in status.get("attempts") or [] if (at := _refused_at(each)) is not None]
     at, usd = max(refusals, key=lambda each: each[0], default=(None, None))
@@ -271,7 +281,7 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
         invalid=found.invalid,
         failure_class=failure.get("class"),
         agent_error=any(_is_agent_error(each) for each in status.get("steps") or [] if "trial" not in each),
-        tampered=bool(evidence(each["kind"] for each in status.get("tampering") or [])),
+        tampered=bool(evidence(str(each.get("kind")) for each in status.get("tampering") or [])),
         pod_seconds=worked,
         since=since,
         phase=_ACTIVE_PHASES.get(status.get("phase") or "", "Pending"),
@@ -315,7 +325,7 @@ def _refused_at(attempt: Object) -> float | None:
     if attempt.get("reason") != SWEEP_BUDGET_SPENT:
         return None
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]
-    return datetime.fromisoformat(own[-1].get("startTime") or attempt["endTime"]).timestamp()
+    return seconds_of(own[-1].get("startTime") or attempt.get("endTime"))
 
 
 def _refused_usd(attempt: Object) -> float | None:
@@ -330,7 +340,7 @@ def _is_agent_error(step: Object) -> bool:
 
 
 def _state(status: Object) -> State:
-    holding = {each["type"] for each in status.get("conditions") or [] if each["status"] == "True"}
+    holding = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
     return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Active"
 
 
@@ -345,8 +355,9 @@ def _first_step(attempt: Object) -> float | None:
     the status was too large."""
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :]
     start = own[0].get("startTime") if own else None
-    return None if start is None else datetime.fromisoformat(start).timestamp()
+    return seconds_of(start)
 
 
 def _seconds(since: float, end: str | None) -> float:
-    return 0.0 if end is None else max(0.0, datetime.fromisoformat(end).timestamp() - since)
+    ended = seconds_of(end)
+    return 0.0 if ended is None else max(0.0, ended - since)

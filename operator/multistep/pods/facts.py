@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from multistep.engine.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import agent_host, container_status, egress, kueue, runner_mount, services, services_status
-from multistep.pods.identity import CONTAINER, LABEL_ATTEMPT, ROOT, owner_uid
+from multistep.pods.identity import CONTAINER, owner_uid
+from multistep.timestamps import seconds_of
 
 _EXIT_MESSAGE_CHARACTERS = 500
 _IMAGE_ID_CHARACTERS = 1024
@@ -18,20 +18,18 @@ _CONTAINER_ID_CHARACTERS = 256
 
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
-    """Return the facts about a pod that decisions need."""
+    """Return the facts about a pod that decisions need. Anyone may have written the pod: none of its labels and times raises."""
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     labels, container = metadata.get("labels") or {}, container_status.named(CONTAINER, status.get("containerStatuses"))
-    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    conditions = {each.get("type"): each for each in status.get("conditions") or []}
     queue, inits = kueue.queue(metadata), status.get("initContainerStatuses")
     installers = [container_status.named(name, inits) for name in (egress.CONTAINER, runner_mount.INSTALLER)]
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
         owner_uid=owner_uid(metadata),
-        attempt=int(labels.get(LABEL_ATTEMPT, 0)),
-        as_root=metadata["name"].endswith(ROOT),
         phase=status.get("phase") or "Pending",
-        created_at=_seconds(metadata.get("creationTimestamp")) or 0.0,
+        created_at=seconds_of(metadata.get("creationTimestamp")) or 0.0,
         gates=tuple(each["name"] for each in spec.get("schedulingGates") or []),
         queue=queue,
         node=spec.get("nodeName") or "",
@@ -72,7 +70,7 @@ def _failed_init(status: Mapping[str, Any]) -> dict[str, Any]:
 def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:
     scheduled = conditions.get("PodScheduled") or {}
     return {
-        "scheduled_at": _seconds(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        "scheduled_at": seconds_of(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         "unschedulable": scheduled.get("message", "") if scheduled.get("status") == "False" else "",
     }
 
@@ -98,7 +96,7 @@ def _container(status: Mapping[str, Any], container: Mapping[str, Any]) -> dict[
     ended = container_status.before_restart(container) if restarted else state.get("terminated")
     ended = ended or container_status.failed_init(status) or {}
     return {
-        "started_at": _seconds((state.get("running") or {}).get("startedAt")),
+        "started_at": seconds_of((state.get("running") or {}).get("startedAt")),
         "waiting_reason": waiting.get("reason") or "",
         "waiting_message": waiting.get("message") or "",
         "running": "running" in state,
@@ -149,7 +147,3 @@ def _host_key(spec: Mapping[str, Any]) -> str:
     env = container_status.named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
     # Of several variables with this name, the last one counts, as in Kubernetes.
     return str({each.get("name"): each.get("value") for each in env}.get(agent_host.KEY_VARIABLE) or "")
-
-
-def _seconds(timestamp: str | None) -> float | None:
-    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from multistep.api.model import GROUP
 from multistep.engine.decisions import ServiceEnd
 from multistep.engine.services import CONTAINER_PREFIX
 from multistep.pods import container_status
+from multistep.timestamps import seconds_of
 
 RESTARTING: Final = f"{GROUP}/restarting-services"
 """Annotation: containers, separated by commas, of services that may end, because their compose file lets them restart."""
@@ -36,7 +36,8 @@ def down(pod: Mapping[str, Any], container: str, now: float) -> str | None:
     last = _last_end(status) or {}
     if "running" in (status.get("state") or {}) or not last.get("finishedAt"):
         return None
-    if now - datetime.fromisoformat(last["finishedAt"]).timestamp() < _DOWN_SECONDS:
+    finished = seconds_of(last["finishedAt"])
+    if finished is None or now - finished < _DOWN_SECONDS:
         return None
     return f"ended with status {last.get('exitCode')} ({last.get('reason') or 'no reason given'})"
 
@@ -66,8 +67,7 @@ def _end(container: Mapping[str, Any], status: Mapping[str, Any]) -> ServiceEnd 
 def _was_unhealthy(probe: Mapping[str, Any] | None, last: Mapping[str, Any]) -> bool:
     """Return whether the container ran so long that its startup probe may have failed. The status does not
     show whether the kubelet ended it."""
-    started, finished = last.get("startedAt"), last.get("finishedAt")
-    if probe is None or not started or not finished:
+    started, finished = seconds_of(last.get("startedAt")), seconds_of(last.get("finishedAt"))
+    if probe is None or started is None or finished is None:
         return False
-    seconds = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
-    return bool(seconds >= (probe.get("failureThreshold", 3) - 1) * probe.get("periodSeconds", 10))
+    return bool(finished - started >= (probe.get("failureThreshold", 3) - 1) * probe.get("periodSeconds", 10))

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 
 REMEMBERED: Final = 4096
+RECHECK_SECONDS: Final = 120.0  # an object looks after its job this often, should nothing requeue it
 
 T = TypeVar("T")
 I = TypeVar("I", bound=Hashable)  # noqa: E741 (the ID of a job)

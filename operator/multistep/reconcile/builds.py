@@ -20,7 +20,7 @@ from multistep.engine.builder import BUILD_FAILED, BUILD_LIMIT, Pause
 from multistep.engine.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
 from multistep.kube.protocols import Cluster
-from multistep.reconcile.background_jobs import BackgroundJobs, forget_oldest
+from multistep.reconcile.background_jobs import RECHECK_SECONDS, BackgroundJobs, forget_oldest
 from multistep.reconcile.build_job import BuildJob, Tools
 from multistep.reconcile.concurrency_limit import Key, Wake
 from multistep.settings import Settings
@@ -118,7 +118,7 @@ class Builds:
         job = self._jobs.start(id, key, uid, partial(self._build, build, id, task, about))
         if job is None:
             text = f"is queued: builds.parallelism = {self._settings.builds.parallelism} images are being built"
-            raise SourceError(text, transient=True, reason=BUILDING, retry_seconds=None)
+            raise SourceError(text, transient=True, reason=BUILDING, retry_seconds=RECHECK_SECONDS)
         job.waiting[uid] = key
         report = self._reports.get(id) or Pause("is being built")
         reason = RETRYING if report.failing else BUILDING
@@ -138,7 +138,8 @@ class Builds:
             return found
         if (job := self._lookups.start(id, key, uid, partial(self._look_up, id))) is not None:
             job.waiting[uid] = key
-        raise SourceError("checking whether the registry has the image", transient=True, reason=BUILDING, retry_seconds=None)
+        text = "checking whether the registry has the image"
+        raise SourceError(text, transient=True, reason=BUILDING, retry_seconds=RECHECK_SECONDS)
 
     async def _look_up(self, id: str) -> str:
         try:

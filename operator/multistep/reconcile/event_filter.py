@@ -18,6 +18,7 @@ from multistep.engine.decisions import PodFacts
 from multistep.pods import identity
 from multistep.pods.facts import pod_facts
 from multistep.reconcile.concurrency_limit import Key
+from multistep.reconcile.versions import is_older
 
 Body = Mapping[str, Any]
 Changed = Callable[[Metadata], bool]
@@ -60,6 +61,7 @@ class EventFilter:
     def __init__(self) -> None:
         self._seen: dict[Name, Seen] = {}
         self._collected: set[Name] | None = None
+        self._older: list[Name] = []  # the first object whose version went back in an event
 
     def trial(self, body: Body, type: str | None) -> Key | None:
         """Return the trial's key if it needs a reconcile: it is new or deleted, or its spec changed. type: the event's type; None
@@ -98,6 +100,11 @@ class EventFilter:
         """Return a copy of the last observed states."""
         return dict(self._seen)
 
+    def take_older(self) -> list[Name]:
+        """Return an object of which an event had an older version than the one before, if there was any since the last call."""
+        found, self._older = self._older, []
+        return found
+
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
         """Yield a set. Until the ``with`` block ends, each event adds its object's name to the set. Names are not removed, even if
@@ -122,6 +129,8 @@ class EventFilter:
         if self._collected is not None:
             self._collected.add(name)
         before = self._seen.get(name)
+        if not self._older and before is not None and is_older(metadata.get("resourceVersion", ""), before.version):
+            self._older.append(name)
         self.note(name, None if type == "DELETED" else Seen(key, metadata.get("resourceVersion", ""), facts, finished))
         matters = type in (None, "DELETED") or before is None or before.facts != facts
         return key if matters else None

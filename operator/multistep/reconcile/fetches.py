@@ -15,7 +15,7 @@ from pathlib import Path
 
 from multistep.api.model import Metadata
 from multistep.errors import SourceError
-from multistep.reconcile.background_jobs import BackgroundJobs, forget_oldest
+from multistep.reconcile.background_jobs import RECHECK_SECONDS, BackgroundJobs, forget_oldest
 from multistep.reconcile.concurrency_limit import Key, Wake
 from multistep.settings import Settings
 from multistep.sources import fetch_process
@@ -102,7 +102,7 @@ class Fetches:
         seconds."""
         if request.kind != "dataset":
             text = f"the task is being fetched from {request.location.partition('?')[0]}"
-            return SourceError(text, transient=True, reason=FETCHING, retry_seconds=None)
+            return SourceError(text, transient=True, reason=FETCHING, retry_seconds=RECHECK_SECONDS)
         try:
             with progress_file(self.cache.incoming, request).open("rb") as file:
                 done = file.read(_PROGRESS_BYTES)
@@ -134,7 +134,7 @@ class Fetches:
         except SourceError as error:
             raise self._failed(request.id, error) from error
         except OSError as error:
-            text = f"the task could not be stored in the operator's cache: {error.strerror}"
+            text = f"the task could not be stored in the operator's cache: {_cause(error)}"
             raise self._failed(request.id, SourceError(text, transient=True)) from error
         except Exception as error:
             logger.exception("fetching a task")
@@ -144,7 +144,12 @@ class Fetches:
         return fetched
 
     async def _fetch_into_cache(self, request: Request) -> Fetched:
-        fetched = await self._run(request, self._rules, self.cache.directory)
+        directory = self.cache.directory
+        try:
+            fetched = await self._run(request, self._rules, directory)
+        except OSError as error:
+            text = f"the process that fetches the task could not be started or read: {_cause(error)}"
+            raise SourceError(text, transient=True) from error
         if fetched.file:
             self.cache.put(request.key(fetched.revision), fetched)
         for each in fetched.tasks:
@@ -213,6 +218,12 @@ def _tolerated(error: SourceError) -> SourceError:
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error
+
+
+def _cause(error: OSError) -> str:
+    """Return why a system call failed. The event loop's own numbers have no text of the system ("Unknown error -1")."""
+    known = error.strerror and error.errno is not None and error.errno > 0
+    return str(error.strerror) if known else f"{type(error).__name__} {error}".strip()
 
 
 def _now() -> float:

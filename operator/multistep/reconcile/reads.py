@@ -13,7 +13,7 @@ from typing import Final
 
 from multistep.api.model import Metadata
 from multistep.errors import InvalidSpec, SourceError
-from multistep.reconcile.background_jobs import BackgroundJobs, forget_oldest
+from multistep.reconcile.background_jobs import RECHECK_SECONDS, BackgroundJobs, forget_oldest
 from multistep.reconcile.concurrency_limit import Key, Wake
 from multistep.sources.read_task import ReadTask
 from multistep.sources.reader.fork_server import ReadFailed
@@ -22,6 +22,7 @@ from multistep.sources.reasons import FETCHING
 AT_ONCE: Final = 2  # concurrent reads, each in a process of at most 256 MiB; a namespace has at most one
 PATIENCE_SECONDS: Final = 0.25
 TRIES: Final = 3
+MAX_SECONDS: Final = 300.0  # of a read with its ConfigMaps; the child that reads has a shorter limit of its own
 
 TaskKey = tuple[str, ...]
 
@@ -71,7 +72,10 @@ class Reads:
 
     async def _run(self, task: TaskKey, read: Callable[[], Awaitable[ReadTask]]) -> ReadTask:
         try:
-            found = await read()
+            async with asyncio.timeout(MAX_SECONDS):
+                found = await read()
+        except TimeoutError:
+            raise SourceError(f"reading the task took more than {MAX_SECONDS:g} s", transient=True) from None
         except ReadFailed:
             self._deaths[task] = self._deaths.pop(task, 0) + 1
             forget_oldest(self._deaths)
@@ -81,4 +85,5 @@ class Reads:
 
 
 def _not_yet() -> SourceError:
-    return SourceError("the task is being read or is queued for reading", transient=True, reason=FETCHING, retry_seconds=None)
+    text = "the task is being read or is queued for reading"
+    return SourceError(text, transient=True, reason=FETCHING, retry_seconds=RECHECK_SECONDS)

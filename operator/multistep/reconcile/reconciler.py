@@ -22,6 +22,7 @@ from multistep.reconcile.builds import Builds
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
+from multistep.reconcile.error_outcome import ErrorSeries
 from multistep.reconcile.event_filter import Changed, PodEvent
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.finisher import Finisher, Sign
@@ -99,6 +100,7 @@ class Reconciler:
             clock=self.clock,
             changed=self.changed,
             hints=self.hints,
+            errors=ErrorSeries(),
             starts=self.starts,
             quotas=self.quotas,
             execs=self.execs,
@@ -188,3 +190,4 @@ class Reconciler:
         self._tools.tally.forget(key)
         self.model_slots.forget(key)
         self.hints.forget(key)
+        self._tools.errors.end(key)

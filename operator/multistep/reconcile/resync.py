@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
+from zlib import crc32
 
 from multistep.api.plural import plural
 from multistep.kube.protocols import Object
@@ -24,6 +25,8 @@ from multistep.reconcile.versions import is_older
 
 logger = logging.getLogger(__name__)
 
+REVISIT_SECONDS: Final = 600
+"""An unfinished trial is reconciled this often at least. In whole seconds."""
 GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
 SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
@@ -66,6 +69,7 @@ class Resync:
         self._clock = clock
         self._findings = 0  # number of comparisons in a row that found missed events
         self._first_finding = 0.0  # when the first of these comparisons ended
+        self._revisited_at: float | None = None
         self.stalled = False  # whether the watches have missed events for so long that the process must restart
         self.finding = ""  # message about events missed before the last comparison; "" if none was missed
 
@@ -88,7 +92,8 @@ class Resync:
             await self._sleep(GRACE_SECONDS)
         changed = [name for name, seen in listed.items() if name not in reported and _version(before, name) != seen.version]
         gone = [name for name in before.keys() - listed.keys() if name not in reported]
-        if older := [name for name in listed if is_older(listed[name].version, _version(before, name))]:
+        older = [name for name in listed if is_older(listed[name].version, _version(before, name))]
+        if older := older or self._event_filter.take_older():
             logger.warning(
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
@@ -98,7 +103,20 @@ class Resync:
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
             self._add(name[0], listed[name].key)
+        for name in self._revisited(before, listed) - set(changed):
+            self._add("pod", listed[name].key)  # as after a pod's event: only this trial is reconciled
         self._conclude(changed)
+
+    def _revisited(self, before: Mapping[Name, Seen], listed: Mapping[Name, Seen]) -> set[Name]:
+        """Return the unfinished trials whose turn it is: each is reconciled every REVISIT_SECONDS, whatever it waits for, so that
+        no lost event or wake-up leaves it standing."""
+        now, last = self._clock(), self._revisited_at
+        self._revisited_at = now
+        if last is None:
+            return set()
+        due = {int(at % REVISIT_SECONDS) for at in range(int(last), int(min(now, last + REVISIT_SECONDS)))}
+        unfinished = {each for each in listed if each[0] == "trial" and not (each in before and before[each].finished)}
+        return {each for each in unfinished if crc32("/".join(each).encode()) % REVISIT_SECONDS in due}
 
     def _conclude(self, changed: Sequence[Name]) -> None:
         self._findings, now = self._findings + 1 if changed else 0, self._clock()

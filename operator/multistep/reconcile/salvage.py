@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.errors import InvalidSpec
 from multistep.kube.protocols import Object
 
 
@@ -27,7 +26,7 @@ def _parsed(trial: Object, **parts: Object) -> MultiStepTrial:
 def _readable(parse: Callable[[Object], object], fields: object) -> Object:
     found: Object = {}
     for name, value in fields.items() if isinstance(fields, Mapping) else ():
-        with suppress(InvalidSpec):
+        with suppress(Exception):
             parse({name: value})
             found[name] = value
     return found

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from multistep.api import labels
-from multistep.api.conditions import is_finished
+from multistep.api.conditions import holds, is_finished
 from multistep.api.model import Metadata
 from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from multistep.engine import sweep_status
+from multistep.engine.status_size import bounded
 from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import Plan, manifest, owner_of, plan
 from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
@@ -28,6 +29,8 @@ from multistep.kube.shard import Shard
 from multistep.loglines import also_about
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
+from multistep.reconcile.error_outcome import ErrorSeries, Waits, is_cancelled, message, outcome
+from multistep.reconcile.events import Transition
 from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
 from multistep.reconcile.source_trials import SOURCE_ACTIVE, SOURCE_SECONDS
 from multistep.reconcile.sweep_branches import load_branches
@@ -36,6 +39,7 @@ from multistep.reconcile.sweep_events import transitions
 from multistep.reconcile.sweep_regrade import regraded_sweep, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
+from multistep.sources.reasons import FETCHING
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +47,7 @@ STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which o
 REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected trial is retried
 CHANGES_AT_ONCE: Final = 16  # maximum of concurrent patches of trials' specs
 
+_NEVER_STARTED: Final = "spec.stop is true; no trial was created"
 NAME_TAKEN: Final = "NameTaken"
 REFUSED: Final = "TrialRefused"
 
@@ -59,6 +64,7 @@ class Sweeps:
     limited_models: Collection[str] = ()
     clock: Callable[[], float] = time.time
     cache: SweepCache = field(default_factory=SweepCache)
+    errors: ErrorSeries = field(default_factory=ErrorSeries)
 
     async def reconcile(self, key: Key) -> Requeue:
         """Reconcile one sweep."""
@@ -93,6 +99,7 @@ class Sweeps:
     def _forget(self, key: Key) -> None:
         self.metrics.sweeps.forget(key)
         self.cache.drop(key)
+        self.errors.end(key)
 
 
 class _SweepReconcile:
@@ -106,6 +113,16 @@ class _SweepReconcile:
         self._sweep: TrialSweep
 
     async def run(self) -> Requeue:
+        try:
+            requeue = await self._run()
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled(error):
+                raise
+            return await self._end_in_status(error)
+        self._s.errors.end(self._entry.key)
+        return requeue
+
+    async def _run(self) -> Requeue:
         try:
             self._sweep = self._parsed()
             if is_finished(self._sweep.status):
@@ -127,6 +144,35 @@ class _SweepReconcile:
             if is_finished(self._sweep.status):
                 return await self._clean_up()
             return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
+
+    async def _end_in_status(self, error: BaseException) -> Requeue:
+        """Show an error in the sweep's status (reconcile.error_outcome), and raise it: the work queue retries the reconcile. If the
+        error lasts, a sweep that has not started fails; a started one goes on when the error is gone."""
+        found = outcome(error)
+        if not isinstance(found, Waits):
+            raise error
+        if not hasattr(self, "_sweep"):  # the sweep could not be parsed
+            self._sweep = _salvaged(self._object)
+        if is_finished(self._sweep.status):
+            raise error
+        now, text, started = self._s.clock(), message(error), self._sweep.status.start_time is not None
+        series = self._s.errors.add(self._entry.key, self._sweep.metadata.uid, now)
+        if not started and (self._sweep.spec.stop or (found.ends and series.lasts(now))):
+            reason, text = ("Stopped", _NEVER_STARTED) if self._sweep.spec.stop else (found.reason, text)
+            return await self._end(sweep_status.failed(self._sweep, reason, text, now))
+        if now - series.since >= found.after:
+            await self._report(found.reason, text)
+        raise error
+
+    async def _report(self, reason: str, text: str) -> None:
+        """Write why the sweep cannot go on to its status, and emit an Event if it is new. Best effort."""
+        before = holds(self._sweep.status, "Reconciling")
+        try:
+            await self._write(sweep_status.troubled(self._sweep, reason, text, self._s.clock()))
+            if before is None or before.reason != reason:
+                await emit_events(self._cluster, self._object, [Transition(reason, bounded(text), "Warning")])
+        except Exception as second:
+            logger.warning("could not report the error in the sweep's status: %s", second)
 
     async def _reopen(self) -> Requeue:
         """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
@@ -161,9 +207,10 @@ class _SweepReconcile:
 
     async def _wait_for_tasks(self, error: SourceError) -> Requeue:
         """Wait for the tasks or the record of the branches. If the error is permanent, a sweep that has not started fails. A
-        started one waits: what is missing may become available."""
+        started one waits and says for what: what is missing may become available."""
         if self._sweep.status.start_time is not None:
-            logger.warning("%s", error)
+            if error.reason != FETCHING:
+                await self._report(error.reason, str(error))
             return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
         text = f"spec.tasksFrom: {error}"
         if not error.transient:
@@ -175,8 +222,7 @@ class _SweepReconcile:
     async def _wait(self, status: SweepStatus, requeue: Requeue) -> Requeue:
         """Write the status of a sweep that cannot start yet. A sweep that is stopped meanwhile never starts."""
         if self._sweep.spec.stop:
-            text = "spec.stop is true; no trial was created"
-            return await self._end(sweep_status.failed(self._sweep, "Stopped", text, self._s.clock()))
+            return await self._end(sweep_status.failed(self._sweep, "Stopped", _NEVER_STARTED, self._s.clock()))
         await self._write(status)
         return requeue
 
@@ -315,6 +361,6 @@ def _salvaged(found: Object) -> TrialSweep:
     """Return a sweep whose spec cannot be parsed: with an empty spec, and with its status, if the status can be parsed."""
     try:
         status = parse_sweep_status(found)
-    except InvalidSpec:
+    except Exception:
         status = SweepStatus()
     return parse_sweep({"metadata": found["metadata"], "spec": _NOTHING}).model_copy(update={"status": status})

@@ -7,6 +7,7 @@ before a crash may be missing, but none is counted twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
@@ -20,6 +21,8 @@ from multistep.engine.decisions import PodFacts
 from multistep.engine.tampering import KINDS
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
+
+logger = logging.getLogger(__name__)
 
 RECENT_SECONDS: Final = 600.0
 
@@ -72,7 +75,10 @@ class Tally:
             if now.finished and self._is_recent(trial):
                 self._ended(trial)
         elif not mark.finished:
-            self._count(trial, mark)
+            try:
+                self._count(trial, mark)
+            except Exception:  # for example a negative number of tokens, if somebody else wrote the status
+                logger.exception("counting the transitions of a trial")
             if now.finished:
                 self._ended(trial)
 

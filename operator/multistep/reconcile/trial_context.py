@@ -11,7 +11,7 @@ from multistep.api.image_status import ImageStatus
 from multistep.api.status_values import Phase
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import TrialStatus, Usage
-from multistep.engine import deadlines, decisions, status
+from multistep.engine import deadlines, decisions, status, suspensions
 from multistep.engine.decisions import PodFacts
 from multistep.engine.journal import Journal
 from multistep.engine.plan import TrialPlan
@@ -22,6 +22,7 @@ from multistep.metrics import Metrics
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.driver import Driver
+from multistep.reconcile.error_outcome import ErrorSeries
 from multistep.reconcile.event_filter import Changed
 from multistep.reconcile.finisher import Finisher
 from multistep.reconcile.model_gateway import ModelAccess
@@ -44,7 +45,7 @@ from multistep.store.volume import Volume
 @dataclass(frozen=True)
 class Tools:
     """The objects that all reconciles share. hints: hints about the trials' pods; clock: seconds since the epoch; changed: function
-    that returns whether an event showed a newer spec of a trial, or its deletion."""
+    that returns whether an event showed a newer spec of a trial, or its deletion; errors: trials whose last reconcile failed."""
 
     cluster: Cluster
     pods: TrialPods
@@ -61,6 +62,7 @@ class Tools:
     clock: Callable[[], float]
     changed: Changed
     hints: PodHints
+    errors: ErrorSeries
     starts: PodStarts
     quotas: Quotas
     execs: ConcurrencyLimit
@@ -111,11 +113,16 @@ class TrialContext(ABC):
         self, reason: str, message: str, *, seconds: float | None, gated: bool = False, images: list[ImageStatus] | None = None
     ) -> Requeue:
         """Report why the trial waits. images: builds to list in the status; None: no change."""
-        phase = self._trial.status.phase
-        shown: Phase = "Running" if phase == "Running" else "Pending"
-        new = status.waiting(self._trial, shown, reason, message, self._t.clock(), gated=gated)
+        new = status.waiting(self._trial, self._phase, reason, message, self._t.clock(), gated=gated)
         await self._write(new if images is None else new.model_copy(update={"images": images}))
         return self._until_deadline(seconds)
+
+    @property
+    def _phase(self) -> Phase:
+        """Return the phase of the trial while it waits. One that waits during a suspension stays suspended."""
+        if self._trial.spec.suspend and suspensions.is_suspended(self._trial):
+            return "Suspended"
+        return "Running" if self._trial.status.phase == "Running" else "Pending"
 
     def _until_deadline(self, seconds: float | None) -> Requeue:
         """Return a requeue after the seconds (None: no timed requeue), or at the trial's deadline if that is earlier."""

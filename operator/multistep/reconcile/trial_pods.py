@@ -70,6 +70,8 @@ class TrialPods:
         """Delete all pods of the trial, including pods that a stale reconcile of an earlier leader created."""
         selector = f"{identity.LABEL_TRIAL}={identity.label_value(trial.metadata.name)}"
         for found in await self._cluster.list_all(PODS, trial.metadata.namespace, label_selector=selector):
+            if not identity.owned_by(trial, found):
+                continue  # anyone may have given their pod this label
             pod = pod_facts(found)
             await self.unguard(trial, [pod.name])
             await self._delete(trial, pod)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable
 from dataclasses import replace
 
 from multistep.agents import script_of
-from multistep.api.conditions import is_finished
-from multistep.api.failures import RESTORE_FAILED
+from multistep.api.conditions import holds, is_finished
+from multistep.api.failures import ACCESS_DENIED, RECONCILE_FAILED, RESTORE_FAILED
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.waiting import GATEWAY_UNAVAILABLE
+from multistep.api.waiting import CONNECTION_LOST, GATEWAY_UNAVAILABLE
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.gateway_outages import unless_gateway_was_down
 from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.resuming import blamed
+from multistep.engine.status_size import bounded
 from multistep.errors import (
     CheckpointLost,
     ClusterError,
+    Conflict,
     ContradictoryRecords,
     EgressError,
     EgressRefused,
@@ -27,12 +30,14 @@ from multistep.errors import (
     GatewayError,
     GatewayUnavailable,
     InvalidSpec,
-    InvalidTask,
     NoCommonProtocol,
+    NotFound,
+    NotLeading,
     PodError,
     SourceError,
     StoreError,
     StreamLost,
+    Unavailable,
 )
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import identity
@@ -46,9 +51,10 @@ from multistep.reconcile.drive_results import (
     TransferQueued,
     VerifierRequired,
 )
-from multistep.reconcile.events import task_warnings
+from multistep.reconcile.error_outcome import Again, Ends, Waits, is_cancelled, message, outcome
+from multistep.reconcile.events import Transition, task_warnings
 from multistep.reconcile.pod_hints import PodHint
-from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Continue, Requeue, Result
+from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
 from multistep.reconcile.salvage import salvaged
 from multistep.reconcile.trial_creation import TrialCreation
 from multistep.reconcile.trial_pods import former
@@ -56,11 +62,14 @@ from multistep.reconcile.trial_regrade import TrialRegrade
 from multistep.sources.reasons import FETCHING
 from multistep.sources.trial_images import ImageMissing
 
+logger = logging.getLogger(__name__)
+
 TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep run` creates the trial first, then the task
 MAX_POLL_SECONDS = 3600.0
 STOP_SECONDS = 5.0  # maximum wait for the model gateway if the trial was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
 _BUSY = frozenset({429, 503})  # HTTP statuses of an API server that sends no request on to the kubelet: no agent can cause them
+_OF_LOADING = frozenset({FETCHING, "TaskUnavailable", ACCESS_DENIED, RECONCILE_FAILED, CONNECTION_LOST})  # waits that are over
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
 
@@ -75,40 +84,96 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             self._writer = self._new_writer(parse_trial(self._object))
         except InvalidSpec as error:
             return await self._fail_unreadable(error)
-        try:
-            return await self._run_until_wait()
-        except StoreError as error:
-            await self._report_store_failure(error)
-            raise
-        except ClusterError:
-            if self._writer.refused:
-                self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # the pod must be read again
-            raise
+        except Exception as error:
+            logger.exception("parsing a trial")
+            return await self._fail_unreadable(InvalidSpec(f"the trial cannot be read: {message(error)}"))
+        return await self._run_until_wait()
 
     async def _run_until_wait(self) -> Requeue:
         while True:
-            match await self._step():
-                case Requeue() as requeue:
-                    return requeue
-                case Continue():
-                    continue
+            try:
+                result = await self._step()
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
+                self._pods_known = False
+                result = await self._end_in_status(error)
+            else:
+                if isinstance(result, Requeue):
+                    self._t.errors.end(self._key)
+            if isinstance(result, Requeue):
+                return result
 
     async def _step(self) -> Result:
         """Take one decision and act on it."""
+        situation = await self._observe()
+        if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
+            return await self._wait_for_shard(situation.pod)
+        hint = self._t.hints.of(self._key, self._trial.status.pod_uid)
+        return await self._act(_decide(situation, hint))
+
+    # -- errors: each ends in the trial's status (reconcile.error_outcome)
+
+    async def _end_in_status(self, error: BaseException) -> Result:
+        """Show an error in the trial's status, and end the trial if the error ends it. Raises the error if the work queue is to
+        retry the reconcile with back-off."""
+        if isinstance(error, StoreError) or (isinstance(error, ClusterError) and self._writer.refused):
+            self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # the pod must be read again
+        if isinstance(error, StoreError):
+            self._t.metrics.store_failures.inc()
+        found = outcome(error)
+        if isinstance(found, Again) or is_finished(self._trial.status):  # of a finished trial, only the clean-up failed
+            raise error
+        if isinstance(found, Ends):
+            return await self._end_by(error, found)
+        if isinstance(error, SourceError):
+            return await self._wait_for_task(error)
+        now = self._t.clock()
+        series = self._t.errors.add(self._key, self._trial.metadata.uid, now)
+        if found.ends:
+            if series.lasts(now):
+                return await self._give_up(found.reason, message(error))
+            if (end := deadlines.cut_short(self._trial, now)) is not None:
+                return await self._act(end)
+        if now - series.since >= found.after:
+            await self._report(found, error)
+        raise error
+
+    async def _end_by(self, error: BaseException, found: Ends) -> Result:
+        """Fail the trial. If that fails repeatedly because of an unexpected error, fail it without storing its results."""
+        if isinstance(error, ImageMissing):
+            return await self._fail_unbuilt(error)
+        text = f"spec.task: {error}" if isinstance(error, SourceError) else str(error)
         try:
-            situation = await self._observe()
-            if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
-                return await self._wait_for_shard(situation.pod)
-            hint = self._t.hints.of(self._key, self._trial.status.pod_uid)
-            return await self._act(_decide(situation, hint))
-        except (InvalidSpec, InvalidTask) as error:
-            return await self._fail("InvalidSpec", str(error), exception=getattr(error, "kind", "ValidationError"))
-        except SourceError as error:
-            if error.transient:
-                return await self._wait_for_task(error)
-            if isinstance(error, ImageMissing):
-                return await self._fail_unbuilt(error)
-            return await self._fail(error.reason, f"spec.task: {error}")
+            return await self._act(decisions.Fail(found.reason, text, found.exception))
+        except Exception as second:
+            now, again = self._t.clock(), outcome(second)
+            ends = isinstance(again, Ends) or (isinstance(again, Waits) and again.ends)
+            if ends and self._t.errors.add(self._key, self._trial.metadata.uid, now).lasts(now):
+                return await self._give_up(found.reason, text)
+            raise
+
+    async def _give_up(self, reason: str, text: str) -> Result:
+        """Fail the trial without anything that may fail again: its results are not stored."""
+        new = status.failed(self._trial, reason, text, self._t.clock())
+        try:
+            await self._end(new)
+        except (Conflict, NotFound, NotLeading, Unavailable):
+            raise
+        except Exception:
+            logger.exception("the pods of a failed trial could not be released")
+            await self._write(new)
+        return CONTINUE
+
+    async def _report(self, found: Waits, error: BaseException) -> None:
+        """Write what the trial waits for to its status, and emit an Event if it is new. Best effort: the error is raised anyway."""
+        before, text = holds(self._trial.status, "Reconciling"), message(error)
+        try:
+            await self._wait(found.reason, text, seconds=None, gated=found.gated)
+            if before is None or before.reason != found.reason:
+                await self._writer.emit([Transition(found.reason, bounded(text), "Warning")])
+        except Exception as second:
+            logger.warning("could not report the error in the trial's status: %s", second)
 
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
         """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has the trial's results
@@ -119,15 +184,6 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
         return await self._wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here", seconds=None)
 
-    async def _report_store_failure(self, error: StoreError) -> None:
-        """Report that the results cannot be written, for example because the volume is full. The queue retries the reconcile, which
-        loses nothing: the pod keeps its files and records, and the time does not count toward the trial's deadline."""
-        self._t.metrics.store_failures.inc()
-        if is_finished(self._trial.status):
-            return  # only the cleanup of the volume failed; the trial's results are complete
-        self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # the pod must be read again
-        await self._wait(suspensions.RESULTS_NOT_WRITABLE, str(error), seconds=None, gated=True)
-
     async def _wait_for_task(self, error: SourceError) -> Result:
         """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
@@ -135,7 +191,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if end is not None and not _is_read_first(self._trial, end, error, self._t.hints.of(self._key, self._trial.status.pod_uid)):
             return await self._act(end)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
-            return Requeue(SOON_SECONDS if error.retry_seconds is not None else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
+            return Requeue(SOON_SECONDS if error.reason != FETCHING else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
+        if error.reason == FETCHING and self._trial.status.has_own_step:  # the step runs on meanwhile
+            await self._write(status.at_current_step(self._trial, now))
+            return Requeue(error.retry_seconds) if end is not None else self._until_deadline(error.retry_seconds)
         images = error.images if isinstance(error, ImageMissing) else None
         requeue = await self._wait(error.reason, str(error), seconds=error.retry_seconds, images=images)
         return Requeue(error.retry_seconds) if end is not None else requeue
@@ -156,7 +215,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _observe(self) -> Situation:
         trial = self._trial
         if not is_finished(trial.status) and not suspensions.must_have_no_pod(trial):
-            self._loaded = await self._t.loader.load(trial)
+            await self._load()
         attempt = trial.status.attempt or 1
         first_name = identity.pod_name(trial.metadata.name, attempt, as_root=False)
         if not self._pods_known:
@@ -177,6 +236,20 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             compares_verdicts=self._compares_verdicts,
             verified_apart=self._verified_apart,
         )
+
+    async def _load(self) -> None:
+        """Load the trial's task. A trial that was stopped or missed its deadline does not depend on its task: it waits for it at
+        most STOP_SECONDS, to store its results, unless its pod must be read first."""
+        trial = self._trial
+        end = deadlines.cut_short(trial, self._t.clock())
+        if end is None or _is_unread(trial, end, self._t.hints.of(self._key, trial.status.pod_uid)):
+            self._loaded = await self._t.loader.load(trial)
+            return
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                self._loaded = await self._t.loader.load(trial)
+        except Exception as error:
+            logger.warning("%s; its results are not stored: %s", end.message, message(error))
 
     async def _act(self, decision: decisions.Decision) -> Result:
         match decision:
@@ -272,6 +345,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             expired=lambda: deadlines.cut_short(self._trial, self._t.clock()) is not None,
             changed=lambda: self._t.changed(self._trial.metadata),
         )
+        if (shown := holds(self._trial.status, "Reconciling")) is not None and shown.reason in _OF_LOADING:
+            await self._write(status.at_current_step(self._trial, self._t.clock()))  # not after ``acquire``: see there
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + self._plan.switches_networks):
             hint.read_at_deadline = False  # the pod is read when the trial has its slot
             return self._until_deadline(None)

@@ -40,7 +40,8 @@ class WorkQueue:
 
     kind: kind of the objects, for the log; waited: called with the seconds for which a key waited for a worker; failed: called with
     each exception of ``work``.
-    After an exception the key is requeued with back-off; an unexpected exception is logged with its traceback.
+    After an exception the key is requeued with back-off; an unexpected exception is logged with its traceback. So is a
+    CancelledError of something that ``work`` awaited: only ``stop`` cancels work.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class WorkQueue:
         workers: int,
         kind: str = "trial",
         waited: Callable[[float], object] = lambda _: None,
-        failed: Callable[[Exception], object] = lambda _: None,
+        failed: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
         self._work = work
         self._waited = waited
@@ -139,7 +140,9 @@ class WorkQueue:
             self._failed(error)
             logger.warning("%s; retrying in %.1f s", error, self._back_off(key, error))
             return
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if self._stopped and isinstance(error, asyncio.CancelledError):
+                raise
             self._failed(error)
             logger.exception("retrying in %.1f s", self._back_off(key))
             return

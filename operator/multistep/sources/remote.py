@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -99,7 +98,7 @@ class Remote:
             raise SourceError(f"{field}.secretRef: Secret {name!r} does not exist yet", transient=True) from error
         try:
             values = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
-        except (binascii.Error, UnicodeDecodeError):
+        except (ValueError, TypeError):  # not base64, or not UTF-8
             raise SourceError(f"{field}.secretRef: Secret {name!r} has a value that is not UTF-8 text") from None
         _check_keys(field, kind, name, values)
         return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values

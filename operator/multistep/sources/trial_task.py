@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -131,14 +132,14 @@ class TrialLoader:
                 self._forget_plan(uid)
 
     async def _read(self, trial: MultiStepTrial) -> Loaded:
-        namespace, spec = trial.metadata.namespace, trial.spec
+        spec = trial.spec
         task, source = await self._task(trial)
         env = TrialEnv(
-            variables=await self._values(namespace, "spec.variables", spec.variables),
-            environment=await self._values(namespace, "spec.environment.env", spec.environment.env),
-            agent=await self._values(namespace, "spec.agent.env", spec.agent.env),
-            verifier=await self._values(namespace, "spec.verifier.env", spec.verifier.env),
-            credentials=await self._values(namespace, "spec.agent.credentials", spec.agent.credentials),
+            variables=await self._values(trial, "spec.variables", spec.variables),
+            environment=await self._values(trial, "spec.environment.env", spec.environment.env),
+            agent=await self._values(trial, "spec.agent.env", spec.agent.env),
+            verifier=await self._values(trial, "spec.verifier.env", spec.verifier.env),
+            credentials=await self._values(trial, "spec.agent.credentials", spec.agent.credentials),
         )
         wanted = needed(task.config, task.layout, spec, env.variables)
         images = await self._building.images(trial, task, wanted) if wanted else ()
@@ -194,28 +195,45 @@ class TrialLoader:
             self._remote.forget(file)  # the cached file is damaged: the next load fetches the task again
             raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
-    async def _values(self, namespace: str, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
-        found = {each.name: await self._value(namespace, f"{field}[{each.name}]", each) for each in variables}
+    async def _values(self, trial: MultiStepTrial, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
+        found = {each.name: await self._value(trial, f"{field}[{each.name}]", each) for each in variables}
         return {name: value for name, value in found.items() if value is not None}
 
-    async def _value(self, namespace: str, field: str, variable: EnvVar) -> str | None:
+    async def _value(self, trial: MultiStepTrial, field: str, variable: EnvVar) -> str | None:
         source = variable.value_from
         if source is None:
             return variable.value or ""
         if source.secret_key_ref is not None:
-            return await self._selected(namespace, field, "Secret", self._get_secret, source.secret_key_ref)
+            return await self._selected(trial, field, "Secret", self._get_secret, source.secret_key_ref)
         assert source.config_map_key_ref is not None  # api.trial validates that exactly one is set
-        return await self._selected(namespace, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
+        return await self._selected(trial, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
-    async def _selected(self, namespace: str, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
-        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, because it may still be added."""
+    async def _selected(self, trial: MultiStepTrial, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
+        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, because it may still be added. So is
+        an invalid value for a started trial, which had a valid one before."""
         try:
-            data = (await get(namespace, selector.name)).get("data") or {}
+            data = (await get(trial.metadata.namespace, selector.name)).get("data") or {}
         except NotFound:
             data = {}
         if selector.key in data:
-            value = data[selector.key]
-            return base64.b64decode(value).decode() if kind == "Secret" else str(value)
+            try:
+                return _text(kind, data[selector.key])
+            except ValueError as error:
+                text = f"{field}: the value of key {selector.key!r} of {kind} {selector.name!r} {error}"
+                raise SourceError(text, transient=trial.status.attempt is not None) from None
         if selector.optional:
             return None
         raise SourceError(f"{field}: {kind} {selector.name!r} with key {selector.key!r} does not exist yet", transient=True)
+
+
+def _text(kind: str, value: object) -> str:
+    """Return a value as text. Raises ValueError, whose text does not contain the value, if no environment variable can have it."""
+    try:
+        text = base64.b64decode(str(value), validate=True).decode() if kind == "Secret" else str(value)
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text: an environment variable must be text") from None
+    except binascii.Error:
+        raise ValueError("is not base64") from None
+    if "\0" in text:
+        raise ValueError("has a NUL character, which no environment variable can have")
+    return text

@@ -53,7 +53,7 @@ def finished(spec: Mapping[str, Any] | None = None, kind: str = "Complete", reas
 
 def pod(**changes: Any) -> PodFacts:
     """Return a running pod of the trial."""
-    facts = {"name": "t-1", "uid": "p", "owner_uid": "t", "attempt": 1, "as_root": False, "phase": "Running", "created_at": START}
+    facts = {"name": "t-1", "uid": "p", "owner_uid": "t", "phase": "Running", "created_at": START}
     return PodFacts(**{**facts, "running": True, "scheduled_at": START, **changes})
 
 

@@ -34,7 +34,7 @@ from tests.support.phase_results import DEFAULTS
 
 NOW = 1_000_000.0
 LIMITS = Limits(60.0, "1Gi", "20Gi")
-RUNS = PodFacts("p", "uid", "", 0, False, "Running", NOW - 10, scheduled_at=NOW - 9, running=True)
+RUNS = PodFacts("p", "uid", "", "Running", NOW - 10, scheduled_at=NOW - 9, running=True)
 STARTS = replace(RUNS, phase="Pending", running=False)
 
 

@@ -25,9 +25,7 @@ def trial(status: dict[str, Any] = RUNNING, **metadata: Any) -> MultiStepTrial:
 
 
 def pod(name: str = "t-2", uid: str = "p2", *, owner: str = "t1", age: float = 1000.0, deleting: bool = False) -> PodFacts:
-    return PodFacts(
-        name=name, uid=uid, owner_uid=owner, attempt=1, as_root=False, phase="Running", created_at=NOW - age, deleting=deleting
-    )
+    return PodFacts(name=name, uid=uid, owner_uid=owner, phase="Running", created_at=NOW - age, deleting=deleting)
 
 
 def why(pod: PodFacts, trial: MultiStepTrial | None) -> str:

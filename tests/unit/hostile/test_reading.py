@@ -25,6 +25,7 @@ from multistep.reconcile.reads import TRIES, Reads
 from multistep.sources.bundle import Entry, digest_of, tar_chunks
 from multistep.sources.ignore import IgnoreRules
 from multistep.sources.read_task import SERVER, ReadTask, TaskReader
+from multistep.sources.reader import fork_server
 from multistep.sources.reader.fork_server import ForkServer, ReadFailed
 from multistep.sources.reader.order import Order
 from multistep.sources.task import strip_canary
@@ -242,6 +243,36 @@ async def test_slow_reads_of_one_namespace_leave_a_slot_for_others(tmp_path: Pat
     reads.patience_seconds = 30.0
     assert (await reads.get(asker("x", "b"), ("x",), quick)).config.steps
     await reads.stop()
+
+
+async def test_a_server_that_hangs_is_replaced_after_the_read_that_it_left_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ForkServer()
+    reader = TaskReader(tmp_path, server.read)
+    task = InlineSource(config={"steps": [{"name": "a"}]})
+    await reader.inline(task, verification=False, oracle=False)
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(fork_server, "WALL_SECONDS", 0.0)
+        patched.setattr(fork_server, "_LONGER_SECONDS", 0.1)
+        with pytest.raises(ReadFailed):
+            await reader.inline(task, verification=False, oracle=False)
+    assert (await reader.inline(task, verification=False, oracle=False)).config.steps
+    server.close()
+
+
+async def test_a_read_that_never_ends_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.reconcile.reads.MAX_SECONDS", 0.01)
+    reads = Reads(lambda _: None, patience_seconds=60.0)
+
+    async def hang() -> ReadTask:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    assert "took more than" in str(await refused(reads, asker("x"), hang))
+    assert "took more than" in str(await refused(reads, asker("y"), hang)), "it had the namespace's only slot"
 
 
 async def test_a_process_that_dies_again_and_again_fails_the_trial() -> None:

@@ -13,7 +13,7 @@ from multistep.reconcile.pod_starts import STARTING_SECONDS, PodStarts
 from tests.support.virtual_time import in_virtual_time
 
 NOW = 1_700_000_000.0
-POD = PodFacts(name="t-1", uid="u", owner_uid="t", attempt=1, as_root=False, phase="Pending", created_at=NOW)
+POD = PodFacts(name="t-1", uid="u", owner_uid="t", phase="Pending", created_at=NOW)
 UNSCHEDULABLE = replace(POD, unschedulable="0/1 nodes are available")
 NO_IMAGE = replace(POD, waiting_reason="ImagePullBackOff")
 

@@ -17,6 +17,7 @@ from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.errors import SourceError
 from multistep.kube.protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, SECRETS
+from multistep.reconcile.background_jobs import RECHECK_SECONDS
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.reads import Reads
 from multistep.settings import Settings
@@ -242,7 +243,7 @@ async def test_many_trials_of_a_task_fetch_it_once_and_share_it(remote_source: R
     for each in trials:
         with pytest.raises(SourceError) as caught:
             await load.load(each)
-        assert caught.value.reason == "TaskFetching" and caught.value.retry_seconds is None
+        assert caught.value.reason == "TaskFetching" and caught.value.retry_seconds == RECHECK_SECONDS
         await settle()
     remote_source.gate.set()
     await settle()

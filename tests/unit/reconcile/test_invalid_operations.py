@@ -58,7 +58,7 @@ async def test_an_artifact_may_be_workdir_itself(source: str) -> None:
 
 
 TOO_LONG = {"steps/a/instruction.md": "do " * 100_000}
-INVALID = {
+INVALID: dict[str, tuple[Json, Json, Json]] = {
     "an artifact with NUL": ({}, {**CONFIG, "artifacts": ["/a\0b"]}, {}),
     "a hook with NUL": ({}, {**CONFIG, "verifier": {"collect": [{"command": "a\0b"}]}}, {}),
     "a healthcheck with NUL": ({}, {**CONFIG, "environment": {"docker_image": "img", "healthcheck": {"command": "\0"}}}, {}),

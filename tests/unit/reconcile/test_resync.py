@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from multistep.kube.shard import Shard
 from multistep.metrics import Metrics
 from multistep.reconcile.concurrency_limit import Key
 from multistep.reconcile.event_filter import EventFilter
-from multistep.reconcile.resync import GRACE_SECONDS, STALLED_AFTER, Resync
+from multistep.reconcile.resync import GRACE_SECONDS, REVISIT_SECONDS, STALLED_AFTER, Resync
 from multistep.settings import Settings
 from tests.support.cluster_contract import make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
@@ -178,6 +179,32 @@ async def test_a_change_that_a_watch_of_a_restored_store_misses_is_found_though_
     watched.change("MultiStepTrial", "t")
     await watched.resync.compare()
     assert watched.added == [("default", "t")]
+
+
+async def test_an_older_version_that_a_new_list_of_the_watch_reports_shows_that_the_store_was_restored(watched: Watched) -> None:
+    restored: list[bool] = []
+    watched.resync._restored = lambda: restored.append(True)
+    copy = watched.cluster.backup()
+    watched.send(watched.change("MultiStepTrial", "t"))
+    watched.cluster.restore_backup(copy)
+    watched.send(watched.cluster.objects["MultiStepTrial", "default", "t"])
+    await watched.resync.compare()
+    assert (watched.added, restored) == ([("default", "t")] * 2, [True]), "the trial and its pod"
+    await watched.resync.compare()
+    assert restored == [True]
+
+
+async def test_every_unfinished_trial_is_reconciled_now_and_then_whatever_it_waits_for() -> None:
+    watched = Watched()
+    for name in ("t", "u", "v"):
+        watched.send(await make_trial(watched.cluster, "default", name), "ADDED")
+    finished = watched.cluster.objects["MultiStepTrial", "default", "v"]
+    watched.send(watched.cluster.put({**finished, "status": {"phase": "Complete"}}))
+    while watched.now < 2 * REVISIT_SECONDS:
+        await watched.resync.compare()
+        watched.now += 30
+    counts = Counter(name for _, name in watched.added)
+    assert counts.keys() == {"t", "u"} and all(1 <= count <= 2 for count in counts.values()) and not watched.resync.finding
 
 
 async def test_an_unfinished_sweep_is_requeued_by_every_resync_and_a_finished_one_is_not() -> None:

@@ -112,7 +112,7 @@ async def test_names_that_were_lost_are_created_again_from_the_same_revision(rep
     for _ in range(3):
         await made.reconcile()
         await asyncio.sleep(0.01)
-    assert made.why == ("Running", "Running") and len(made.trials) == 3
+    assert made.why == ("Running", "TaskDigestMismatch") and len(made.trials) == 3
 
 
 async def test_changed_names_are_not_believed(repository: TaskRepository) -> None:

@@ -36,9 +36,11 @@ class ForkServer:
     async def read(self, order: Order) -> Answer:
         """Read a task in a child. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child does not answer."""
         output, code = b"", None
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
                 output, code = await self._exchange(order.to_json())
+        except TimeoutError:  # the server kills each child earlier than that, so it hangs itself: the next read starts another
+            self.close()
         if code == -signal.SIGXCPU:
             advice = "make patterns in .harborignore simpler, keys in task.toml shorter, or files and links fewer"
             raise InvalidSpec(f"spec.task: reading the task took more than {self._cpu_seconds} s of CPU time: {advice}")

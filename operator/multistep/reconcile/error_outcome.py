@@ -1,0 +1,129 @@
+"""Decides what an error of a reconcile means for its object: one table for trials and sweeps. Pure.
+
+Every error ends here. Either it ends the object at once, or the object waits and its condition says for what; an error that no rule
+expects ends the object after a bounded time. No error is a score: it shows nothing about what an agent can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from multistep.api.failures import ACCESS_DENIED, RECONCILE_FAILED
+from multistep.api.waiting import CONNECTION_LOST, GATEWAY_UNAVAILABLE
+from multistep.engine.suspensions import RESULTS_NOT_WRITABLE
+from multistep.errors import (
+    ClusterError,
+    Conflict,
+    GatewayError,
+    InvalidSpec,
+    InvalidTask,
+    NotFound,
+    NotLeading,
+    PodError,
+    SourceError,
+    StoreError,
+    Unavailable,
+)
+from multistep.reconcile.concurrency_limit import Key
+
+END_SECONDS: Final = 300.0
+"""An error that no rule expects ends its object after this time, if each reconcile since then failed."""
+END_TIMES: Final = 5
+REPORT_SECONDS: Final = 30.0  # a lost connection is not reported before this time: most are back after the first retry
+_DENIED: Final = frozenset({401, 403})
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The object fails now. reason: condition reason; exception: Harbor's exception class, "" if it has none."""
+
+    reason: str
+    exception: str = ""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The object waits, and its condition shows the reason. seconds: time until the retry, None if an event requeues it; retried:
+    whether the work queue retries it with back-off instead; gated: whether the wait does not count toward its deadline; after: the
+    wait is shown after this many seconds of errors in a row; ends: whether the object fails with the reason after END_SECONDS."""
+
+    reason: str
+    seconds: float | None = None
+    retried: bool = True
+    gated: bool = False
+    after: float = 0.0
+    ends: bool = False
+
+
+@dataclass(frozen=True)
+class Again:
+    """The object changed meanwhile, or another replica leads: reconcile it again, and say nothing."""
+
+
+Outcome = Ends | Waits | Again
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether the running task is being cancelled. A CancelledError may also come from something that it awaited."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def outcome(error: BaseException) -> Outcome:
+    """Return what an error of a reconcile means."""
+    match error:
+        case InvalidSpec() | InvalidTask():
+            return Ends("InvalidSpec", str(getattr(error, "kind", "ValidationError")))
+        case SourceError():
+            return Waits(error.reason, error.retry_seconds, retried=False) if error.transient else Ends(error.reason)
+        case StoreError():
+            return Waits(RESULTS_NOT_WRITABLE, gated=True)
+        case GatewayError():
+            return Waits(GATEWAY_UNAVAILABLE)
+        case Conflict() | NotFound() | NotLeading():
+            return Again()
+        case Unavailable() | PodError():
+            return Waits(CONNECTION_LOST, after=REPORT_SECONDS)
+        case ClusterError() if error.status in _DENIED:
+            return Waits(ACCESS_DENIED, ends=True)
+    return Waits(RECONCILE_FAILED, ends=True)
+
+
+def message(error: BaseException) -> str:
+    """Return the text of a condition about the error."""
+    text = str(error)
+    expected = isinstance(error, ClusterError | PodError | StoreError | SourceError | GatewayError | InvalidSpec | InvalidTask)
+    return text if expected and text else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+@dataclass(frozen=True)
+class Series:
+    """The errors of an object's reconciles in a row. uid: the object's UID; since: time of the first, seconds since the epoch."""
+
+    uid: str
+    since: float
+    times: int
+
+    def lasts(self, now: float) -> bool:
+        """Return whether the series is so long that it ends the object."""
+        return self.times >= END_TIMES and now - self.since >= END_SECONDS
+
+
+class ErrorSeries:
+    """The series of all objects of a kind whose last reconcile failed. In memory only: a new leader begins to count again."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, Series] = {}
+
+    def add(self, key: Key, uid: str, now: float) -> Series:
+        """Return the object's series with one more error."""
+        known = self._by_key.get(key)
+        known = known if known is not None and known.uid == uid and known.since <= now else Series(uid, now, 0)
+        self._by_key[key] = found = Series(uid, known.since, known.times + 1)
+        return found
+
+    def end(self, key: Key) -> None:
+        """Forget the series of an object whose reconcile succeeded, or that was deleted."""
+        self._by_key.pop(key, None)

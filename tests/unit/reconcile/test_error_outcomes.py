@@ -1,0 +1,323 @@
+"""Any error of a reconcile ends in the status of its object, is retried, and ends a trial after a bounded time, without a score."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from multistep.api.failures import FAILED
+from multistep.api.waiting import WAITING
+from multistep.errors import (
+    AlreadyExists,
+    ClusterError,
+    GatewayUnavailable,
+    InvalidSpec,
+    InvalidTask,
+    NotLeading,
+    PodError,
+    SourceError,
+    StoreError,
+    StreamLost,
+    Unavailable,
+)
+from multistep.kube.resources import SECRETS, TRIALS
+from multistep.reconcile.concurrency_limit import Key
+from multistep.reconcile.error_outcome import END_SECONDS, Again, Ends, Waits, message, outcome
+from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.workqueue import WorkQueue
+from multistep.sources.trial_task import TrialLoader
+from tests.support.sweep_world import SweepWorld
+from tests.support.sweep_world import sweep as a_sweep
+from tests.support.world import START, World, manifest
+
+NOT_UTF8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+UNEXPECTED: dict[str, BaseException] = {
+    "a type": TypeError("no string"),
+    "a text": NOT_UTF8,
+    "a system call": OSError(-1, "Unknown error -1"),
+    "a timeout": TimeoutError(),
+    "a cancelled future": asyncio.CancelledError(),
+    "a group": ExceptionGroup("several", [KeyError("x")]),
+    "an assertion": AssertionError(),
+    "recursion": RecursionError("too deep"),
+    "memory": MemoryError(),
+    "an iterator": StopAsyncIteration(),
+    "an exception of the tests": type("Strange", (Exception,), {})("strange"),
+    "a refused request": ClusterError("the request is not possible", status=422, reason="Invalid"),
+}
+FORBIDDEN = ClusterError('secrets "keys" is forbidden', status=403, reason="Forbidden")
+OUTCOMES: list[tuple[BaseException, Any]] = [
+    (InvalidSpec("x"), Ends("InvalidSpec", "ValidationError")),
+    (InvalidTask("x", kind="ValueError"), Ends("InvalidSpec", "ValueError")),
+    (SourceError("x", reason="TaskTooLarge"), Ends("TaskTooLarge")),
+    (SourceError("x", transient=True, retry_seconds=3.0), Waits("TaskUnavailable", 3.0, retried=False)),
+    (StoreError("x"), Waits("ResultsNotWritable", gated=True)),
+    (GatewayUnavailable("x"), Waits("GatewayUnavailable")),
+    (AlreadyExists("x"), Again()),
+    (NotLeading("x"), Again()),
+    (Unavailable("x"), Waits("ConnectionLost", after=30.0)),
+    (StreamLost("x"), Waits("ConnectionLost", after=30.0)),
+    (PodError("x"), Waits("ConnectionLost", after=30.0)),
+    (FORBIDDEN, Waits("AccessDenied", ends=True)),
+    *((error, Waits("ReconcileFailed", ends=True)) for error in UNEXPECTED.values()),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), OUTCOMES, ids=[type(each).__name__ for each, _ in OUTCOMES])
+def test_each_error_has_an_outcome(error: BaseException, expected: object) -> None:
+    assert outcome(error) == expected
+
+
+def test_every_reason_of_the_table_is_documented() -> None:
+    documented = {each.reason for each in (*FAILED, *WAITING)}
+    assert {found.reason for _, found in OUTCOMES if isinstance(found, Ends | Waits)} <= documented
+
+
+def test_a_message_names_the_error_unless_its_text_is_for_users() -> None:
+    assert message(Unavailable("no answer")) == "no answer"
+    assert message(TypeError("no string")) == "TypeError: no string"
+    assert message(TimeoutError()) == "TimeoutError"
+
+
+class Raising:
+    """A loader of tasks that raises an error at each call, while `on` is true."""
+
+    def __init__(self, error: BaseException, loader: TrialLoader) -> None:
+        self.error, self.on, self._loader = error, True, loader
+
+    async def load(self, trial: Any) -> Any:
+        if self.on:
+            raise self.error
+        return await self._loader.load(trial)
+
+    def end(self) -> None:
+        self.on = False
+
+    def forget(self, uid: str) -> None: ...
+
+
+def broken(error: BaseException, **options: Any) -> tuple[World, Raising]:
+    world = World(**options)
+    loader = raising_loader(world, error)
+    return world, loader
+
+
+def raising_loader(world: World, error: BaseException) -> Raising:
+    """Make the loads of tasks in a world raise an error."""
+    loader = Raising(error, world.reconciler._tools.loader)
+    world.reconciler._tools = replace(world.reconciler._tools, loader=cast(TrialLoader, loader))
+    return loader
+
+
+def events(world: World, reason: str) -> list[str]:
+    return [each["note"] for each in world.cluster.events if each["reason"] == reason]
+
+
+@pytest.mark.parametrize("error", [*UNEXPECTED.values(), FORBIDDEN], ids=[*UNEXPECTED, "forbidden"])
+async def test_an_error_that_nobody_expects_is_shown_and_ends_the_trial_after_a_bounded_time(error: BaseException) -> None:
+    world, _ = broken(error)
+    reason, class_ = ("AccessDenied", "Configuration") if error is FORBIDDEN else ("ReconcileFailed", "Infrastructure")
+    await world.reconcile()
+    assert world.condition == ("Reconciling", reason, message(error))
+    assert events(world, reason) == [message(error)]
+    await world.run()
+    assert world.condition[:2] == ("Failed", reason)
+    assert END_SECONDS <= world.now - START <= 2 * END_SECONDS
+    status = world.status
+    assert status.failure is not None and status.failure.class_ == class_
+    assert (status.score, status.rewards, status.tampering) == (None, None, [])
+    assert len(events(world, reason)) == 2, "one when it began, one when the trial failed"
+
+
+async def test_a_trial_goes_on_when_the_error_is_gone() -> None:
+    loaders: list[Raising] = []
+    world, loader = broken(NOT_UTF8, happens={100.0: lambda _: loaders[0].end()})
+    loaders.append(loader)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete")
+    assert not world.reconciler._tools.errors._by_key
+
+
+@pytest.mark.parametrize("error", [TypeError(), FORBIDDEN, Unavailable("gone"), SourceError("missing", transient=True)])
+async def test_a_stop_acts_though_the_task_cannot_be_loaded(error: Exception) -> None:
+    world, _ = broken(error, trial=manifest({"stop": True}))
+    await world.reconcile()
+    assert world.condition[:2] == ("Failed", "Stopped")
+
+
+async def test_a_deadline_acts_though_the_task_cannot_be_loaded() -> None:
+    world = World(trial=manifest({"activeDeadlineSeconds": 100}), durations={"a/agent": 1e6})
+    await world.run(until=lambda: world.status.has_own_step)
+    raising_loader(world, TypeError())
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert world.now - START < 200
+
+
+async def test_a_trial_whose_results_can_never_be_written_for_an_unexpected_reason_ends_without_them() -> None:
+    world = World(trial=manifest({"stop": True}))
+    finisher = world.reconciler._tools.finisher
+
+    async def raising(*_: object, **__: object) -> Any:
+        raise TypeError("no file")
+
+    finisher.finish_failed = finisher.finish = raising  # type: ignore[method-assign]
+    world.change_trial(stop=False)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ReconcileFailed") and world.status.results is None
+
+
+# -- an error at any point at which the operator calls the cluster, a runner or the volume
+
+KINDS: list[Callable[[], Exception]] = [
+    lambda: TypeError("no string"),
+    lambda: FORBIDDEN,
+    lambda: OSError(-1, "Unknown error -1"),
+    lambda: Unavailable("gone", status=503),
+    lambda: StoreError("the volume is full"),
+]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(point=st.integers(1, 260), kind=st.sampled_from(KINDS))
+async def test_one_error_at_any_point_changes_no_result(point: int, kind: Callable[[], Exception]) -> None:
+    world = World()
+    world.faults.fail(point, kind())
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete"), (world.condition, world.faults.trace[point - 1 : point])
+    assert world.status.reward == "0.5"
+
+
+OF_THE_TRIAL = "apply_status", "get MultiStepTrial"  # without the right to read and write the trial, nothing can be shown
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(point=st.integers(1, 260), kind=st.sampled_from(KINDS[:3]))
+async def test_an_error_that_stays_at_any_point_is_shown_or_ends_the_trial(point: int, kind: Callable[[], Exception]) -> None:
+    world = World(trial=manifest({"activeDeadlineSeconds": 3000}))
+    at: list[str] = []
+
+    def check() -> None:
+        if len(world.faults.trace) == point and not world.faults.trace[-1].startswith(OF_THE_TRIAL):
+            at.append(world.faults.trace[-1])
+        if at and world.faults.trace[-1] == at[0]:
+            raise kind()
+
+    world.faults.at_point = check
+    await world.run(until=lambda: world.now - START > 4000)
+    assert world.status.phase in ("Complete", "Failed"), (at, world.condition)
+    assert world.status.phase == "Complete" or world.status.score is None
+
+
+# -- values of Secrets
+
+SECRET = {"agent": {"name": "oracle", "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]}}
+
+
+def secret(value: bytes) -> dict[str, Any]:
+    data = {"k": base64.b64encode(value).decode()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys", "namespace": "default"}, "data": data}
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"a\0b"])
+async def test_a_value_that_no_variable_can_have_is_named(value: bytes) -> None:
+    world = World(trial=manifest(SECRET))
+    world.cluster.put(secret(value))
+    await world.run()
+    kind, reason, text = world.condition
+    assert (kind, reason) == ("Failed", "InvalidSpec")
+    assert "spec.agent.env[KEY]: the value of key 'k' of Secret 'keys'" in text
+
+
+class Forbidding:
+    """A cluster in which the operator may not read Secrets (the chart's value rbac.secrets is false)."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def get(self, resource: Any, *place: Any) -> Any:
+        if resource == SECRETS:
+            raise FORBIDDEN
+        return await self._cluster.get(resource, *place)
+
+
+async def test_without_the_right_to_read_secrets_a_trial_that_names_one_fails_and_says_why() -> None:
+    world = World(trial=manifest(SECRET), wrap=cast(Any, Forbidding))
+    await world.run()
+    assert world.condition[:2] == ("Failed", "AccessDenied") and 'secrets "keys" is forbidden' in world.condition[2]
+    assert world.status.failure is not None and world.status.failure.class_ == "Configuration"
+
+
+# -- other objects go on
+
+
+@pytest.mark.parametrize("error", [*UNEXPECTED.values(), FORBIDDEN], ids=[*UNEXPECTED, "forbidden"])
+async def test_an_error_of_one_object_stops_no_other_and_is_retried(error: BaseException) -> None:
+    done, failed = asyncio.Event(), list[BaseException]()
+
+    async def work(key: Key) -> Requeue:
+        if key[1] == "broken":
+            raise error
+        done.set()
+        return AT_NEXT_EVENT
+
+    queue = WorkQueue(work, workers=1, failed=failed.append)
+    queue.start()
+    queue.add(("default", "broken"))
+    queue.add(("default", "other"))
+    await done.wait()
+    assert failed == [error] and ("default", "broken") in queue._timers
+    await queue.stop()
+
+
+# -- sweeps
+
+
+@pytest.mark.parametrize("error", [*list(UNEXPECTED.values())[:4], FORBIDDEN])
+async def test_an_error_of_a_sweep_is_a_condition_and_the_sweep_goes_on_afterwards(error: Exception) -> None:
+    world = SweepWorld()
+    create, broken = world.cluster.create, [True]
+
+    async def refusing(made: Any) -> Any:
+        if broken[0] and made["kind"] == TRIALS.kind and not isinstance(error, ClusterError):
+            raise error
+        return await create(made)
+
+    async def listing(*_: object, **__: object) -> Any:
+        raise error
+        yield
+
+    each = world.cluster.each
+    if isinstance(error, ClusterError):
+        world.cluster.each = listing  # type: ignore[method-assign]
+    world.cluster.create = refusing  # type: ignore[method-assign,assignment]
+    await world.reconcile()
+    held = next(one for one in world.status.conditions if one.type == "Reconciling" and one.status == "True")
+    reason = "AccessDenied" if error is FORBIDDEN else "ReconcileFailed"
+    assert (held.reason, held.message) == (reason, message(error))
+    assert [one["reason"] for one in world.cluster.events].count(reason) == 1
+    broken[0], world.cluster.each = False, each  # type: ignore[method-assign]
+    await world.run()
+    assert world.status.phase == "Complete"
+
+
+async def test_a_sweep_that_cannot_start_for_an_unexpected_reason_fails_after_a_bounded_time() -> None:
+    world = SweepWorld(a_sweep())
+
+    async def load(_: object) -> Any:
+        raise TypeError("no task")
+
+    world.sweeps.tasks = cast(Any, type("Tasks", (), {"load": staticmethod(load), "settle": staticmethod(lambda _: None)}))
+    await world.run()
+    failed = next(one for one in world.status.conditions if one.type == "Failed")
+    assert (failed.status, failed.reason, failed.message) == ("True", "ReconcileFailed", "TypeError: no task")
