@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from harbor.agents.base import BaseAgent
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.environments.base import BaseEnvironment
@@ -27,19 +25,28 @@ CONFIGURED_BY_INSTALL = frozenset(
     }
 )
 _VERSION_SECONDS = 60
-_log = logging.getLogger(__name__)
+
+
+class NotPreinstalledError(Exception):
+    """The environment lacks an agent's program, which is not to be installed."""
 
 
 async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
     """Make the agent's `setup` skip the installation, and set the agent's version from the output of its version command. Change
-    nothing if the agent's `install` must run (CONFIGURED_BY_INSTALL), or if the version command fails in the environment."""
+    nothing if the agent's `install` must run (CONFIGURED_BY_INSTALL). Raises NotPreinstalledError if the version command fails in
+    the environment."""
     if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
         return
     if command := agent.get_version_command():
         found = await environment.exec(command, timeout_sec=_VERSION_SECONDS)
         if found.return_code != 0:
-            _log.warning("%s is not preinstalled: %s", agent.name(), (found.stderr or found.stdout or "").strip()[-500:])
-            return
+            path = await environment.exec('printf %s "$PATH"', timeout_sec=_VERSION_SECONDS)
+            printed = (found.stderr or found.stdout or "").strip()[-500:]
+            raise NotPreinstalledError(
+                f"the program of {agent.name()} is not in the environment, where spec.agent.preinstalled or spec.agent.image "
+                f"puts it: `{command}` exited with status {found.return_code}: {printed or 'no output'}; "
+                f"PATH={(path.stdout or '').strip()[:500]}"
+            )
         agent._version = agent.parse_version(found.stdout or "") or agent._version
     agent.install = _install_nothing
 

@@ -20,7 +20,7 @@ from multistep_host.capabilities import capabilities
 from multistep_host.environment import GuestEnvironment
 from multistep_host.outcome import Outcome
 from multistep_host.phase_requests import SetupRequest
-from multistep_host.preinstalled import CONFIGURED_BY_INSTALL, skip_install
+from multistep_host.preinstalled import CONFIGURED_BY_INSTALL, NotPreinstalledError, skip_install
 from multistep_host.trial import create_agent, failed_creation
 from multistep_host.variables import Variables
 
@@ -143,15 +143,25 @@ def _configures(agent: type[BaseAgent]) -> bool:
     return any(sign in source for sign in ("upload", "_write", "_config"))
 
 
-@pytest.mark.parametrize(("command", "version"), [("echo '2.1.0 (Claude Code)'", "2.1.0"), ("exit 127", None)])
-async def test_the_install_is_skipped_only_if_the_program_is_there(
-    environment: GuestEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, version: str | None
+async def test_the_install_is_skipped_if_the_program_is_there(
+    environment: GuestEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make("claude-code", tmp_path, Variables())
-    monkeypatch.setattr(agent, "get_version_command", lambda: command)
+    monkeypatch.setattr(agent, "get_version_command", lambda: "echo '2.1.0 (Claude Code)'")
     own = agent.install
     await skip_install(agent, environment)
-    assert (agent.install != own, agent.version()) == (version is not None, version)
+    assert (agent.install != own, agent.version()) == (True, "2.1.0")
+
+
+async def test_a_program_that_should_be_there_and_is_not_is_an_error_with_the_command_and_the_path(
+    environment: GuestEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make("claude-code", tmp_path, Variables())
+    monkeypatch.setattr(agent, "get_version_command", lambda: "echo 'claude: not found' >&2; exit 127")
+    with pytest.raises(
+        NotPreinstalledError, match=r"program of claude-code .*exit 127` exited with status 127.*not found; PATH=.*/"
+    ):
+        await skip_install(agent, environment)
 
 
 STUB = """

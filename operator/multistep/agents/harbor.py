@@ -13,6 +13,7 @@ from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
 from multistep.api.failures import (
     AGENT_NOT_STARTED,
+    AGENT_NOT_PREINSTALLED,
     AGENT_SETUP_FAILED,
     BUDGET_USED_BY_LOST_ATTEMPTS,
     MODEL_GATEWAY_DOWN,
@@ -37,6 +38,7 @@ _MAX_STALLED_SECONDS: Final = 3600.0
 _NO_CLASS: Final = "AgentClassNotFoundError"  # the agent host's own: it found no such module or class before it ran any code of it
 _NO_CLASS_STATUS: Final = 78  # exit status of the agent host's command then: no code of the class can have caused it
 _WRONG_OPTIONS: Final = "ValueError"  # Harbor's agents raise it in a step for an option or a model that they lack
+_NOT_PREINSTALLED: Final = "NotPreinstalledError"  # the agent host found no program (agent-host: preinstalled.py)
 _NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent lacks the key of its model's provider
 # The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
@@ -97,6 +99,8 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, f
     if hosted.spec.name is not None:
         if error.type == _NO_KEY:
             return AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)
+        if error.type == _NOT_PREINSTALLED:
+            return AttemptLost(AGENT_NOT_STARTED, error.message, final=True)
         return AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
     if (lost := _lost_by_downtime(called, found)) is not None:
         return lost

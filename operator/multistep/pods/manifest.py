@@ -293,7 +293,8 @@ def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[s
     given = (template.get("spec") or {}).get("containers") or []
     names = [each["name"] for each in own["spec"]["containers"]]
     merged = [_merge(container_status.named(each["name"], given), each) for each in own["spec"]["containers"]]
-    return [*merged, *(each for each in given if each.get("name") not in names)]
+    # The agent host's container is changed in the pod that has one: not in a verifier's, nor in that of an agent without a host.
+    return [*merged, *(each for each in given if each.get("name") not in (*names, agent_host.CONTAINER))]
 
 
 def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,12 @@ def test_fields_have_their_names_in_the_resource() -> None:
         agent={"name": "command", "command": ["a"], "timeoutSeconds": 1.5, "user": 1000},
         variables=[{"name": "A", "valueFrom": SECRET}],
         artifacts=[{"source": "/a", "exclude": ["*.log"]}],
-        environment={"podTemplate": {"spec": {"x": [1]}}, "runnerInImage": True},
+        environment={"podTemplate": {"spec": {"tolerations": [1]}}, "runnerInImage": True},
     ).spec
     assert spec.pod_ttl_seconds_after_finished == 3
     assert (spec.agent.timeout_seconds, spec.agent.user) == (1.5, 1000)
     assert spec.variables[0].value_from is not None
-    assert spec.environment.pod_template == {"spec": {"x": [1]}}
+    assert spec.environment.pod_template == {"spec": {"tolerations": [1]}}
     assert spec.artifacts[0].config() == ArtifactConfig(source="/a", exclude=["*.log"])
 
 
