@@ -56,6 +56,7 @@ _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
 _EXEC_KILLED_SECONDS = 90
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
+_SWEEP_SECONDS = 30.0  # within this time, a sweep suspends its trials after its budget refused a request
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
 _FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
 
@@ -96,11 +97,14 @@ def _not_started(s: Situation) -> Decision | None:
 
 
 def _backing_off(s: Situation) -> Decision | None:
-    """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s."""
+    """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s. After the sweep's budget refused a
+    request, wait until the sweep has suspended the trial, instead of starting a pod that the suspension releases at once."""
     former = s.trial.status.attempts
     if not former or s.pod is not None or s.trial.status.pod_uid is not None or former[-1].end_time is None:
         return None
     waited, pause = s.now - former[-1].end_time.timestamp(), _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former))
+    if former[-1].reason == SWEEP_BUDGET_SPENT:
+        pause = max(pause, _SWEEP_SECONDS)
     if former[-1].reason == SUSPENDED or not 0 <= waited < pause:  # less than 0: the clock of an earlier leader was ahead
         return None
     return Wait("BackingOff", f"attempt {former[-1].number} failed: {former[-1].reason}", seconds=pause - waited)

@@ -125,7 +125,7 @@ ROWS: dict[str, Row] = {
     "out of the sweep's budget": (
         began(**AGAIN, attempts=[AttemptStatus(number=1, reason="SweepBudgetSpent", end_time=at(NOW - 0.4))]),
         None,
-        Wait("BackingOff", "attempt 1 failed: SweepBudgetSpent", 0.6),
+        Wait("BackingOff", "attempt 1 failed: SweepBudgetSpent", 29.6),
     ),
     "lost without a time": (began(**AGAIN, attempts=[AttemptStatus(number=1)]), None, CreatePod()),
     "made before a crash": (began(pod_uid=None), pod(), Adopt()),

@@ -10,17 +10,21 @@ from typing import Any, Final
 
 from multistep.api import labels
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.failures import REGRADE_IMPOSSIBLE
 from multistep.api.model import API_VERSION
+from multistep.api.plural import plural
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.api.trial import KIND, parse_trial
 from multistep.cli import cluster
-from multistep.cli.cluster import find_either
+from multistep.cli.cluster import find_either, find_sweep
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target
 from multistep.cli.regrade.changed_task import TaskOf
+from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.cli.sweep.run_sweep import SweepSession
 from multistep.cli.sweep.sweep_manifest import SweepSubmission
 from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.terminal import print_err
 from multistep.cli.trial.fetch import check_directory
 from multistep.cli.trial.manifests import Manifest, checked_name, environment, new_name, optional
 from multistep.cli.trial.run_trial import Followed, check
@@ -63,8 +67,22 @@ class Request:
         directories = [TaskDirectory.open(each) for each in self.tasks]
         made = asyncio.run(self._made(directories))
         if isinstance(made, SweepSubmission):
-            return SweepSession((), self.target, as_json=self.as_json, detach=self.detach).submitted(made)
+            ended = SweepSession((), self.target, as_json=self.as_json, detach=self.detach).submitted(made)
+            return ended if self.detach else max(ended, asyncio.run(self._verified(made.sweep["metadata"]["name"])))
         return asyncio.run(Followed(self.target, self.results, detach=self.detach, as_json=self.as_json).run(made))
+
+    async def _verified(self, name: str) -> Exit:
+        """Return FAULT, and print why, if trials of the regrade verified nothing: they may have the scores of their sources."""
+        async with cluster.connect(self.target) as connected:
+            namespace = self.target.namespace or connected.namespace
+            found = await find_sweep(connected, namespace, name)
+            rows = await counted_rows(connected, namespace, found) if found else []
+        impossible = [each for each in rows if each.reason == REGRADE_IMPOSSIBLE]
+        if not impossible:
+            return Exit.OK
+        print_err(f"error: {len(impossible)} of {plural(len(rows), 'trial')} verified nothing ({REGRADE_IMPOSSIBLE}): the sources'")
+        print_err(f"scores, if any, are unchanged; the first: {impossible[0].trial}: {impossible[0].message}")
+        return Exit.FAULT
 
     async def _made(self, directories: Sequence[TaskDirectory]) -> Submission | SweepSubmission:
         async with cluster.connect(self.target) as connected:
