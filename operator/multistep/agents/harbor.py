@@ -13,7 +13,6 @@ from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.agent_spec import PROGRAM_DIR
 from multistep.api.failures import (
     AGENT_NOT_STARTED,
-    AGENT_NOT_PREINSTALLED,
     AGENT_SETUP_FAILED,
     BUDGET_USED_BY_LOST_ATTEMPTS,
     MODEL_GATEWAY_DOWN,

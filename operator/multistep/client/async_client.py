@@ -21,7 +21,7 @@ from multistep.cli.trial.fetch import download, read_part
 from multistep.client.rollout import Rollout
 from multistep.client.run import AsyncRun
 from multistep.client.submission import Agent, Task, submission
-from multistep.errors import ClusterError, MultistepError, NotFound, StoreError, UsageError
+from multistep.errors import MultistepError, NotFound, StoreError, UsageError
 from multistep.kube.client import Client as Cluster
 from multistep.kube.resources import SWEEPS
 
@@ -59,7 +59,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         try:
             for run, renewal in list(self._leased.values()):
                 renewal.cancel()
-                await _stopped(run)
+                await _stop_unfinished(run)
         finally:
             await self._cluster.__aexit__(None, None, None)
             self._connected = None
@@ -147,8 +147,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                     break
             except NotFound:
                 break
-            except ClusterError as error:
-                logger.warning("the lease of sweep %s was not renewed, and will be retried: %s", run.name, error)
+            except Exception as error:  # also one that nobody expects: without a renewal the sweep would be stopped
+                logger.warning("the lease of sweep %s was not renewed, and will be retried: %s", run.name, error or repr(error))
             await asyncio.sleep(seconds)
         del self._leased[run.uid]
 
@@ -159,7 +159,15 @@ def _results(rollout: Rollout) -> str:
     return rollout.results
 
 
-async def _stopped(run: AsyncRun) -> None:
-    """Stop a sweep, best effort: if this fails, its lease expires."""
+async def _stop_unfinished(run: AsyncRun) -> None:
+    """Stop a sweep unless it is finished: spec.stop would stop later retries of its trials. Best effort: if this fails, its lease
+    expires."""
+    try:
+        if is_finished(await run.status()):
+            return
+    except NotFound:
+        return
+    except MultistepError:
+        logger.debug("the state of sweep %s is unknown", run.name)
     with suppress(MultistepError):
         await run.stop()

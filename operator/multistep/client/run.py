@@ -10,9 +10,11 @@ from multistep.api.conditions import is_finished
 from multistep.api.labels import SWEEP
 from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep_status
 from multistep.api.trial import parse_status
+from multistep.cli.sweep.owned_trials import members
 from multistep.client.rollout import Rollout, rollout
+from multistep.engine.sweep_members import Members
 from multistep.engine.sweep_trials import owner_of
-from multistep.errors import MultistepError, NotFound, Unavailable
+from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client as Cluster
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
@@ -26,6 +28,7 @@ class AsyncRun:
         self._sweep = sweep
         self.name = sweep.metadata.name
         self.namespace = sweep.metadata.namespace
+        self._members = Members.planned(sweep.metadata.uid, ())
 
     @property
     def uid(self) -> str:
@@ -47,11 +50,11 @@ class AsyncRun:
         """Yield the trials as they finish. A broken watch is resumed; no trial is yielded twice. Raises NotFound if the sweep is
         deleted, and ClusterError if a request fails."""
         seen: set[str] = set()
-        finished: asyncio.Queue[Object | MultistepError | None] = asyncio.Queue()
+        finished: asyncio.Queue[Object | Exception | None] = asyncio.Queue()
         watchers = [asyncio.create_task(each) for each in (self._watch_trials(finished), self._watch_sweep(finished))]
         try:
             while (trial := await finished.get()) is not None:
-                if isinstance(trial, MultistepError):
+                if isinstance(trial, Exception):
                     raise trial
                 if (uid := trial["metadata"]["uid"]) not in seen:
                     seen.add(uid)
@@ -74,24 +77,24 @@ class AsyncRun:
         """Delete the sweep with its trials and their pods, if it exists. The results remain for the operator's retention time."""
         await self._cluster.delete(SWEEPS, self.namespace, self.name, uid=self.uid)
 
-    async def _watch_trials(self, finished: asyncio.Queue[Object | MultistepError | None]) -> None:
+    async def _watch_trials(self, finished: asyncio.Queue[Object | Exception | None]) -> None:
         try:
             async with aclosing(self._cluster.watch(TRIALS, self.namespace, label_selector=f"{SWEEP}={self.name}")) as events:
                 async for event in events:
-                    if event.type != "DELETED" and self._has_finished(event.object):
+                    if event.type != "DELETED" and await self._has_finished(event.object):
                         finished.put_nowait(event.object)
-        except MultistepError as error:
+        except Exception as error:
             finished.put_nowait(error)
 
-    async def _watch_sweep(self, finished: asyncio.Queue[Object | MultistepError | None]) -> None:
+    async def _watch_sweep(self, finished: asyncio.Queue[Object | Exception | None]) -> None:
         """When the sweep has finished, put its finished trials into the queue, then None, which ends the queue."""
         try:
             await self._until_finished()
             for each in await self._cluster.list_all(TRIALS, self.namespace, label_selector=f"{SWEEP}={self.name}"):
-                if self._has_finished(each):
+                if await self._has_finished(each):
                     finished.put_nowait(each)
             finished.put_nowait(None)
-        except MultistepError as error:
+        except Exception as error:  # also one that nobody expects: the loop over the trials must not wait for ever
             finished.put_nowait(error)
 
     async def _until_finished(self) -> None:
@@ -103,5 +106,10 @@ class AsyncRun:
                     return
         raise Unavailable(f"the API server ended the watch of sweep {self.name}")
 
-    def _has_finished(self, trial: Object) -> bool:
-        return owner_of(trial) == (self.name, self.uid) and is_finished(parse_status(trial))
+    async def _has_finished(self, trial: Object) -> bool:
+        owner = owner_of(trial)
+        if owner is None or owner[1] != self.uid or not is_finished(parse_status(trial)):
+            return False
+        if not self._members.has(trial):  # the plan may have grown: branches, retries
+            self._members = await members(self._cluster, await self._current())
+        return self._members.has(trial)

@@ -25,7 +25,7 @@ class SweepEntry:
     listed: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started.
     finished: whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan
     made from it. written: time of the last status write (seconds since the epoch). since: time of the first reconcile. version: the
-    newest observed resourceVersion of the sweep.
+    newest observed resourceVersion of the sweep. warned: names of foreign trials that were reported.
     """
 
     key: Key
@@ -39,6 +39,7 @@ class SweepEntry:
     written: float | None = None
     since: float | None = None
     version: str = ""
+    warned: set[str] = field(default_factory=set)
 
     def start_reconcile(self, scoring: Scoring) -> None:
         """Start a reconcile: forget earlier watch events. An event from now on takes precedence over the responses to this
@@ -82,12 +83,19 @@ class SweepEntry:
         self.plan, self.finished = None, True
 
     def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the trials whose number label matches their name; omit other trials, because users can change labels.
-        names: the name of each trial, by number."""
+        """Return the facts of the sweep's own trials (engine.sweep_members). names: the name of each trial, by number."""
         count = len(names)
         found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
         return found
+
+    def foreign(self, names: Sequence[str]) -> list[str]:
+        """Return the names of trials that claim to be the sweep's and are not, without those that this returned before."""
+        count = len(names)
+        found = {name for name, each in self.trials.items() if not (0 <= each.number < count and names[each.number] == name)}
+        new = sorted(found - self.warned)
+        self.warned |= set(new)
+        return new
 
 
 class SweepCache:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from multistep.api.conditions import holds
+from multistep.api.plural import plural
 from multistep.api.sweep import SweepStatus
+from multistep.engine.status_size import bounded
 from multistep.reconcile.events import Transition
+
+_SHOWN: Final = 3
 
 
 def transitions(old: SweepStatus, new: SweepStatus) -> list[Transition]:
@@ -28,3 +35,12 @@ def _why(status: SweepStatus) -> tuple[str | None, str]:
 
 def _message(status: SweepStatus) -> str:
     return status.conditions[0].message
+
+
+def foreign_trials(names: Sequence[str]) -> Transition:
+    """Return a warning about trials that claim to be the sweep's, but were not created by the operator."""
+    shown = f"{', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
+    text = (
+        f"{plural(len(names), 'trial claims', 'trials claim')} to be of this sweep, which did not create it ({shown}); not counted"
+    )
+    return Transition("ForeignTrials", bounded(text), "Warning")

@@ -7,6 +7,7 @@ and may be interrupted anywhere: the names of the existing trials show which wer
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,7 +22,7 @@ from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse
 from multistep.engine import sweep_status
 from multistep.engine.status_size import bounded
 from multistep.engine.sweep_status import CreationError
-from multistep.engine.sweep_trials import Plan, manifest, owner_of, plan
+from multistep.engine.sweep_trials import Plan, manifest, owner_of, owner_reference, plan
 from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
@@ -35,7 +36,7 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, ea
 from multistep.reconcile.source_trials import SOURCE_ACTIVE, SOURCE_SECONDS
 from multistep.reconcile.sweep_branches import load_branches
 from multistep.reconcile.sweep_cache import SweepCache, SweepEntry
-from multistep.reconcile.sweep_events import transitions
+from multistep.reconcile.sweep_events import foreign_trials, transitions
 from multistep.reconcile.sweep_regrade import regraded_sweep, unfinished_source
 from multistep.reconcile.sweep_tasks import SweepTasks
 from multistep.reconcile.writer import emit_events
@@ -166,10 +167,11 @@ class _SweepReconcile:
 
     async def _report(self, reason: str, text: str) -> None:
         """Write why the sweep cannot go on to its status, and emit an Event if it is new. Best effort."""
-        before = holds(self._sweep.status, "Reconciling")
+        old, new = self._sweep.status, sweep_status.troubled(self._sweep, reason, text, self._s.clock())
+        before, reported = holds(old, "Reconciling"), any(each.reason == reason for each in transitions(old, new))
         try:
-            await self._write(sweep_status.troubled(self._sweep, reason, text, self._s.clock()))
-            if before is None or before.reason != reason:
+            await self._write(new)
+            if not reported and (before is None or before.reason != reason):
                 await emit_events(self._cluster, self._object, [Transition(reason, bounded(text), "Warning")])
         except Exception as second:
             logger.warning("could not report the error in the sweep's status: %s", second)
@@ -233,6 +235,8 @@ class _SweepReconcile:
         if not self._entry.listed:
             selector = f"{labels.SWEEP}={metadata.name}"
             await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
+        if foreign := self._entry.foreign(plan.names):
+            await emit_events(self._cluster, self._object, [foreign_trials(foreign)])
         due = self._decide(plan, None)
         if due.plan_branches:
             await self._write(due.status)  # store the results so far first, because planning may fail
@@ -271,9 +275,10 @@ class _SweepReconcile:
                 trial = await self._cluster.create(made)
                 self._s.metrics.sweep_trials.inc()
             except AlreadyExists:
-                trial = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
-                if (owner := owner_of(trial)) is None or owner[1] != self._sweep.metadata.uid:
-                    return CreationError(NAME_TAKEN, _name_taken(plan.names[number]))
+                found = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
+                if (adopted := await self._adopted(found)) is None:
+                    return CreationError(NAME_TAKEN, _name_taken(found, self._sweep))
+                trial = adopted
             except (NotFound, Conflict, Unavailable):
                 raise
             except ClusterError as error:  # rejected by a quota or policy, or because its spec is invalid
@@ -281,6 +286,19 @@ class _SweepReconcile:
             self._entry.read(trial)
             self._entry.created = max(self._entry.created, number + 1)
         return None
+
+    async def _adopted(self, trial: Object) -> Object | None:
+        """Return an existing trial of a planned name if it is this sweep's; None if it is not. If only its owner reference does not
+        say that this sweep controls it, for example after a restore, correct that."""
+        sweep, owner, metadata = self._sweep.metadata, owner_of(trial), trial["metadata"]
+        if owner is not None:
+            return trial if owner[1] == sweep.uid else None
+        references = metadata.get("ownerReferences") or []
+        if any(each.get("controller") for each in references) or all(each.get("uid") != sweep.uid for each in references):
+            return None
+        others = [each for each in references if each.get("uid") != sweep.uid]
+        same = {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [*others, owner_reference(self._sweep)]}
+        return await self._cluster.patch(TRIALS, sweep.namespace, metadata["name"], {"metadata": same})
 
     async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
         """Patch the specs of the trials with these numbers. by: value of the annotation suspended-by; None: delete the annotation;
@@ -347,8 +365,16 @@ class _SweepReconcile:
         await emit_events(self._cluster, self._object, transitions(old, new))
 
 
-def _name_taken(name: str) -> str:
-    return f"trial {name} exists, but this sweep did not create it; delete it, so that the sweep can create its own"
+def _name_taken(trial: Object, sweep: TrialSweep) -> str:
+    """Return what a user can do about a trial that has the name of a trial to create, such as one that was left by ``kubectl delete
+    --cascade=orphan``."""
+    name, namespace, controlled = trial["metadata"]["name"], sweep.metadata.namespace, trial["metadata"].get("ownerReferences")
+    text = f"trial {name} exists, but this sweep did not create it. Delete it, so that the sweep can create its own: "
+    text += f"kubectl -n {namespace} delete multisteptrials -l {labels.SWEEP}={sweep.metadata.name}"
+    if controlled:
+        return text
+    patch = json.dumps({"metadata": {"ownerReferences": [owner_reference(sweep)]}}, separators=(",", ":"))
+    return f"{text}; or adopt it with its result: kubectl -n {namespace} patch multisteptrial {name} --type=merge -p '{patch}'"
 
 
 _NOTHING: Final[Mapping[str, Any]] = {

@@ -190,7 +190,6 @@ def test_an_agent_without_the_key_of_its_model_is_configured_wrongly() -> None:
     assert lost.message.startswith("the agent's setup failed: aider: no nonempty model API key selected. Set OPENAI_API_KEY; ")
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("status", "lost"), [(78, True), (0, False)])
 def test_a_class_that_the_agent_host_lacks_is_configured_wrongly_if_no_code_of_the_class_says_so(status: int, lost: bool) -> None:
     """The exit status is that of the agent host's command, which looks for the class before the class runs."""
@@ -233,13 +232,13 @@ def test_an_agent_of_harbor_that_could_not_start_is_configured_wrongly(
     assert (journal.lost and (journal.lost.reason, journal.lost.final)) == (("AgentNotStarted", True) if lost else None)
     later = play(hosted(agent), {"b/host/agent": result}).journal
     assert later.lost is None and later.steps[1].exception is not None
-=======
+
+
 def test_a_program_that_is_not_where_the_spec_says_ends_the_trial_with_the_command_and_the_path() -> None:
     error = ("NotPreinstalledError", "the program of claude-code is not in the environment: `claude --version`; PATH=/bin")
     lost = play(hosted(), {"/host/agent-setup": outcome(error=error)}).journal.lost
-    assert lost is not None and (lost.reason, lost.final) == ("AgentNotPreinstalled", True)
+    assert lost is not None and (lost.reason, lost.final) == ("AgentNotStarted", True)
     assert "claude --version" in lost.message and "PATH=/bin" in lost.message
->>>>>>> 8221d863 (Check pod templates wherever a spec is parsed)
 
 
 def test_a_failed_setup_of_a_users_class_is_the_agents_own_failure() -> None:

@@ -7,6 +7,8 @@ import copy
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 
+from multistep.api.sweep import parse_sweep
+from multistep.engine.sweep_trials import plan
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.protocols import Object
 from multistep.kube.resources import Resource
@@ -39,6 +41,8 @@ class FakeCluster:
         self.patch_fails: list[ClusterError] = []
         self.files: dict[str, bytes] = {}
         self.closed = False
+        self.numbers: dict[tuple[str, str], int] = {}  # of trials, by sweep and the test's name
+        self.aliases: dict[str, str] = {}  # the tests' names of trials, by the operator's
         self._watches: list[tuple[str, asyncio.Queue[WatchEvent | ClusterError]]] = []
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,7 +58,8 @@ class FakeCluster:
         return found
 
     def trial(self, sweep: str, name: str, trial_status: Mapping[str, Any], agent: str = "a") -> None:
-        """Create or change a trial of a sweep."""
+        """Create or change a trial of a sweep. name: its name for the test; the operator gives it another one (``aliases``)."""
+        number, name = self._planned(sweep, name)
         owner = {
             "apiVersion": "multistep.dev/v1alpha1",
             "kind": "TrialSweep",
@@ -68,13 +73,23 @@ class FakeCluster:
                 "name": name,
                 "namespace": "default",
                 "uid": f"u-{name}",
-                "labels": {"multistep.dev/sweep": sweep},
+                "labels": {"multistep.dev/sweep": sweep, "multistep.dev/number": str(number)},
                 "annotations": {"multistep.dev/task": "t", "multistep.dev/agent": agent, "multistep.dev/attempt": "1"},
                 "ownerReferences": [owner],
             },
             "spec": {"agent": {"name": "nop"}},
         }
         self.put("MultiStepTrial", name, status=dict(trial_status))
+
+    def _planned(self, sweep: str, name: str) -> tuple[int, str]:
+        """Return the number and the operator's name of a trial: the next of the sweep for a new name."""
+        if ("TrialSweep", sweep) not in self.objects:
+            return 0, name
+        found = parse_sweep(self.objects["TrialSweep", sweep])
+        names = plan(found, found.spec.tasks).names
+        number = self.numbers.setdefault((sweep, name), sum(each == sweep for each, _ in self.numbers))
+        self.aliases[names[number]] = name
+        return number, names[number]
 
     def finish(self, sweep: str) -> None:
         """Finish a sweep."""
@@ -132,7 +147,7 @@ class FakeCluster:
             queue.put_nowait(WatchEvent("ADDED", each))
         self._watches.append(watch)
         try:
-            while not isinstance(event := await queue.get(), ClusterError):
+            while not isinstance(event := await queue.get(), Exception):
                 if _has(event.object, label_selector) and field_selector in (
                     "",
                     f"metadata.name={event.object['metadata']['name']}",

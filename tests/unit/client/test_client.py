@@ -48,28 +48,28 @@ async def client(cluster: FakeCluster) -> AsyncIterator[AsyncClient]:
 
 
 async def test_trials_are_returned_once_each_as_they_finish(client: AsyncClient, cluster: FakeCluster) -> None:
-    run = await client.submit([TASK], name="s")
+    run = await client.submit([TASK], name="s", attempts=4)
     rollouts = run.__aiter__()
     cluster.trial("s", "one", scored(0.5))
-    assert (await anext(rollouts)).name == "one"
+    assert cluster.aliases[(await anext(rollouts)).name] == "one"
     cluster.trial("s", "one", scored(0.5))
     cluster.trial("s", "other", {"phase": "Running"})
     cluster.trial("s", "two", scored(1.0))
     cluster.trial("another", "not-ours", scored(1.0))
     two = await anext(rollouts)
-    assert (two.name, two.reward, two.passed, two.outcome, two.valid) == ("two", 1.0, True, "Passed", True)
+    assert (cluster.aliases[two.name], two.reward, two.passed, two.outcome, two.valid) == ("two", 1.0, True, "Passed", True)
     assert [(each.name, each.score, each.passed, each.rewards) for each in two.steps] == [("only", 1.0, True, {"reward": 1.0})]
     cluster.trial("s", "other", scored(0.0))
     cluster.finish("s")
-    assert [each.name async for each in rollouts] == ["other"]
+    assert [cluster.aliases[each.name] async for each in rollouts] == ["other"]
 
 
 async def test_a_trial_that_the_infrastructure_lost_is_invalid_and_has_no_reward(client: AsyncClient, cluster: FakeCluster) -> None:
-    run = await client.submit([TASK], name="s")
+    run = await client.submit([TASK], name="s", attempts=4)
     cluster.trial("s", "one", excluded())
     cluster.trial("s", "two", scored(0.0))
     cluster.finish("s")
-    found = {each.name: each for each in await run.results()}
+    found = {cluster.aliases[each.name]: each for each in await run.results()}
     assert (found["one"].valid, found["one"].reward, found["one"].passed) == (False, None, None)
     assert (found["one"].outcome, found["one"].failure_class, found["one"].reason) == ("Excluded", "Infrastructure", "PodDeleted")
     assert (found["two"].valid, found["two"].reward) == (True, 0.0)
@@ -115,6 +115,64 @@ async def test_at_the_end_of_the_block_unfinished_sweeps_are_stopped(cluster: Fa
     assert cluster.closed
 
 
+async def test_the_end_of_the_block_leaves_a_finished_sweep_alone_so_that_a_retry_can_run(cluster: FakeCluster) -> None:
+    async with AsyncClient() as client:
+        await client.submit([TASK], name="s")
+        await client.submit([TASK], name="gone")
+        cluster.finish("s")
+        del cluster.objects["TrialSweep", "gone"]
+    assert "stop" not in cluster.objects["TrialSweep", "s"]["spec"]
+
+
+async def test_a_sweep_whose_state_is_unknown_at_the_end_of_the_block_is_stopped(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncClient() as client:
+        await client.submit([TASK], name="s")
+
+        get, failing = cluster.get, [Unavailable("no answer")]
+
+        async def no_answer(*place: Any) -> Any:
+            if failing:
+                raise failing.pop()
+            return await get(*place)
+
+        monkeypatch.setattr(cluster, "get", no_answer)
+    assert cluster.objects["TrialSweep", "s"]["spec"]["stop"] is True
+
+
+async def test_a_renewal_survives_errors_that_nobody_expects(
+    client: AsyncClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("multistep.client.async_client._RENEWALS", 6000)
+    cluster.patch_fails = [cast(Any, TypeError("no answer")), cast(Any, InvalidSpec("a status of a later release"))]
+    await client.submit([TASK], name="s", lease_seconds=30)
+    await until(lambda: len(cluster.patches) >= 2)
+    assert "the lease of sweep s was not renewed" in caplog.text
+
+
+async def test_an_error_that_nobody_expects_ends_the_loop_over_the_trials(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s")
+    waiting = asyncio.create_task(run.results())
+    await until(lambda: len(cluster._watches) == 2)
+    cluster.break_watches(cast(Any, TypeError("an event without an object")))
+    with pytest.raises(TypeError, match="an event without an object"):
+        await waiting
+
+
+async def test_a_trial_that_the_operator_did_not_create_is_not_returned(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s", attempts=2)
+    cluster.trial("s", "one", scored(0.5))
+    forged = cluster.objects["MultiStepTrial", next(iter(cluster.aliases))]
+    for number in ("0", "1", "9"):
+        metadata = {**forged["metadata"], "name": f"forged-{number}", "uid": f"f{number}"}
+        metadata["labels"] = {**metadata["labels"], "multistep.dev/number": number}
+        cluster.objects["MultiStepTrial", f"forged-{number}"] = {**forged, "metadata": metadata}
+        cluster.put("MultiStepTrial", f"forged-{number}", status=scored(1.0))
+    cluster.finish("s")
+    assert [each.reward for each in await run.results()] == [0.5]
+
+
 async def test_a_directory_of_a_task_becomes_a_bundle(client: AsyncClient, cluster: FakeCluster) -> None:
     await client.submit(["examples/hello-multi-step-advanced"], name="s", image="i:1")
     (task,) = cluster.objects["TrialSweep", "s"]["spec"]["tasks"]
@@ -141,16 +199,16 @@ async def test_a_field_of_the_spec_that_is_an_argument_is_an_error(client: Async
 
 
 async def test_files_are_read_on_demand(client: AsyncClient, cluster: FakeCluster) -> None:
-    run = await client.submit([TASK], name="s")
+    run = await client.submit([TASK], name="s", attempts=2)
     cluster.trial("s", "one", scored(1.0) | {"results": "service://m/o:1/results/x"})
     cluster.trial("s", "two", scored(1.0))
     cluster.finish("s")
     one, two = await run.results()
     cluster.files = {FILE.format(0): b"x" * (1 << 20), FILE.format(1 << 20): b"end"}
     assert await client.file(one, "a b/c.txt") == b"x" * (1 << 20) + b"end"
-    with pytest.raises(StoreError, match="trial one has no file 'none'"):
+    with pytest.raises(StoreError, match=f"trial {one.name} has no file 'none'"):
         await client.file(one, "none")
-    with pytest.raises(StoreError, match="trial two has no results"):
+    with pytest.raises(StoreError, match=f"trial {two.name} has no results"):
         await client.fetch(two, "out")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from multistep.errors import ClusterError, Unavailable
 from multistep.reconcile.sweep_reconcile import REJECTED_RETRY_SECONDS, STATUS_SECONDS
-from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, sweep
+from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 
 
 async def test_a_sweep_makes_all_of_its_trials_and_ends_with_what_they_came_to() -> None:
@@ -297,6 +298,48 @@ async def test_trials_of_a_former_sweep_of_the_same_name_are_not_counted_and_hol
         world.cluster.put(each)
     assert await world.reconcile() == REJECTED_RETRY_SECONDS
     assert (world.why, world.status.trials.created) == (("Running", "NameTaken"), 0)
+
+
+async def test_a_name_that_an_orphan_has_is_reported_with_the_commands_to_delete_or_adopt_it() -> None:
+    world = SweepWorld()
+    taken = await name_of(world, 0)
+    world.cluster.put({"kind": "MultiStepTrial", "metadata": {"name": taken}, "spec": {}})
+    await world.reconcile()
+    message = world.status.conditions[0].message
+    assert "kubectl -n default delete multisteptrials -l multistep.dev/sweep=s" in message
+    patch = json.loads(message.partition("-p '")[2].rpartition("'")[0])
+    orphan = world.cluster.objects["MultiStepTrial", "default", taken]
+    number = {"multistep.dev/number": "0", "multistep.dev/sweep": "s"}
+    world.cluster.put({**orphan, "status": ended(0), "metadata": {**orphan["metadata"], **patch["metadata"], "labels": number}})
+    await world.run()
+    assert world.why[0] == "Complete" and (world.status.trials.complete, world.made[taken]) == (7, 1)
+
+
+async def test_a_trial_that_names_the_sweep_by_its_uid_is_adopted() -> None:
+    world = SweepWorld()
+    taken = await name_of(world, 0)
+    reference = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "s", "uid": "sweep-uid"}
+    metadata = {"name": taken, "labels": {"multistep.dev/number": "0", "multistep.dev/sweep": "s"}, "ownerReferences": [reference]}
+    world.cluster.put({"kind": "MultiStepTrial", "metadata": metadata, "spec": {}})
+    await world.run()
+    assert world.why[0] == "Complete" and len(world.trials) == 8
+    assert world.cluster.objects["MultiStepTrial", "default", taken]["metadata"]["ownerReferences"] == [
+        {**reference, "controller": True}
+    ]
+
+
+@pytest.mark.parametrize("number", ["0", "7", "99", "oops"])
+async def test_a_forged_trial_is_not_counted_and_reported_once(number: str) -> None:
+    world = SweepWorld()
+    reference = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "s", "uid": "sweep-uid", "controller": True}
+    labels = {"multistep.dev/number": number, "multistep.dev/sweep": "s"}
+    metadata = {"name": "forged", "labels": labels, "ownerReferences": [reference]}
+    world.cluster.put({"kind": "MultiStepTrial", "metadata": metadata, "spec": {}, "status": ended(2)})
+    await world.run()
+    assert (world.why[0], world.status.trials.total, world.status.trials.finished) == ("Complete", 8, 8)
+    assert [each["note"] for each in world.cluster.events if each["reason"] == "ForeignTrials"] == [
+        "1 trial claims to be of this sweep, which did not create it (forged); not counted"
+    ]
 
 
 async def test_a_trial_with_a_changed_number_is_no_trial_of_the_sweep() -> None:

@@ -1,40 +1,90 @@
-"""Reads the trials that a sweep owns. Any user may set the label with the sweep's name, so a trial's owner reference decides
-whether the sweep owns it."""
+"""Reads the trials of a sweep. Which trials are the sweep's own is decided by engine.sweep_members, as in the operator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from multistep.api.labels import SWEEP
-from multistep.api.sweep import parse_scoring
+from multistep.api.plural import plural
+from multistep.api.sweep import TrialSweep, parse_scoring, parse_sweep
 from multistep.cli.cluster import Cluster
+from multistep.cli.terminal import print_err
+from multistep.engine.sweep_members import Members, members_of
 from multistep.engine.sweep_trials import owner_of
+from multistep.errors import ClusterError, InvalidSpec
 from multistep.kube.protocols import Object
-from multistep.kube.resources import TRIALS
+from multistep.kube.resources import CONFIG_MAPS, TRIALS
 from multistep.report.rows import Row, counted, row
+from multistep.sources.bundle import digest_of
 
 _T = TypeVar("_T")
+_SHOWN = 3
 
 
-async def owned_trials(cluster: Cluster, namespace: str, sweep: str, convert: Callable[[Object], _T]) -> list[tuple[str, _T]]:
-    """Return the trials that sweeps of this name own, each with its sweep's UID: a deleted sweep may have had the same name.
+@dataclass(frozen=True)
+class Owned(Generic[_T]):
+    """The trials that sweeps of one name own. trials: each with its sweep's UID: a deleted sweep may have had the same name;
+    foreign: names of trials that claim to be a sweep's and are not."""
+
+    trials: list[tuple[str, _T]] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+    def warn(self) -> None:
+        """Print a warning about foreign trials, which do not count."""
+        if self.foreign:
+            shown = f"{', '.join(self.foreign[:_SHOWN])}{' ...' if len(self.foreign) > _SHOWN else ''}"
+            what = f"{plural(len(self.foreign), 'trial claims', 'trials claim')} to be the sweep's, but the operator did not create"
+            print_err(f"warning: {what} {'it' if len(self.foreign) == 1 else 'them'} ({shown}); not counted")
+
+
+async def owned_trials(
+    cluster: Cluster, namespace: str, sweep: str, found: Object | None, convert: Callable[[Object], _T]
+) -> Owned[_T]:
+    """Return the trials of sweeps of this name. found: the sweep that has the name now, None if it was deleted.
 
     convert: returns what to keep of a trial; whole trials would need much memory. Raises ClusterError.
     """
-    found: list[tuple[str, _T]] = []
+    owned, known = Owned[_T](), {} if found is None else {found["metadata"]["uid"]: await members(cluster, found)}
     async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
         async for each in trials:
             owner = owner_of(each)
-            if owner is not None and owner[0] == sweep:
-                found.append((owner[1], convert(each)))
-    return found
+            if owner is None or owner[0] != sweep:
+                continue
+            if known.setdefault(owner[1], Members(owner[1])).has(each):
+                owned.trials.append((owner[1], convert(each)))
+            else:
+                owned.foreign.append(each["metadata"]["name"])
+    return owned
 
 
-async def counted_rows(cluster: Cluster, namespace: str, sweep: Mapping[str, Any]) -> list[Row]:
+async def members(cluster: Cluster, found: Object) -> Members:
+    """Return the members of a sweep, from its spec and from the records that the operator keeps of it. Raises ClusterError."""
+    try:
+        sweep = parse_sweep(found)
+    except InvalidSpec:
+        return Members(found["metadata"]["uid"])
+    status = sweep.status
+    tasks = await _record(cluster, sweep, status.tasks_from.config_map, status.tasks_from.digest) if status.tasks_from else None
+    branches = await _record(cluster, sweep, status.branches.config_map, status.branches.digest) if status.branches else None
+    return members_of(sweep, tasks, branches)
+
+
+async def _record(cluster: Cluster, sweep: TrialSweep, name: str, digest: str) -> str | None:
+    """Return the text of a record; None if it cannot be read, or is not the one that the status names."""
+    try:
+        found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
+    except ClusterError:
+        return None
+    return next((str(text) for text in (found.get("data") or {}).values() if digest_of(str(text).encode()) == digest), None)
+
+
+async def counted_rows(cluster: Cluster, namespace: str, sweep: Object) -> Sequence[Row]:
     """Return the rows of the trials that count in a sweep: for each trial number, the first trial or one of its retries.
     Raises ClusterError."""
     metadata, scoring = sweep["metadata"], parse_scoring(sweep)
-    owned = await owned_trials(cluster, namespace, metadata["name"], lambda trial: row(trial, scoring))
-    return counted([each for uid, each in owned if uid == metadata["uid"]])
+    owned = await owned_trials(cluster, namespace, metadata["name"], sweep, lambda trial: row(trial, scoring))
+    owned.warn()
+    return counted([each for uid, each in owned.trials if uid == metadata["uid"]])

@@ -43,7 +43,7 @@ async def retry_one(cluster: Cluster, namespace: str, sweep: Object, trial: str)
 
 async def _counting(cluster: Cluster, namespace: str, sweep: Object) -> list[Row]:
     """Return the rows of the trials that count in the sweep: for each trial number, the first trial or one of its retries."""
-    return [each for each in await counted_rows(cluster, namespace, sweep) if each.number >= 0]
+    return [each for each in await counted_rows(cluster, namespace, dict(sweep)) if each.number >= 0]
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:

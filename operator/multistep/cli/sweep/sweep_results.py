@@ -67,8 +67,9 @@ async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool)
     sweep does not exist, or the directory has other files or cannot be written, and ClusterError."""
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        sweep = parse_sweep(await existing_sweep(connected, namespace, name))
-        entries = await _entries(connected, sweep)
+        found = await existing_sweep(connected, namespace, name)
+        sweep = parse_sweep(found)
+        entries = await _entries(connected, sweep, found)
         try:
             fetched = await _Fetch(connected, sweep, jobs).run(entries)
         except OSError as error:
@@ -79,11 +80,12 @@ async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool)
     return Exit.UNREACHABLE if fetched.failed else Exit.OK
 
 
-async def _entries(connected: Cluster, sweep: TrialSweep) -> list[Entry]:
+async def _entries(connected: Cluster, sweep: TrialSweep, found: Mapping[str, Any]) -> list[Entry]:
     """Return the sweep's trials, in the order of their names."""
     name, namespace = sweep.metadata.name, sweep.metadata.namespace
-    owned = await owned_trials(connected, namespace, name, lambda trial: _entry(trial, sweep))
-    return sorted((each for uid, each in owned if uid == sweep.metadata.uid), key=lambda each: each.row.trial)
+    owned = await owned_trials(connected, namespace, name, dict(found), lambda trial: _entry(trial, sweep))
+    owned.warn()
+    return sorted((each for uid, each in owned.trials if uid == sweep.metadata.uid), key=lambda each: each.row.trial)
 
 
 def _entry(trial: Mapping[str, Any], sweep: TrialSweep) -> Entry:

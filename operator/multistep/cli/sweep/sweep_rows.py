@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from multistep.api.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli.cluster import Cluster, find_sweep
-from multistep.cli.sweep.owned_trials import owned_trials
+from multistep.cli.sweep.owned_trials import Owned, owned_trials
 from multistep.errors import ClusterError, UsageError
+from multistep.kube.protocols import Object
 from multistep.kube.watch import GONE
 from multistep.report.rows import Row, counted, row
 from multistep.report.step_row import StepRow
@@ -39,7 +40,9 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
         cost_usd=status.cost_usd if status else None,
         budget_usd=status.budget.cost_usd if status and status.budget else None,
     )
-    owned = await _rows(cluster, namespace, sweep, about.scoring)
+    read = await _rows(cluster, namespace, sweep, found, about.scoring)
+    owned = read.trials
+    read.warn()
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
     created = [each for owner, each in owned if owner == uid]
     rows = counted(created)
@@ -58,14 +61,14 @@ def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
     return next(iter(uids), None)
 
 
-async def _rows(cluster: Cluster, namespace: str, sweep: str, scoring: Scoring) -> list[_Owned]:
+async def _rows(cluster: Cluster, namespace: str, sweep: str, found: Object | None, scoring: Scoring) -> Owned[Row]:
     for _ in range(_TRIES - 1):
         try:
-            return await owned_trials(cluster, namespace, sweep, lambda trial: row(trial, scoring))
+            return await owned_trials(cluster, namespace, sweep, found, lambda trial: row(trial, scoring))
         except ClusterError as error:
             if error.status != GONE:  # 410: the list's continue token expired; list again
                 raise
-    return await owned_trials(cluster, namespace, sweep, lambda trial: row(trial, scoring))
+    return await owned_trials(cluster, namespace, sweep, found, lambda trial: row(trial, scoring))
 
 
 def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
