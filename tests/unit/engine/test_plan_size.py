@@ -13,7 +13,7 @@ from multistep.api.task_toml import TaskConfig
 from multistep.api.trial import parse_trial
 from multistep.engine.make_plan import make_plan
 from multistep.engine.plan import TrialEnv, TrialPlan
-from multistep.engine.plan_size import MAX_CHARACTERS, MAX_ENTRIES, MAX_HOSTS
+from multistep.engine.plan_size import MAX_ARTIFACTS, MAX_CHARACTERS, MAX_ENTRIES, MAX_HOSTS
 from multistep.errors import InvalidSpec
 from tests.support.work import Work, measured
 from tests.support.world import manifest
@@ -98,3 +98,12 @@ def test_the_work_for_the_largest_plans_is_linear_and_little(fields: dict[str, A
 def test_one_entry_more_than_the_largest_plan_has_is_too_much() -> None:
     with pytest.raises(InvalidSpec, match=f"{MAX_ENTRIES + STEPS} over all {STEPS} steps, more than the limit of {MAX_ENTRIES}"):
         planner(STEPS, verifier={"collect": HOOKS * (EACH + 1)})()
+
+
+def test_one_artifact_more_than_the_record_of_a_steps_collection_holds_is_too_much() -> None:
+    def made(number: int) -> TrialPlan:
+        return planner(1, step={"artifacts": [{"source": f"/a{each}"} for each in range(number)]})()
+
+    assert len(made(MAX_ARTIFACTS).steps) == 1
+    with pytest.raises(InvalidSpec, match=f"artifacts: {MAX_ARTIFACTS + 1} in step 1, more than the limit of {MAX_ARTIFACTS}"):
+        made(MAX_ARTIFACTS + 1)
