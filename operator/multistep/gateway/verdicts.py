@@ -204,10 +204,10 @@ def exceeds_limit_alone(error: ProviderError, size: int = 0, headers: Mapping[st
 
     size: bytes of the request's text, 0 if its tokens do not depend on them; headers: of the answer.
     """
-    if _TOKENS.search(" ".join((error.message, *error.words))) and not _OF_ALL_REQUESTS.search(error.message):
+    if not _OF_ALL_REQUESTS.search(error.message):
         if found := _LIMIT_AND_REQUESTED.search(error.message):
             return 0 < _amount(found[1]) < _amount(found[2])
-        if found := _REQUESTED_AND_LIMIT.search(error.message):
+        if (found := _REQUESTED_AND_LIMIT.search(error.message)) and _TOKENS.search(error.message):
             return 0 < _amount(found[2]) < _amount(found[1])
     per_minute = _PER_MINUTE.search(error.message)
     limits = [per_minute[1] if per_minute else "", *(headers.get(name, "") for name in _LIMIT_HEADERS)]
