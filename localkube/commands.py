@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,18 @@ def capture(
     if done.returncode:
         raise CommandFailed(command, done.returncode, done.stdout + done.stderr)
     return done.stdout
+
+
+def pipe(source: Sequence[str], sink: Sequence[str]) -> None:
+    """Run `source | sink`. Raises CommandFailed, which contains the output of both, if one of them fails."""
+    with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(source, stdout=subprocess.PIPE, stderr=errors) as first:
+        second = subprocess.run(sink, stdin=first.stdout, capture_output=True, text=True, check=False)
+        assert first.stdout is not None
+        first.stdout.close()  # so that the source ends if the sink has not read everything
+        code = first.wait()
+        errors.seek(0)
+        if code or second.returncode:
+            raise CommandFailed([*source, "|", *sink], code or second.returncode, errors.read() + second.stdout + second.stderr)
 
 
 def succeeds(command: Sequence[str]) -> bool:

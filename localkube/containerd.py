@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from localkube import archive
-from localkube.commands import capture, succeeds
+from localkube.commands import capture, pipe, succeeds
 from localkube.config import Config, Node
 from localkube.settings_files import PAUSE_IMAGE
 
@@ -43,6 +43,10 @@ class Containerd:
     def load(self, archive_file: Path) -> None:
         """Import the images of an archive."""
         self._run("images", "import", str(archive_file))
+
+    def load_from(self, source: Sequence[str]) -> None:
+        """Import the images of the archive that a program writes to its stdout."""
+        pipe(source, [*self._ctr(), "images", "import", "-"])
 
     def names(self) -> list[str]:
         """Return the names of all images, without the digests (`sha256:...`, `NAME@...`) that the CRI plugin adds as names."""

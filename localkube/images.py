@@ -82,7 +82,7 @@ def load(config: Config, name: str) -> None:
         with exclusive(config.paths.images_lock):
             missing = [each for each in names_in_cluster(name) if not daemon.has(each, image_id)]
             if missing:
-                _import(config, daemon, name, missing)
+                _import(daemon, name, missing)
     print_line(f"{name} is in the cluster as {', '.join(names_in_cluster(name))}")
 
 
@@ -158,20 +158,11 @@ def _image_id(name: str) -> str | None:
         return None
 
 
-def _import(config: Config, daemon: Containerd, name: str, names: Sequence[str]) -> None:
-    with step(f"loading {name}"), tempfile.TemporaryDirectory(dir=config.paths.run_dir) as directory:
-        file = Path(directory) / "image.tar"
-        _push_archive(name, file, names[0])
-        daemon.load(file)
+def _import(daemon: Containerd, name: str, names: Sequence[str]) -> None:
+    with step(f"loading {name}"):
+        daemon.load_from(["buildah", "push", "--quiet", name, f"docker-archive:/dev/stdout:{names[0]}"])
         for other in names[1:]:
             daemon.tag(names[0], other)
-
-
-def _push_archive(name: str, file: Path, name_in_archive: str) -> None:
-    unfinished = file.with_name(file.name + ".new")
-    unfinished.unlink(missing_ok=True)
-    capture(["buildah", "push", "--quiet", name, f"docker-archive:{unfinished}:{name_in_archive}"])
-    unfinished.rename(file)
 
 
 def _pull_archive(file: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from localkube import cgroups, cli, packages
+from localkube.commands import capture, pipe
 from localkube.errors import CommandFailed
 from localkube.locking import exclusive
 from localkube.machine import user_namespaces_problem
@@ -139,3 +140,20 @@ def test_apt_get_waits_for_a_lock_that_another_program_holds(tmp_path: Path, mon
     (tmp_path / "unlocked").unlink()
     with pytest.raises(CommandFailed, match="held by process 7"):
         apt_get("update", cwd=tmp_path)
+
+
+def test_the_output_of_one_program_is_the_input_of_another(tmp_path: Path) -> None:
+    pipe(["seq", "100000"], ["tee", str(tmp_path / "numbers")])
+    assert (tmp_path / "numbers").read_text() == capture(["seq", "100000"])
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "error"),
+    [
+        (["sh", "-c", "echo half; echo no disk >&2; exit 3"], ["cat"], "exit code 3.*no disk"),
+        (["true"], ["sh", "-c", "echo no space >&2; exit 4"], "exit code 4.*no space"),
+    ],
+)
+def test_a_failure_of_either_program_is_reported_with_its_output(source: list[str], sink: list[str], error: str) -> None:
+    with pytest.raises(CommandFailed, match=f"(?s){error}"):
+        pipe(source, sink)
