@@ -71,7 +71,7 @@ def test_the_variables_are_the_gateways_settings(render: Render, monkeypatch: py
     assert (settings.hold_seconds, settings.body_bytes, settings.plain_upstreams) == (30, 3000000, True)
     assert settings.base_urls == BASE_URLS
     ports = {each["name"]: each["containerPort"] for each in pod_of(objects)["containers"][0]["ports"]}
-    assert ports == {"public": settings.port, "admin": settings.admin_port}
+    assert ports == {"public": settings.port, "admin": settings.admin_port, "probes": settings.probe_port}
 
 
 def test_service_links_cannot_replace_the_port(render: Render) -> None:
