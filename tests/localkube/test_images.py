@@ -48,7 +48,7 @@ def test_two_loads_of_an_image_at_once_import_it_once(tmp_path: Path, monkeypatc
         def has(self, _name: str, _image_id: str) -> bool:
             return bool(imported)
 
-    def slow_import(_config: object, _daemon: object, _name: str, names: Sequence[str]) -> None:
+    def slow_import(_daemon: object, _name: str, names: Sequence[str]) -> None:
         time.sleep(0.05)  # without the lock, the other thread would find no image during this time, and import it, too
         imported.append(names)
 
