@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from hack.paths import CACHE, cached
-from localkube import cluster, images
+from localkube import images
 from localkube.commands import capture
 from localkube.config import load_config
 from localkube.images import Build
 from localkube.locking import exclusive
+from localkube.packages import ensure_packages
 
 _NAME: Final = "localhost/multistep-tree"
 _KIND: Final = "image-trees"
@@ -55,7 +56,7 @@ def named_image_tree(name: str) -> ImageTree:
 
 def _build(context: Path, name: str, to: Path) -> None:
     config, wanted = load_config(), Build(name, context, context / "Dockerfile")
-    cluster.ensure_tools(config)
+    ensure_packages()
     images.ensure_bases(config, wanted.dockerfile)
     images.build(config, wanted)
     container = capture(["buildah", "from", name]).strip()

@@ -67,6 +67,7 @@ class Node:
         self._images = images
         self._containers: dict[str, Container] = {}  # by the pod's UID
         self._pods: dict[str, asyncio.Task[None]] = {}  # by the pod's UID
+        self._streams: list[ProcessStream] = []
         self._netns = ThreadPoolExecutor(1)  # its thread enters the pods' network namespaces
         self._devices = directory / "dev"
         self._devices.mkdir(parents=True)
@@ -81,6 +82,8 @@ class Node:
         for task in self._pods.values():
             task.cancel()
         await asyncio.gather(*self._pods.values(), return_exceptions=True)
+        for stream in self._streams:  # their pods have ended; the event loop must not close what it still watches
+            await stream.end()
         self._netns.shutdown()
 
     def pod_event(self, pod: Object, type: str) -> None:
@@ -98,12 +101,14 @@ class Node:
             raise ClusterError(f"pod {pod['metadata']['name']} does not run", status=400, reason="BadRequest")
         user = [f"--setuid={container.user}", f"--setgid={container.group}"] if container.user else []
         target = [f"--target={container.pid}", *(f"--{each}" for each in _NAMESPACES), "--root"]
-        return ProcessStream(
+        stream = ProcessStream(
             await asyncio.create_subprocess_exec(
                 "nsenter", *target, f"--wdns={container.workdir}", *user, "--", *argv,
                 env=dict(container.environment), stdin=-1, stdout=-1, stderr=-1, limit=_CHUNK,
             )
         )  # fmt: skip
+        self._streams.append(stream)
+        return stream
 
     # -- a pod
 
@@ -272,6 +277,14 @@ class ProcessStream:
 
     async def close(self) -> None:
         await self.send_eof()
+
+    async def end(self) -> None:
+        """Kill the process if it runs, and release what the event loop has of it."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        await self._stderr
+        self._process._transport.close()  # type: ignore[attr-defined]
 
     async def _last_of_stderr(self) -> str:
         assert self._process.stderr is not None
