@@ -119,7 +119,7 @@ async def test_no_header_declares_a_body_compressed_that_is_not(tmp_path: Path) 
 
 
 async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
-    steps, release = Steps(()), asyncio.Event()
+    steps, release = Steps({}), asyncio.Event()
 
     async def request(step: str) -> int:
         try:
@@ -137,7 +137,7 @@ async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
 
 
 async def test_the_bodies_of_a_steps_open_requests_may_have_so_many_bytes() -> None:
-    steps = Steps((), body_bytes=10)
+    steps = Steps({}, body_bytes=10)
     with steps.working(step_of()) as hold, steps.working(step_of()) as other:
         hold(MAX_BODIES)
         with pytest.raises(Refused, match="more than 67108864 bytes"):
@@ -185,7 +185,7 @@ async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatc
 
 
 async def test_a_step_may_send_so_many_requests() -> None:
-    steps, step = Steps(()), step_of()
+    steps, step = Steps({}), step_of()
     for _ in range(MAX_REQUESTS):
         with steps.working(step):
             pass
