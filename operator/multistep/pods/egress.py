@@ -73,10 +73,8 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
 
 def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the container without the capability NET_RAW. Raises InvalidSpec if it could change the network's
-    rules, has the sidecar's name, or mounts the sidecar's volume."""
+    rules, or mounts the sidecar's volume."""
     at = f"{where}[{container['name']}]"
-    if container["name"] == CONTAINER:
-        raise InvalidSpec(f"{at}: the name is the egress sidecar's, as the task limits the network; choose another")
     if any(each.get("name") == _STATE for each in container.get("volumeMounts") or []):
         raise InvalidSpec(f"{at}.volumeMounts: {_STATE!r} is the egress sidecar's own volume")
     context = container.get("securityContext") or {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.api.task_toml import EnvironmentConfig
-from multistep.api.trial import MultiStepTrial
+from multistep.api.trial import parse_trial
 from multistep.engine.network import Network
 from multistep.errors import InvalidSpec
 from multistep.pods import egress
@@ -25,7 +25,7 @@ MODEL = {"name": "terminus-2", "model": "openai/m", "credentials": [{"name": "OP
 def pod(template: Any = None, *, sidecar: bool = True, **spec: Any) -> Any:
     """Return the manifest of a trial's pod. template: spec of its pod template."""
     whole = trial_manifest({**spec, "environment": {"podTemplate": {"spec": template or {}}}})
-    trial = MultiStepTrial.model_validate({**whole, "status": {"podName": "t-1", "attempt": 1}})
+    trial = parse_trial({**whole, "status": {"podName": "t-1", "attempt": 1}})
     request = PodRequest(trial, EnvironmentConfig(), "img", "task", SETTINGS, network=Network("no-network"), sidecar=sidecar)
     return manifest(request)
 
@@ -88,7 +88,7 @@ def main(**context: Any) -> Any:
             "add: NET_RAW must not be added",
         ),
         ({"containers": [{"name": "x", "securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}}}]}, "add: CAP_SYS_ADMIN"),
-        ({"initContainers": [{"name": "egress", "image": "x"}]}, r"initContainers\[egress\]: the name is the egress sidecar's"),
+        ({"initContainers": [{"name": "egress", "image": "x"}]}, r"initContainers\[egress\]: the name is reserved"),
         ({"containers": [{"name": "x", "volumeMounts": [{"name": "multistep-egress"}]}]}, r"containers\[x\]\.volumeMounts"),
     ],
 )
