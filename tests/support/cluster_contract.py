@@ -26,9 +26,14 @@ def case(function: Case) -> Case:
 
 
 async def make_trial(cluster: Cluster, namespace: str, name: str, **labels: str) -> Object:
-    metadata = {"name": name, "namespace": namespace, "labels": {LABEL_SHARD: "nobodys", **labels}}  # no operator adopts it
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
     spec = {"task": {"inline": {"config": {"version": "1.0"}}}, "agent": {"name": "nop"}}
     return await cluster.create({**TRIAL, "metadata": metadata, "spec": spec})
+
+
+async def make_idle_trial(cluster: Cluster, namespace: str, name: str, **labels: str) -> Object:
+    """Create a trial that no operator of a real cluster runs, because of its shard."""
+    return await make_trial(cluster, namespace, name, **{LABEL_SHARD: "nobodys", **labels})
 
 
 async def make_pod(cluster: Cluster, namespace: str, name: str, owner: Object | None = None) -> Object:
@@ -59,7 +64,7 @@ async def apply(cluster: Cluster, trial: Object, status: dict[str, Any]) -> Obje
 
 @case
 async def a_status_is_written_and_returned_with_a_new_version(cluster: Cluster, namespace: str) -> None:
-    trial = await make_trial(cluster, namespace, "written")
+    trial = await make_idle_trial(cluster, namespace, "written")
     after = await apply(cluster, trial, {"phase": "Running", "attempt": 1})
     assert after["status"] == SEEN | {"phase": "Running", "attempt": 1}
     assert after["metadata"]["resourceVersion"] != trial["metadata"]["resourceVersion"]
@@ -68,7 +73,7 @@ async def a_status_is_written_and_returned_with_a_new_version(cluster: Cluster, 
 
 @case
 async def the_whole_status_is_replaced(cluster: Cluster, namespace: str) -> None:
-    trial = await make_trial(cluster, namespace, "replaced")
+    trial = await make_idle_trial(cluster, namespace, "replaced")
     steps = [{"name": "a", "phase": "Running"}, {"name": "b", "phase": "Pending"}]
     trial = await apply(cluster, trial, {"phase": "Running", "podName": "p", "steps": steps})
     trial = await apply(cluster, trial, {"phase": "Complete", "steps": steps[:1]})
@@ -77,14 +82,14 @@ async def the_whole_status_is_replaced(cluster: Cluster, namespace: str) -> None
 
 @case
 async def the_same_status_again_makes_no_new_version(cluster: Cluster, namespace: str) -> None:
-    trial = await apply(cluster, await make_trial(cluster, namespace, "again"), {"phase": "Running"})
+    trial = await apply(cluster, await make_idle_trial(cluster, namespace, "again"), {"phase": "Running"})
     again = await apply(cluster, trial, {"phase": "Running"})
     assert again["metadata"]["resourceVersion"] == trial["metadata"]["resourceVersion"]
 
 
 @case
 async def a_stale_writer_loses(cluster: Cluster, namespace: str) -> None:
-    stale = await make_trial(cluster, namespace, "stale")
+    stale = await make_idle_trial(cluster, namespace, "stale")
     await apply(cluster, stale, {"phase": "Running"})
     with pytest.raises(Conflict):
         await apply(cluster, stale, {"phase": "Pending"})
@@ -93,9 +98,9 @@ async def a_stale_writer_loses(cluster: Cluster, namespace: str) -> None:
 
 @case
 async def a_writer_to_another_trial_of_that_name_loses(cluster: Cluster, namespace: str) -> None:
-    first = await make_trial(cluster, namespace, "namesake")
+    first = await make_idle_trial(cluster, namespace, "namesake")
     assert await cluster.delete(TRIALS, namespace, "namesake", uid=first["metadata"]["uid"])
-    await make_trial(cluster, namespace, "namesake")
+    await make_idle_trial(cluster, namespace, "namesake")
     with pytest.raises(Conflict):
         await apply(cluster, first, {"phase": "Running"})
     with pytest.raises(Conflict):
@@ -104,7 +109,7 @@ async def a_writer_to_another_trial_of_that_name_loses(cluster: Cluster, namespa
 
 @case
 async def a_status_of_a_trial_that_is_gone_is_not_written(cluster: Cluster, namespace: str) -> None:
-    trial = await make_trial(cluster, namespace, "gone")
+    trial = await make_idle_trial(cluster, namespace, "gone")
     assert await cluster.delete(TRIALS, namespace, "gone")
     with pytest.raises((NotFound, Conflict)):
         await apply(cluster, trial, {"phase": "Running"})
@@ -145,7 +150,7 @@ async def a_lease_is_written_over_the_version_that_was_read(cluster: Any, namesp
 
 @case
 async def of_a_list_the_metadata_alone_can_be_had(cluster: Any, namespace: str) -> None:
-    trial = await make_trial(cluster, namespace, "metadata")
+    trial = await make_idle_trial(cluster, namespace, "metadata")
     listed = {each["name"]: each for each in await cluster.list_metadata(TRIALS, namespace)}
     assert listed["metadata"]["resourceVersion"] == trial["metadata"]["resourceVersion"]
     assert "spec" not in listed["metadata"]
@@ -157,9 +162,9 @@ async def of_a_list_the_metadata_alone_can_be_had(cluster: Any, namespace: str) 
 
 @case
 async def trials_are_listed_by_label_and_namespace(cluster: Cluster, namespace: str) -> None:
-    await make_trial(cluster, namespace, "one", sweep="listed")
-    await make_trial(cluster, namespace, "two", sweep="listed")
-    await make_trial(cluster, namespace, "three", sweep="other")
+    await make_idle_trial(cluster, namespace, "one", sweep="listed")
+    await make_idle_trial(cluster, namespace, "two", sweep="listed")
+    await make_idle_trial(cluster, namespace, "three", sweep="other")
     listed = await cluster.list_all(TRIALS, namespace, label_selector="sweep=listed")
     assert sorted(each["metadata"]["name"] for each in listed) == ["one", "two"]
     assert {each["kind"] for each in listed} == {"MultiStepTrial"}
@@ -168,8 +173,8 @@ async def trials_are_listed_by_label_and_namespace(cluster: Cluster, namespace: 
 
 @case
 async def what_has_a_label_and_what_has_none_is_listed(cluster: Any, namespace: str) -> None:
-    await make_trial(cluster, namespace, "with", shard="a")
-    await make_trial(cluster, namespace, "without")
+    await make_idle_trial(cluster, namespace, "with", shard="a")
+    await make_idle_trial(cluster, namespace, "without")
     for selector, wanted, other in (("shard=a", "with", "without"), ("!shard", "without", "with")):
         listed = {each["name"] for each in await cluster.list_metadata(TRIALS, namespace, label_selector=selector)}
         assert wanted in listed and other not in listed
@@ -177,7 +182,7 @@ async def what_has_a_label_and_what_has_none_is_listed(cluster: Any, namespace: 
 
 @case
 async def an_event_is_taken_however_long_its_message(cluster: Cluster, namespace: str) -> None:
-    trial = await make_trial(cluster, namespace, "told")
+    trial = await make_idle_trial(cluster, namespace, "told")
     await cluster.create(event_manifest(trial, reason="StepFinished", message="é" * 3000, type="Warning"))
 
 
@@ -216,7 +221,7 @@ async def a_disruption_budget_is_made_and_deleted_by_its_name(cluster: Cluster, 
 @case
 async def trials_are_listed_page_by_page_and_changed_by_a_patch(cluster: Any, namespace: str) -> None:
     for number in range(7):
-        await make_trial(cluster, namespace, f"page-{number}", listed="by-page")
+        await make_idle_trial(cluster, namespace, f"page-{number}", listed="by-page")
     found = [each["metadata"]["name"] async for each in cluster.each(TRIALS, namespace, label_selector="listed=by-page")]
     assert sorted(found) == [f"page-{number}" for number in range(7)]
     asked = {"metadata": {"annotations": {"multistep.dev/suspended-by": "s"}}, "spec": {"suspend": True}}

@@ -15,7 +15,7 @@ from multistep.kube.event_manifest import event_manifest
 from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS, TRIALS
 from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.given import DEADLINE_SECONDS
-from tests.support.cluster_contract import CASES, make_trial
+from tests.support.cluster_contract import CASES, make_idle_trial
 from tests.support.waiting import eventually
 
 
@@ -42,7 +42,7 @@ async def test_contract(cluster: Client, namespace: str, name: str) -> None:
 
 
 async def test_an_event_can_be_read_beside_its_trial(cluster: Client, namespace: str) -> None:
-    trial = await make_trial(cluster, namespace, "eventful")
+    trial = await make_idle_trial(cluster, namespace, "eventful")
     await cluster.create(event_manifest(trial, reason="StepFinished", message="step a: 0.5"))
     events = await cluster.list_all(EVENTS, namespace, field_selector="regarding.name=eventful")
     assert [(each["reason"], each["note"]) for each in events] == [("StepFinished", "step a: 0.5")]
