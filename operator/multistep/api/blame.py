@@ -75,7 +75,7 @@ PROVIDER: Final = (
     _provider("refuses", "429, 503 or 529 until the gateway's hold ends, or until the agent leaves the request"),
     _provider("unreachable", "the provider refuses connections for so long"),
     _provider("held-at-timeout", "a request is held at the agent's timeout, as the provider refuses it"),
-    _provider("silent", "the agent leaves its last request after 10 s or more without a part of an answer"),
+    _provider("silent", "the agent leaves its last request after 10 s or more without a part of an answer", if_failed=True),
     _provider("silent-at-timeout", "the same for half of the agent's timeout or more, until the timeout"),
 )
 """States of the provider."""

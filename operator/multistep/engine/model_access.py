@@ -66,11 +66,13 @@ class ModelReport:
     def provider_fault(self, *, failed: bool, timeout: float | None) -> str:
         """Return why the provider is to blame for the end of the agent, although its last request did not fail; "" if it is not.
 
-        failed: whether the agent exited with an error, or reached its timeout; timeout: the timeout in seconds that the agent
-        reached, None if it reached none. An agent may reach its timeout while it waits for a slow answer, so a silence explains
-        that only if it took at least half of the timeout.
+        failed: whether the agent exited with an error, or reached its timeout: an agent that exits with status 0 did not need the
+        answer; timeout: the timeout in seconds that the agent reached, None if it reached none. An agent may reach its timeout
+        while it waits for a slow answer, so a silence explains that only if it took at least half of the timeout.
         """
-        if failed and self.fault is not None:
+        if not failed:
+            return ""
+        if self.fault is not None:
             return self.fault.message
         least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
         silent = self.silent_seconds >= min(least, _LONGEST_ANSWER_SECONDS) > 0

@@ -15,6 +15,7 @@ FAULT = ModelFailure("Provider", "the provider answered no JSON")
         (FAULT, 0.0, True, None, FAULT.message),
         (FAULT, 0.0, False, None, ""),
         (None, SILENCE_SECONDS, True, None, "the provider sent nothing for 10 s until the agent left"),
+        (None, 600.0, False, None, ""),
         (None, SILENCE_SECONDS - 0.1, True, None, ""),
         (None, 30.0, True, 60.0, "the provider sent nothing for 30 s until the agent left"),
         (None, 29.0, True, 60.0, ""),
