@@ -49,6 +49,10 @@ class Credential(BaseModel):
         source = {"source": self.source} if self.source else {}  # gateways of earlier releases reject the field
         return {"provider": self.provider, "key": self.key.get_secret_value(), "baseURL": self.base_url, **source}
 
+    def without_source(self) -> Credential:
+        """Return this credential without its source. Those of one account of a provider are equal, whatever Secret has the key."""
+        return self.model_copy(update={"source": ""})
+
     def with_key(self, key: str) -> Credential:
         """Return this credential with another key. Raises ValidationError."""
         return Credential.model_validate({**self.wire(), "key": key})

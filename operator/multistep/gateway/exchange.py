@@ -117,7 +117,7 @@ class Exchange:
         self._services = services
         self._client = client
         self._call = call
-        self._lane = services.lanes.of(call.credential_id, call.asked.model, counted=call.route.counted)
+        self._lane = services.lanes.of(call.credential.without_source(), call.asked.model, counted=call.route.counted)
         most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
         self._row = _open_row(call, most, client.arrived)
         self._refusal: _Refusal | None = None

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -188,15 +188,15 @@ class Lane:
 
 
 class Lanes:
-    """All lanes, by credential and model. Requests that use no tokens have separate lanes: providers limit them separately."""
+    """All lanes, by account and model. Requests that use no tokens have separate lanes: providers limit them separately."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._lanes: dict[tuple[str, str, bool], Lane] = {}
+        self._lanes: dict[tuple[Hashable, str, bool], Lane] = {}
 
-    def of(self, credential: str, model: str, *, counted: bool = True) -> Lane:
-        """Return the lane of a credential and model. counted: whether the lane's requests use tokens."""
-        key = credential, model, counted
+    def of(self, account: Hashable, model: str, *, counted: bool = True) -> Lane:
+        """Return the lane of an account and model. counted: whether the lane's requests use tokens."""
+        key = account, model, counted
         if key not in self._lanes:
             if len(self._lanes) >= _MAX_IDLE_LANES:  # bounds memory: agents can send any model name
                 self._lanes = {each: lane for each, lane in self._lanes.items() if not lane.idle}

@@ -42,6 +42,7 @@ GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
 _log: Final = logging.getLogger(__name__)
 _KEY_REJECTED: Final = 401
+_FORBIDDEN: Final = 403
 _OF_ANY_MODEL: Final = ("Budget", "SweepBudget", "Unbounded", "Path")
 _NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault"}
 RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
@@ -140,7 +141,7 @@ class ModelGateway:
             raise InvalidSpec(f"spec.agent.baseURL {shown(credential.base_url)}: {error}") from None
 
     def _understood(self, credential: Credential) -> Credential:
-        return credential if self._accepted.sources else credential.model_copy(update={"source": ""})
+        return credential if self._accepted.sources else credential.without_source()
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
@@ -174,7 +175,8 @@ class ModelGateway:
         """
         for _, _, credential in _credentials(hosted, namespace):
             for secret in self._keyring.secrets().values():  # running steps can use ids made with older signing keys
-                self._known[_id(credential, secret)] = credential, self._clock()
+                for each in (credential, credential.without_source()):  # or by earlier releases, which left the source out
+                    self._known[_id(each, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
         """Register the keys that the gateway lacks because it restarted, read the Secrets of keys again that a provider rejected,
@@ -186,10 +188,16 @@ class ModelGateway:
             if (known := self._known.get(id)) is not None:
                 await self._admin.register(id, self._understood(known[0]))
         for id, source in (await self._admin.rejected()).items():
-            await self._admin.renew(id, await self._key_in(source))
+            try:
+                key = await self._key_in(source)
+            except Exception as error:  # the key may have been rotated: the requests wait, and the next pass reads it again
+                _log.warning("cannot read Secret key %s, which a provider rejected, yet: %s", source, error)
+            else:
+                await self._admin.renew(id, key)
 
     async def _key_in(self, source: str) -> str | None:
-        """Return the key that a credential's source has now, None if it cannot be read."""
+        """Return the key that a credential's source has now, None if it has none or the operator may not read it. Raises an error
+        if the API server did not say so."""
         namespace, secret, key = source.split("/", 2)
         if self._get_secret is None:
             return None
@@ -197,6 +205,8 @@ class ModelGateway:
             data = (await self._get_secret(namespace, secret)).get("data") or {}
             return base64.b64decode(data[key]).decode().strip()
         except (ClusterError, KeyError, ValueError) as error:
+            if isinstance(error, ClusterError) and not _is_answer(error):
+                raise
             _log.warning(
                 "cannot read the key %r of Secret %s/%s, which a provider rejected, again: %s", key, namespace, secret, error
             )
@@ -269,10 +279,18 @@ def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: Limi
     )
 
 
+def _is_answer(error: ClusterError) -> bool:
+    """Return whether the API server says that a Secret does not exist or that the operator may not read it. A proxy's 404, a 401 of
+    the operator's own credentials, or no answer show nothing about the Secret."""
+    return error.reason == "NotFound" if isinstance(error, NotFound) else error.status == _FORBIDDEN
+
+
 def _id(credential: Credential, secret: bytes) -> str:
-    """Return the id of a credential: an HMAC that does not reveal the API key. Trials with the same credential share its id,
-    because they share its rate limits. secret: the signing key's secret, which no agent has."""
+    """Return the id of a credential: an HMAC that does not reveal the API key. Trials with the same credential share its id. The
+    source is part of it: of two Secrets with the same key, one may be rotated before the other. secret: the signing key's secret,
+    which no agent has."""
     text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
+    text += f"\0{credential.source}" if credential.source else ""
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 

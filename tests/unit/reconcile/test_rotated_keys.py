@@ -13,22 +13,24 @@ import pytest
 from multistep.api.trial import parse_trial
 from multistep.engine.hosted_agent import HostedAgent
 from multistep.engine.plan import TrialEnv
-from multistep.errors import NotFound
+from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.gateway.keyring import Keyring
 from multistep.reconcile.model_gateway import ModelGateway
 from tests.support.played import plan
-from tests.support.world import manifest
+from tests.support.world import KEY, manifest
 from tests.unit.gateway.world import World, world
-from tests.unit.reconcile.test_model_gateway import CALL, no_sweep, reported
+from tests.unit.reconcile.test_model_gateway import CALL, gateway, hosted, no_sweep, reported
 
 OLD, NEW = "sk-old", "sk-new"
 
 
 class Cluster:
-    """The Secret of the provider's key, and an operator that reads it. secret: the key's value, None if the Secret is deleted."""
+    """The Secret of the provider's key, and an operator that reads it. secret: the key's value, None if the Secret is deleted;
+    errors: what the next reads raise."""
 
-    def __init__(self, here: World, secret: str | None = OLD) -> None:
+    def __init__(self, here: World, secret: str | None = OLD, namespace: str = KEY[0]) -> None:
         self.here, self.secret, self.reads = here, secret, 0
+        self.errors = list[Exception]()
         self.operator = self.restarted()
         agent = {
             "name": "codex",
@@ -39,7 +41,8 @@ class Cluster:
         found = plan(spec={"agent": agent}, env=TrialEnv(credentials={"OPENAI_API_KEY": OLD})).hosted
         assert found is not None
         self.hosted: HostedAgent = found
-        self.trial = parse_trial({**manifest({"agent": agent}), "status": {"attempt": 1}})
+        trial = manifest({"agent": agent})
+        self.trial = parse_trial({**trial, "metadata": {**trial["metadata"], "namespace": namespace}, "status": {"attempt": 1}})
 
     def restarted(self) -> ModelGateway:
         """Return a new operator, which has nothing in memory."""
@@ -49,8 +52,10 @@ class Cluster:
     async def get_secret(self, namespace: str, name: str) -> Mapping[str, Any]:
         assert (namespace, name) == (self.trial.metadata.namespace, "provider")
         self.reads += 1
+        if self.errors:
+            raise self.errors.pop(0)
         if self.secret is None:
-            raise NotFound(name)
+            raise NotFound(name, status=404, reason="NotFound")
         return {"data": {"key": base64.b64encode(f"{self.secret}\n".encode()).decode()}}
 
     async def ask(self, token: str) -> int:
@@ -96,6 +101,55 @@ async def test_a_rejected_key_that_is_still_in_its_secret_is_told_after_one_more
         assert failure.kind == "Configuration"
         assert len(here.model.entries) == 3
     assert cluster.reads == 1
+
+
+NO_WORD = [
+    Unavailable("no answer"),
+    Unavailable("overloaded", status=429),
+    ClusterError("the operator's token has expired", status=401, reason="Unauthorized"),
+    NotFound("a proxy's page", status=404),
+    TimeoutError(),
+]
+
+
+async def test_a_secret_that_cannot_be_read_for_a_moment_is_read_again_before_the_rejection_is_told(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        cluster = Cluster(here)
+        token = (await cluster.operator.variables(cluster.trial, cluster.hosted, CALL))["OPENAI_API_KEY"]
+        cluster.secret, cluster.errors = NEW, [*NO_WORD]
+        here.model.revoked.add(OLD)
+        assert await cluster.ask(token) == 200
+        assert reported(await cluster.operator.close(cluster.trial, "a")).failure is None
+    assert cluster.reads == len(NO_WORD) + 1
+
+
+async def test_a_rejection_is_told_if_the_operator_may_not_read_the_secret(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        cluster = Cluster(here)
+        token = (await cluster.operator.variables(cluster.trial, cluster.hosted, CALL))["OPENAI_API_KEY"]
+        cluster.errors = [ClusterError("no role", status=403, reason="Forbidden")]
+        here.model.revoked.add(OLD)
+        assert await cluster.ask(token) == 401
+
+
+async def test_two_namespaces_with_the_same_key_each_go_on_with_their_own_new_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        found = [Cluster(here, namespace=each) for each in ("a", "b")]
+        tokens = [(await each.operator.variables(each.trial, each.hosted, CALL))["OPENAI_API_KEY"] for each in found]
+        here.model.revoked.add(OLD)
+        for cluster, token, new in zip(found, tokens, ("sk-a", "sk-b"), strict=True):
+            cluster.secret = new
+            assert await cluster.ask(token) == 200
+        assert [each.key for each in here.model.entries if each.key != OLD] == ["sk-a", "sk-b"]
+
+
+async def test_a_step_that_an_earlier_release_started_goes_on_after_the_update(tmp_path: Path) -> None:
+    """Earlier releases left a key's source out of its id. An update restarts the operator and the gateway."""
+    async with world(tmp_path / "before") as here, world(tmp_path / "after", register=False) as later:
+        cluster = Cluster(later)
+        former = await gateway(here).variables(cluster.trial, hosted(f"{later.model.url}/v1", OLD), CALL)
+        cluster.operator.remember(cluster.hosted, cluster.trial.metadata.namespace)
+        assert await cluster.ask(former["OPENAI_API_KEY"]) == 200
 
 
 async def test_a_key_without_a_secret_is_not_asked_for_again(tmp_path: Path) -> None:
