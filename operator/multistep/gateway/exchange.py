@@ -431,7 +431,8 @@ class Exchange:
         own_api = self._call.credential.base_url is None  # other APIs use insufficient_quota for per-minute rate limits, too
         if blame(_TOO_MANY, error) == "Account" or (own_api and pause is None and has_no_credit(error)):
             return "Configuration"
-        size = 0 if self._call.asked.opaque else len(self._call.asked.body)
+        asked = self._call.asked
+        size = 0 if asked.opaque or asked.caches else len(asked.body)  # cache reads do not count in Anthropic's limit
         return "" if exceeds_limit_alone(error, size, answer.headers) else None  # the agent's request is too large
 
     async def _pause(self) -> None:

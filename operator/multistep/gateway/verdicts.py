@@ -77,9 +77,12 @@ _WRONG_MODEL: Final = re.compile(
 )
 _TOKENS: Final = re.compile(r"\btokens?\b|\bTPM\b", re.IGNORECASE)
 _OF_ALL_REQUESTS: Final = re.compile(r"\b(?:used|current|usage|remaining)\b", re.IGNORECASE)
-_LIMIT_AND_REQUESTED: Final = re.compile(r"limit\D{0,24}([\d,]+)\b.{0,60}?request\w*\D{0,24}([\d,]+)", re.IGNORECASE | re.DOTALL)
-_REQUESTED_AND_LIMIT: Final = re.compile(r"request\w*\D{0,24}([\d,]+)\b.{0,60}?limit\D{0,24}([\d,]+)", re.IGNORECASE | re.DOTALL)
-_PER_MINUTE: Final = re.compile(r"([\d,]+)\s+(?:input |prompt |total )?tokens per min", re.IGNORECASE)
+_LIMIT: Final = r"limit\D{0,24}([\d,]{1,16})\b"
+_REQUESTED: Final = r"request(?:ed\W{0,4}|(?:ed)?\b\D{0,24}(?=[\d,]{1,16}\s(?:\w{1,9}\s)?tokens?\b))([\d,]{1,16})\b"
+_LIMIT_AND_REQUESTED: Final = re.compile(rf"{_LIMIT}.{{0,60}}?{_REQUESTED}", re.IGNORECASE | re.DOTALL)
+_REQUESTED_AND_LIMIT: Final = re.compile(rf"{_REQUESTED}.{{0,60}}?{_LIMIT}", re.IGNORECASE | re.DOTALL)
+_PER_MINUTE: Final = re.compile(r"([\d,]{1,16})\s(?:input |prompt |total )?tokens per min", re.IGNORECASE)
+_AMOUNTS_WITHIN: Final = 300  # characters of a message with its limit; tenants may choose the server, and patterns take time
 _LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
 _BYTES_PER_TOKEN: Final = 6  # more than a usual text has, so that the number of tokens is not overestimated
 _STATUS: Final = range(400, 600)
@@ -202,14 +205,15 @@ def exceeds_limit_alone(error: ProviderError, size: int = 0, headers: Mapping[st
     """Return whether a 429 shows that the request alone exceeds a limit of tokens, so that it always fails. If the limit is 0, the
     account cannot use the model: this depends on no request.
 
-    size: bytes of the request's text, 0 if its tokens do not depend on them; headers: of the answer.
+    size: bytes of the request's text, 0 if the tokens that count do not depend on them; headers: of the answer.
     """
+    message = error.message[:_AMOUNTS_WITHIN]
     if not _OF_ALL_REQUESTS.search(error.message):
-        if found := _LIMIT_AND_REQUESTED.search(error.message):
+        if found := _LIMIT_AND_REQUESTED.search(message):
             return 0 < _amount(found[1]) < _amount(found[2])
-        if (found := _REQUESTED_AND_LIMIT.search(error.message)) and _TOKENS.search(error.message):
+        if (found := _REQUESTED_AND_LIMIT.search(message)) and _TOKENS.search(message):
             return 0 < _amount(found[2]) < _amount(found[1])
-    per_minute = _PER_MINUTE.search(error.message)
+    per_minute = _PER_MINUTE.search(message)
     limits = [per_minute[1] if per_minute else "", *(headers.get(name, "") for name in _LIMIT_HEADERS)]
     return any(0 < _amount(each) < size // _BYTES_PER_TOKEN for each in limits)
 

@@ -25,7 +25,7 @@ from multistep.gateway.relay import message_of
 from multistep.gateway.tokens import StepClaims
 from multistep.gateway.verdicts import exceeds_limit_alone, parse_error
 from tests.support.waiting import eventually
-from tests.unit.gateway.answer_shapes import WHOLE
+from tests.unit.gateway.answer_shapes import MESSAGE, WHOLE
 from tests.unit.gateway.test_hostile_requests import parsed
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
@@ -111,6 +111,10 @@ async def test_a_request_that_alone_exceeds_a_rate_limit_is_not_the_providers_fa
         ("TPM limit: 1,000, requested: 2,500", True),
         ("Your request of 45,000 tokens exceeds the limit of 30,000 tokens per minute", True),
         ("You sent requests: 5, the limit is 3 per second", False),
+        ("You exceeded the limit of 20 requests per 60 seconds", False),
+        ("Rate limit of 20 requests or 40,000 tokens per minute", False),
+        ("Request 123456789 was refused: limit of 30,000 tokens per minute", False),
+        ("Limit of 30,000 tokens per minute; this request has 45,000 input tokens", True),
         ("This request would exceed your organization's rate limit of 30,000 input tokens per minute", False),
         ("Request too large for gpt-5 on requests per min (RPM): Limit 0, Requested 1.", False),
         (None, False),
@@ -133,6 +137,37 @@ def test_a_refusal_shows_whether_the_request_alone_exceeds_the_limit(message: st
 def test_a_request_that_has_more_tokens_than_the_limit_exceeds_it_alone(size: int, headers: dict[str, str], alone: bool) -> None:
     message = "This request would exceed your organization's rate limit of 30,000 input tokens per minute"
     assert exceeds_limit_alone(parse_error({"error": {"message": message}}), size, headers) == alone
+
+
+async def test_a_request_with_a_cached_prompt_is_sent_again_after_the_same_words(tmp_path: Path) -> None:
+    """Tokens that Anthropic reads from its cache do not count, and its refusals name the limit in any case."""
+    message = "This request would exceed your organization's rate limit of 100 input tokens per minute"
+    refused = {"type": "error", "error": {"type": "rate_limit_error", "message": message}}
+    sent: list[bytes] = []
+
+    async def provide(request: web.Request) -> web.StreamResponse:
+        sent.append(await request.read())
+        if len(sent) == 1:
+            headers = {"Retry-After": "0", "anthropic-ratelimit-input-tokens-limit": "100"}
+            return web.json_response(refused, status=429, headers=headers)
+        return web.json_response(MESSAGE)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", provide)
+    async with TestServer(app) as provider, world(tmp_path) as it:
+        await it.admin.register("anthropic", it.credential("anthropic", base_url=str(provider.make_url("/"))))
+        path, headers, body = request_of("messages", "claude-sonnet-4-5", token_for("messages"))
+        text = {"type": "text", "text": "word " * 1000, "cache_control": {"type": "ephemeral"}}
+        body |= {"messages": [{"role": "user", "content": [text]}]}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 200
+        assert len(sent) == 2
+
+
+@pytest.mark.parametrize("words", ["request" * 5_000 + "1" * 50_000, "limit" + "1," * 50_000, "1" * 100_000])
+def test_the_search_for_a_limit_ends_in_any_servers_words(words: str) -> None:
+    """Tenants may give the URL of a server of their own. The first words took hours."""
+    assert not exceeds_limit_alone(parse_error({"error": {"message": words}}))
 
 
 async def test_a_request_that_is_too_large_for_the_limit_keeps_no_other_request_waiting(tmp_path: Path) -> None:
