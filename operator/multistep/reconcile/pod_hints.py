@@ -9,7 +9,7 @@ from multistep.engine.decisions import ProtocolViolation
 from multistep.reconcile.concurrency_limit import Key
 
 _UNREADY = Backoff(first=5.0, last=60.0)
-_MAX_REFUSED = 20  # of sessions after the deadline: the trial must end even if a proxy always refuses sessions
+_MAX_FAILED = 20  # of reads after the deadline: the trial must end even if a proxy always refuses sessions
 
 
 @dataclass
@@ -19,8 +19,8 @@ class PodHint:
     quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
     empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner;
-    read_at_deadline: whether the pod was read after the trial's deadline; refused_sessions: number of sessions
-    after the deadline that the API server was too busy to open."""
+    read_at_deadline: whether the pod was read after the trial's deadline; failed_reads: number of reads
+    after the deadline that failed for reasons outside the pod."""
 
     uid: str
     quiet_until: float = 0.0
@@ -28,7 +28,7 @@ class PodHint:
     unready_until: float = 0.0
     empty_sessions: int = 0
     read_at_deadline: bool = False
-    refused_sessions: int = 0
+    failed_reads: int = 0
 
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.
@@ -43,11 +43,11 @@ class PodHint:
         self.unready_until = now + pause if found_nothing else 0.0
         return poll if ready else pause
 
-    def too_busy(self) -> None:
-        """Record that the API server was too busy to open a session. A read at the deadline is retried up to _MAX_REFUSED times."""
+    def was_not_read(self) -> None:
+        """Record that a read failed for a reason outside the pod. A read at the deadline is retried up to _MAX_FAILED times."""
         if self.read_at_deadline:
-            self.refused_sessions += 1
-            self.read_at_deadline = self.refused_sessions > _MAX_REFUSED
+            self.failed_reads += 1
+            self.read_at_deadline = self.failed_reads > _MAX_FAILED
 
 
 class PodHints:

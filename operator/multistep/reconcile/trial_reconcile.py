@@ -68,7 +68,7 @@ TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep ru
 MAX_POLL_SECONDS = 3600.0
 STOP_SECONDS = 5.0  # maximum wait for the model gateway if the trial was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
-_BUSY = frozenset({429, 503})  # HTTP statuses of an API server that sends no request on to the kubelet: no agent can cause them
+_UNSENT = frozenset({0, 429, 503})  # HTTP statuses of an API server that sent no request on to the kubelet; 0: it did not answer
 _OF_LOADING = frozenset({FETCHING, "TaskUnavailable", ACCESS_DENIED, RECONCILE_FAILED, CONNECTION_LOST})  # waits that are over
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
@@ -110,7 +110,13 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
             return await self._wait_for_shard(situation.pod)
         hint = self._t.hints.of(self._key, self._trial.status.pod_uid)
-        return await self._act(_decide(situation, hint))
+        decision = _decide(situation, hint)
+        try:
+            return await self._act(decision)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier) and _shows_nothing(error):
+                hint.was_not_read()
+            raise
 
     # -- errors: each ends in the trial's status (reconcile.error_outcome)
 
@@ -133,7 +139,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if found.ends:
             if series.lasts(now):
                 return await self._give_up(found.reason, message(error))
-            if (end := deadlines.cut_short(self._trial, now)) is not None:
+            end, hint = deadlines.cut_short(self._trial, now), self._t.hints.of(self._key, self._trial.status.pod_uid)
+            if end is not None and not _is_unread(self._trial, end, hint):
                 return await self._act(end)
         if now - series.since >= found.after:
             await self._report(found, error)
@@ -358,6 +365,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         except GatewayUnavailable as error:
+            hint.was_not_read()
             return await self._wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
         finally:
             self._t.execs.release(self._key)
@@ -413,10 +421,6 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             if (reason := _violation_reason(error)) is not None:
                 hint.violation = ProtocolViolation.after(hint.violation, str(error), self._t.clock(), reason)
             raise
-        except ClusterError as error:
-            if error.status in _BUSY:
-                hint.too_busy()
-            raise
         hint.violation = None
         return left
 
@@ -445,6 +449,12 @@ def _is_read_first(trial: MultiStepTrial, end: decisions.Fail, error: SourceErro
     """Return whether a trial that missed its deadline waits for the read or fetch of its task, without which its pod cannot be
     read: a restarted operator reads all tasks again. Reads and fetches have timeouts of their own."""
     return error.reason == FETCHING and _is_unread(trial, end, hint)
+
+
+def _shows_nothing(error: BaseException) -> bool:
+    """Return whether an error of a drive leaves unknown what the pod has finished, and is not the doing of the pod's containers."""
+    found = outcome(error)
+    return (isinstance(error, Unavailable) and error.status in _UNSENT) or (isinstance(found, Waits) and found.ends)
 
 
 def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:

@@ -10,7 +10,10 @@ import pytest
 from multistep.api.trial import MultiStepTrial
 from multistep.errors import ClusterError, Conflict, SourceError, Unavailable
 from multistep.sources.trial_task import Loaded, TrialLoader
+from tests.support.fake_models import FakeModels, counted
+from tests.support.played import outcome
 from tests.support.world import World, manifest
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, WITH_GATEWAY
 
 
 async def away_at_the_deadline(agent: float, verifier: float = 0.0, *, phase: str = "Agent", **spec: Any) -> World:
@@ -107,10 +110,15 @@ async def test_a_trial_that_is_queued_for_an_exec_session_does_not_miss_its_dead
         ("apply_status", Unavailable("no answer")),
         ("apply_status", Conflict("modified", status=409, reason="Conflict")),
         ("open_exec", Unavailable("too many requests", status=429)),
+        ("open_exec", Unavailable("no answer")),
+        ("open_exec", ClusterError("pods/exec is forbidden", status=403, reason="Forbidden")),
+        ("open_exec", TypeError("no string")),
+        ("get Pod", ClusterError("pods is forbidden", status=403, reason="Forbidden")),
+        ("get Pod", TypeError("no string")),
     ],
 )
 async def test_a_call_that_is_refused_at_first_does_not_hide_at_the_deadline_that_the_agent_has_finished(
-    call: str, error: ClusterError
+    call: str, error: Exception
 ) -> None:
     """After an outage, an API server often rejects some requests at first."""
     world = await away_at_the_deadline(600.0, toStep="a")
@@ -125,4 +133,32 @@ async def test_a_call_that_is_refused_at_first_does_not_hide_at_the_deadline_tha
     world.faults.at_point = refuse
     await world.run()
     assert refused == 3
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+@pytest.mark.parametrize("call", ["open_exec", "get Pod"])
+async def test_a_trial_whose_pod_can_never_be_read_after_its_deadline_ends_without_a_score(call: str) -> None:
+    world = await away_at_the_deadline(600.0, toStep="a")
+
+    def refuse() -> None:
+        if world.faults.trace[-1].startswith(call):
+            raise ClusterError("it is forbidden", status=403, reason="Forbidden")
+
+    world.faults.at_point = refuse
+    await world.run(until=lambda: world.status.phase == "Failed")
+    assert world.condition[:2] == ("Failed", "AccessDenied") and world.status.score is None
+
+
+async def test_a_gateway_that_is_down_at_first_does_not_hide_at_the_deadline_that_the_agent_has_finished() -> None:
+    models = FakeModels({"1/a": counted((1, 0, 1))})
+    durations, results = {"a/host/agent": 600.0}, {"/host/agent-setup": outcome(), "a/host/agent": outcome(tokens=(1, 0, 1))}
+    trial = manifest({**WITH_GATEWAY, "activeDeadlineSeconds": 1000, "toStep": "a"})
+    world = World(trial=trial, settings=GATEWAY_SETTINGS, models=models, durations=durations, results=results)
+    await world.run(until=lambda: world.status.steps and world.status.steps[-1].phase == "Agent")
+    for _ in range(20):
+        world.now += 100
+        world.end_phases()
+    world.reconciler, models.down = world.fresh(), 3
+    await world.run()
+    assert models.down == 0
     assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1

@@ -153,12 +153,21 @@ async def test_a_stop_acts_though_the_task_cannot_be_loaded(error: Exception) ->
 
 
 async def test_a_deadline_acts_though_the_task_cannot_be_loaded() -> None:
-    world = World(trial=manifest({"activeDeadlineSeconds": 100}), durations={"a/agent": 1e6})
-    await world.run(until=lambda: world.status.has_own_step)
+    world = World(trial=manifest({"activeDeadlineSeconds": 100}), pods_run=False)
+    await world.run(until=lambda: world.status.pod_uid)
     raising_loader(world, TypeError())
     await world.run()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded")
     assert world.now - START < 200
+
+
+async def test_a_deadline_that_passes_in_a_step_blames_no_agent_while_the_task_cannot_be_loaded() -> None:
+    world = World(trial=manifest({"activeDeadlineSeconds": 100}), durations={"a/agent": 1e6})
+    await world.run(until=lambda: world.status.has_own_step)
+    raising_loader(world, TypeError())
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ReconcileFailed") and world.status.score is None
+    assert world.now - START <= 2 * END_SECONDS
 
 
 async def test_a_trial_whose_results_can_never_be_written_for_an_unexpected_reason_ends_without_them() -> None:
