@@ -1,4 +1,6 @@
-"""Rules for spec.environment.podTemplate, applied wherever a spec is parsed: by the operator, the command line and the client.
+"""Rules for spec.environment.podTemplate, applied by operator, command line and client to trials and sweeps that have not started.
+
+Those that an earlier release started go on with the template that they have.
 
 The API server drops unknown fields of a pod without a word, so a misspelt field would have no effect. Names of the operator's own
 containers are reserved: under them, a template could get the privileges that policies grant to the operator's containers.
@@ -6,16 +8,19 @@ containers are reserved: under them, a template could get the privileges that po
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
+
+from multistep.errors import InvalidSpec
 
 MAIN: Final = "main"
 AGENT_HOST: Final = "agent-host"
 RESERVED: Final = frozenset({"egress", "install-runner", "copy-agent"})
 RESERVED_PREFIX: Final = "svc-"
 _TOP: Final = frozenset({"metadata", "spec"})
-_METADATA: Final = frozenset({"labels", "annotations", "finalizers", "creationTimestamp"})
+_NAMES: Final = frozenset({"name", "generateName", "namespace"})  # without effect, as in any PodTemplateSpec
+_METADATA: Final = frozenset({"labels", "annotations", "finalizers", "creationTimestamp", *_NAMES})
 _POD_FIELDS: Final = """
     activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks hostAliases
     hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os
@@ -33,12 +38,12 @@ _CONTAINER: Final = frozenset(_CONTAINER_FIELDS.split())
 _COMMAND: Final = ("command", "args")
 
 
-def checked_pod_template(template: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the template. Raises ValueError, which names the field, for unknown fields, reserved names of containers and commands
-    of the operator's containers."""
-    if template is not None and (wrong := next(_problems(template), "")):
-        raise ValueError(wrong)
-    return template
+def refuse_pod_templates(templates: Iterable[tuple[str, Mapping[str, Any] | None]]) -> None:
+    """Raise InvalidSpec, with a line for each template, for unknown fields, reserved names of containers and commands of the
+    operator's containers. templates: each with its field."""
+    wrong = [f"{field}: {problem}" for field, template in templates if template and (problem := next(_problems(template), ""))]
+    if wrong:
+        raise InvalidSpec("\n".join(wrong))
 
 
 def _problems(template: Mapping[str, Any]) -> Iterator[str]:
@@ -70,8 +75,9 @@ def _of_containers(field: str, found: Any) -> Iterator[str]:
 
 def _unknown(where: str, found: Any, known: frozenset[str]) -> Iterator[str]:
     if found is not None and not isinstance(found, Mapping):
-        raise ValueError(f"{where or 'the template'}: must be an object")
-    for name in sorted(set(found or {}) - known):
+        yield f"{where}: must be an object"
+        return
+    for name in sorted(set(found or {}) - known, key=str):
         near = get_close_matches(str(name), known, n=1)
         place = f"{where}.{name}".lstrip(".")
         yield f"{place}: unknown field" + (f"; did you mean {near[0]}?" if near else "")

@@ -6,14 +6,16 @@ Defaults are applied here and not by the CRD, as for trials. Durations are in se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from multistep.api.agent_spec import AgentSpec
+from multistep.api.conditions import is_finished
 from multistep.api.model import API_VERSION, DeadlineSeconds, Metadata, Model, Name, WholeSeconds, cel, parsed
+from multistep.api.pod_template import refuse_pod_templates
 from multistep.api.problems import shown
 from multistep.api.regrade import SweepRegrade
 from multistep.api.sweep_branch import SweepBranch, SweepBranchesStatus, check_branch_states
@@ -374,7 +376,18 @@ class TrialSweep(Model):
 
 def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:
     """Parse the resource. Raises InvalidSpec with one line per problem, each starting with the field's path."""
-    return parsed(TrialSweep, obj)
+    found = parsed(TrialSweep, obj)
+    if found.status.start_time is None and not is_finished(found.status):
+        refuse_pod_templates((f"spec.{field}.podTemplate", each.pod_template) for field, each in _environments(found.spec))
+    return found
+
+
+def _environments(spec: SweepSpec) -> Iterator[tuple[str, EnvironmentSpec]]:
+    yield "template.spec.environment", spec.template.spec.environment
+    for index, task in enumerate(spec.tasks):
+        yield f"tasks[{index}].environment", task.environment
+    for index, override in enumerate(spec.overrides):
+        yield f"overrides[{index}].spec.environment", override.spec.environment
 
 
 def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from multistep.api.conditions import is_finished
 from multistep.api.model import API_VERSION, Metadata, Model, parsed
+from multistep.api.pod_template import refuse_pod_templates
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import TrialStatus
 
@@ -27,7 +29,10 @@ class MultiStepTrial(Model):
 
 def parse_trial(obj: Mapping[str, Any]) -> MultiStepTrial:
     """Parse the resource. Raises InvalidSpec with one line per problem, each starting with the field's path."""
-    return parsed(MultiStepTrial, obj)
+    found = parsed(MultiStepTrial, obj)
+    if found.status.attempt is None and not is_finished(found.status):
+        refuse_pod_templates([("spec.environment.podTemplate", found.spec.environment.pod_template)])
+    return found
 
 
 def parse_status(obj: Mapping[str, Any]) -> TrialStatus:

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, model_validator
 from multistep.api import names
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.model import DeadlineSeconds, EnvVars, Model, Multiplier, ObjectName, Seconds, WholeSeconds, cel
-from multistep.api.pod_template import checked_pod_template
 from multistep.api.regrade import RegradeSpec
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import ArtifactConfig, TpuConfig
@@ -50,7 +49,7 @@ class EnvironmentSpec(Model):
     """Pull policy, as in a pod."""
     env: EnvVars = []
     """Variables of every phase; override the task's environment.env."""
-    pod_template: Annotated[dict[str, Any] | None, AfterValidator(checked_pod_template)] = None
+    pod_template: dict[str, Any] | None = None
     """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of the container, and of a separate verifier's, in place of the task's."""

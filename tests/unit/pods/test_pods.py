@@ -125,6 +125,12 @@ def test_a_pod_template_may_choose_the_host_name() -> None:
     assert created({"podTemplate": {"spec": {"hostname": "box"}}})["spec"]["hostname"] == "box"
 
 
+def test_a_name_in_a_pod_template_has_no_effect() -> None:
+    given = {"podTemplate": {"metadata": {"name": "x", "namespace": "y"}}}
+    plain, named = created({})["metadata"], created(given)["metadata"]
+    assert [named.get(each) for each in ("name", "namespace")] == [plain["name"], plain["namespace"]]
+
+
 def agents_pod(how: str, verifier: bool = False) -> Object:
     """Return the spec of a pod of a trial whose agent has an image. how: how the image is mounted; verifier: whether the pod is the
     verifier's."""
