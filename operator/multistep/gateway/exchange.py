@@ -185,8 +185,10 @@ class Exchange:
 
     async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
         """Record the end of the request. The parameters are those of relay.Request.finish."""
-        if state == "done" or (state == "failed" and status == 200):
+        if state == "done":
             self._lane.answered = max(self._lane.answered, self._number)
+        if state == "done" or (state == "failed" and status == 200):
+            self._lane.reached = max(self._lane.reached, self._number)
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
         if usage is not None:
             self._row = replace(
@@ -205,7 +207,7 @@ class Exchange:
         server. So the failure is the provider's only if it has completely answered no request of the lane that was sent later.
         Answers to earlier requests do not count, because an overloaded provider may still complete them.
         """
-        return "" if self._lane.answered > self._number else "Provider"
+        return "" if self._lane.reached > self._number else "Provider"
 
     def heard(self) -> None:
         """Note that the provider sent a part of the answer."""

@@ -43,12 +43,13 @@ class _Line(deque[asyncio.Future[None]]):
 
 class Lane:
     """The queue of one credential and model. size: maximum of the window; sent: how many requests the lane has sent (the n-th has
-    the number n); answered: highest number of a request that the provider has completely answered; refuses_stream_options: whether
-    the provider rejected the field stream_options."""
+    the number n); answered: highest number of a request that the provider has completely answered; reached: the same, also if its
+    answer of status 200 reports an error; refuses_stream_options: whether the provider rejected the field stream_options."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.sent = 0
         self.answered = 0
+        self.reached = 0
         self.refuses_stream_options = False
         self._size = size
         self._clock = clock

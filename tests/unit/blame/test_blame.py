@@ -164,7 +164,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(one_long_event, asks_for_a_stream),
     ),
     "model-unknown": (
-        Case(answers_with(error(message="NAME is not a valid model ID", code=400), 400)),
+        *(Case(answers_with(error(message="NAME is not a valid model ID", code=400), status)) for status in (200, 400)),
         Case(answers_with(error(message="no such model"), 404)),
     ),
     "account": (
