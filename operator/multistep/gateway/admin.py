@@ -15,7 +15,6 @@ from multistep.gateway.exchange import Services
 from multistep.gateway.keyring import Keyring, fingerprint
 from multistep.gateway.ledger import Spent
 from multistep.gateway.prices import TABLE
-from multistep.gateway.relay import REQUEST_MAY_BE_WRONG
 from multistep.gateway.tokens import Role, StepKey
 from multistep.gateway.usage import LastFailure, usage_of
 from multistep.instruments import CONTENT_TYPE
@@ -161,16 +160,13 @@ def _step(request: web.Request) -> StepKey:
 def _judged(failure: LastFailure | None, answered: Collection[str]) -> LastFailure | None:
     """Return a failure as the trial's other requests show it; None if the agent's request caused it.
 
-    answered: the models for which the provider answered a request of the trial. If it answered one for the same model, key and
-    model are right, so the request caused a 403 or 404. (A provider answers a wrong path with the same 404 as a wrong model.) If it
-    answered any request, the agent knows the gateway's paths, and a request that its budget can bound.
+    answered: the models for which the provider answered a request of the trial. If it answered any, the agent knows the gateway's
+    paths, and a request that its budget can bound.
     """
     if failure is None:
         return None
     works = failure.model in answered
     if failure.kind == "Path" and answered:
-        return None
-    if failure.kind == "Configuration" and failure.status in REQUEST_MAY_BE_WRONG and works:
         return None
     kind = "Budget" if failure.kind == "Unbounded" and works else failure.kind
     return failure.model_copy(update={"answered": works, "kind": kind})

@@ -22,13 +22,11 @@ from multistep.gateway.ledger import Kind, State
 from multistep.gateway.verdicts import Blamed, ProviderError, blame, parse_error, parsed
 
 REDACTED: Final = "[REDACTED]"
-REQUEST_MAY_BE_WRONG: Final = (403, 404)  # either the request is wrong, or the configuration, such as the key or the model
 _MESSAGE_CHARACTERS: Final = 300
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
 _KINDS: Final[Mapping[Blamed, Kind]] = {
     "Provider": "Provider",
     "Account": "Configuration",
-    "Unclear": "Configuration",
     "Request": "",
 }
 SLOW_SECONDS: Final = 5.0
@@ -174,9 +172,11 @@ class Relay:
 
     async def _kind_of(self, status: int, error: ProviderError) -> Kind:
         """Return the kind of failure of an error. A model's name that works is not wrong: the agent may have chosen a request whose
-        error looks as if it were."""
+        error looks as if it were. If the provider answered another request of the trial for the model, key and model are right, so
+        the request caused a 403 or 404 that does not say why. (A provider answers a wrong path with the same 404 as a wrong model.)
+        """
         blamed = blame(status, error, references=self._asked.opaque)
-        if blamed in ("Model", "ModelByText"):
+        if blamed in ("Model", "ModelByText", "Unclear"):
             return "" if await self._request.model_works(for_others=blamed == "ModelByText") else "Configuration"
         return _KINDS[blamed]
 

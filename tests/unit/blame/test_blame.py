@@ -73,6 +73,13 @@ async def recovers(step: Step) -> None:
     await step.ask()
 
 
+async def reaches_the_keys_limit(step: Step) -> None:
+    step.provider.answer = answers_with(WHOLE)
+    await step.ask()
+    step.provider.answer = answers_with(error(message="Key limit exceeded (total limit).", code=403), 403)
+    await step.ask()
+
+
 async def asks_twice_at_once(step: Step) -> None:
     """One of two requests fails; the other one, which was sent before that, is answered later."""
     arrived, failed = asyncio.Event(), asyncio.Event()
@@ -170,6 +177,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "account": (
         *(Case(answers_with({}, status)) for status in (401, 402)),
         *(Case(answers_with(error(message="x", type="budget_exceeded"), status)) for status in (400, 429)),
+        Case(agent=reaches_the_keys_limit),
     ),
     "server-error": (*(Case(answers_with({}, status)) for status in (408, 500, 502, 504)), Case(answers_with(error(code=502)))),
     "no-answer": (
