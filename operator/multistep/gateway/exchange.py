@@ -189,6 +189,8 @@ class Exchange:
             self._lane.answered = max(self._lane.answered, self._number)
         if state == "done" or (state == "failed" and status == 200):
             self._lane.reached = max(self._lane.reached, self._number)
+        if state == "done" and self._client.disconnected:  # the answer took as long as the request asked for
+            self._services.silence.heard(self._call.claims.key)
         self._row = settled(self._row, state=state, status=status, kind=kind, message=message)
         if usage is not None:
             self._row = replace(

@@ -184,6 +184,36 @@ async def test_a_silence_until_the_agent_leaves_is_measured(tmp_path: Path, monk
         assert usage.last_failure is None
 
 
+async def test_an_answer_that_is_complete_after_the_agent_left_ends_the_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that asks for a long answer and leaves could get another attempt otherwise."""
+    clock, arrived, left = Clock(), asyncio.Event(), asyncio.Event()
+
+    async def answer(_: web.Request, __: int) -> web.StreamResponse:
+        arrived.set()
+        await left.wait()
+        return web.json_response(WHOLE)
+
+    async def has_left() -> bool:
+        before = silence.seconds(step_of())
+        clock.now += 1.0
+        return silence.seconds(step_of()) == before
+
+    silence = Silence(clock)
+    monkeypatch.setattr("multistep.gateway.app.Silence", lambda: silence)
+    async with served(tmp_path, answer) as it:
+        call = asyncio.create_task(it.call("chat"))
+        await arrived.wait()
+        clock.now += 40.0
+        call.cancel()
+        await asyncio.wait([call])
+        await eventually(has_left)
+        left.set()
+        usage = await it.admin.close(step_of())
+        assert (usage.incomplete, usage.silent_seconds) == (0, 0.0)
+
+
 async def test_no_silence_is_left_after_an_answer(tmp_path: Path) -> None:
     async def answer(_: web.Request, number: int) -> web.StreamResponse:
         body = f"data: {json.dumps(SAID)}\n\ndata: {DONE}\n\n" if number == 2 else ""
