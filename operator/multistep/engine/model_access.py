@@ -32,10 +32,12 @@ FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "LostBud
 @dataclass(frozen=True)
 class ModelFailure:
     """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence.
-    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it."""
+    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it. at_timeout:
+    whether it counts only for an agent that reached its timeout."""
 
     kind: FailureKind
     message: str
+    at_timeout: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class ModelReport:
         """
         if not failed:
             return ""
-        if self.fault is not None:
+        if self.fault is not None and (timeout is not None or not self.fault.at_timeout):
             return self.fault.message
         least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
         silent = self.silent_seconds >= min(least, _LONGEST_ANSWER_SECONDS) > 0
@@ -123,7 +125,8 @@ def _usage(fields: Fields) -> Usage:
 
 def _failure(fields: Fields) -> ModelFailure:
     kinds: dict[str, FailureKind] = {each: each for each in get_args(FailureKind)}
-    return ModelFailure(kinds[fields.one_of("kind", set(kinds))], fields.text("message", 2000))
+    kind, message = kinds[fields.one_of("kind", set(kinds))], fields.text("message", 2000)
+    return ModelFailure(kind, message, fields.optional_boolean("atTimeout"))
 
 
 class Amounts(Protocol):

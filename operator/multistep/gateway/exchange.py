@@ -66,6 +66,8 @@ _ERROR_BYTES: Final = 4096
 _STREAM_OPTIONS: Final = "stream_options"
 _MAY_REFUSE_FIELDS: Final = (400, 422)
 _ERROR_SECONDS: Final = 10.0  # for the body of a refusal
+LEFT_SECONDS: Final = 10.0
+"""An agent that leaves a refused request before that may do so on purpose, to get another attempt."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Exchange:
         if (refusal := self._held_by) is None:
             return "", ""
         return (
-            "Provider",
+            "Provider" if self._row.held_seconds - self._budget_seconds >= LEFT_SECONDS else "Left",
             f"held for {self._row.held_seconds:.0f} s until the agent left; the provider refused the request: {refusal.message}",
         )
 
@@ -341,7 +343,7 @@ class Exchange:
             self._services.steps.refuse_closed(self._call.claims.key)
         except Refused as refused:
             kind, message = self._blame_hold()
-            await self.finish("failed", refused.status, Usage(), kind, message or str(refused))
+            await self.finish("gone" if kind else "failed", refused.status, Usage(), kind, message or str(refused))
             raise
 
     async def _answer(self) -> ClientResponse | _Refusal:

@@ -24,7 +24,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from multistep.gateway.tokens import LONGEST_SECONDS, StepKey
 
 State = Literal["open", "done", "failed", "cut", "gone", "lost"]
-Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Own", "Path"]
+Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Own", "Path", "Left"]
+"""Left: the agent left the request soon after the provider had refused it."""
 NOT_COUNTED: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Unbounded", "Own", "Path"))
 """The kinds of failures of requests without an answer for which the provider is not to blame: the budget of the trial or of its
 sweep, or the trial's own requests in flight, left no room or too little time; no upper bound of the request is known; or its path

@@ -24,7 +24,8 @@ class LastFailure(_Model):
     SweepBudget (the sweep's budget has no room), Unbounded (a budget applies, but the request names no maximum of output tokens,
     and the model's is unknown), Path (all requests of the step were for paths that the gateway does not serve). answered: whether
     the provider answered another request of the trial for this model. most: the most that the request could have used, 0 if a
-    budget had no room for a request for several answers.
+    budget had no room for a request for several answers. at_timeout: whether the failure counts only for an agent that reached its
+    timeout, because the agent left the request soon.
     """
 
     status: int
@@ -33,6 +34,7 @@ class LastFailure(_Model):
     message: str
     answered: bool = True
     most: Spent = Spent()
+    at_timeout: bool = Field(default=False, alias="atTimeout")
 
 
 class ModelUsage(_Model):
@@ -86,8 +88,10 @@ def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float, sile
         held_seconds=round(sum(row.held_seconds for row in rows), 3),
         models={model: _sum(of_model) for model, of_model in sorted(by_model.items())},
         refusals=dict(refused),
-        last_failure=_last_failure(rows),
-        failures={model: failure for model, of_model in by_model.items() if (failure := _last_failure(of_model)) is not None},
+        last_failure=_last_failure(rows, left=False),
+        failures={
+            model: failure for model, of_model in by_model.items() if (failure := _last_failure(of_model, left=True)) is not None
+        },
         price_table=price_table,
         stalled_seconds=round(stalled_seconds, 3),
         fault=_fault(rows),
@@ -109,32 +113,34 @@ def _sum(rows: Sequence[Row]) -> ModelUsage:
     )
 
 
-def _last_failure(rows: Sequence[Row]) -> LastFailure | None:
-    """Return why the last request failed. A request that the agent left while the provider refused it counts only if the provider
-    has answered none since."""
+def _last_failure(rows: Sequence[Row], *, left: bool) -> LastFailure | None:
+    """Return why the last request failed. left: whether a request that the agent left while the provider refused it counts, if the
+    provider has answered none since."""
     if rows and all(row.kind == "Path" for row in rows):
         return _failure_of(rows[-1])
     answered_at = max((row.ended or 0.0 for row in rows if row.state == "done"), default=0.0)
     refused = [row for row in rows if row.kind == "SweepBudget"]
     ended = [row for row in refused or rows if row.ended is not None and row.kind not in ("Own", "Path")]
-    counted = [row for row in ended if not (row.state == "gone" and row.kind and answered_at >= row.began)]
+    counted = [row for row in ended if not (row.state == "gone" and row.kind and (not left or answered_at >= row.began))]
     last = max(counted, key=lambda row: row.ended or 0.0, default=None)
     return None if last is None or last.state == "done" else _failure_of(last)
 
 
 def _fault(rows: Sequence[Row]) -> LastFailure | None:
     """Return the last failure of the provider after which it answered no new request for the model. Of requests at the same time,
-    an agent may need the one that failed."""
+    an agent may need the one that failed. A request that the agent left soon counts least."""
     asked_again: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         if row.state == "done" and not row.kind:
             asked_again[row.model] = max(asked_again[row.model], row.began)
-    faults = [row for row in rows if row.kind == "Provider" and row.ended is not None and row.ended > asked_again[row.model]]
-    last = max(faults, key=lambda row: row.ended or 0.0, default=None)
+    ended = [row for row in rows if row.kind in ("Provider", "Left") and row.ended is not None]
+    faults = [row for row in ended if (row.ended or 0.0) > asked_again[row.model]]
+    last = max(faults, key=lambda row: (row.kind == "Provider", row.ended or 0.0), default=None)
     return None if last is None else _failure_of(last)
 
 
 def _failure_of(row: Row) -> LastFailure | None:
     if row.kind in ("", "Own"):
         return None
-    return LastFailure(status=row.status, model=row.model, kind=row.kind, message=row.message, most=row.reserved)
+    found = LastFailure(status=row.status, model=row.model, kind="Provider", message=row.message, most=row.reserved)
+    return found.model_copy(update={"at_timeout": True} if row.kind == "Left" else {"kind": row.kind})

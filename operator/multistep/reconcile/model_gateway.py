@@ -158,7 +158,7 @@ class ModelGateway:
         return {
             "usage": document,
             "failure": failure and {"kind": _kind(trial, usage, failure), "message": failure.message[:2000]},
-            "fault": fault and {"kind": "Provider", "message": fault.message[:2000]},
+            "fault": fault and {"kind": "Provider", "message": fault.message[:2000], "atTimeout": fault.at_timeout},
             "downtimes": await self._downtimes(key),
         }
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from multistep.api.blame import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, STARTS, Blame
 from multistep.engine import failure_class
-from multistep.gateway import answers, app
+from multistep.gateway import answers, app, exchange
 from multistep.gateway.silence import Silence
 from tests.support.played import IMAGE, plan, play
 from tests.support.played import outcome as played_outcome
@@ -158,7 +158,12 @@ class Case:
 
 CASES: dict[str, tuple[Case, ...]] = {
     "agent-ok": (Case(failure=""),),
-    "agent-fails": (Case(), Case(streams(SAID, STOP, {"choices": [], "usage": CHAT_USAGE}, DONE), asks_for_a_stream)),
+    "agent-fails": (
+        Case(),
+        Case(answers_with({}, 429, {"Retry-After": "100"}), leaves_when_held),  # before the ten seconds
+        Case(agent=leaves_when_held, reachable=False),
+        Case(streams(SAID, STOP, {"choices": [], "usage": CHAT_USAGE}, DONE), asks_for_a_stream),
+    ),
     "agent-timeout": (Case(failure=TIMEOUT), Case(never, partial(leaves_after, 0.4 * TIMEOUT_SECONDS), TIMEOUT)),
     "recovered": (Case(never, recovers),),
     "request-error": (
@@ -187,11 +192,12 @@ CASES: dict[str, tuple[Case, ...]] = {
     "cut": (Case(cut), Case(streams(SAID), asks_for_a_stream)),
     "malformed": (Case(streams(SAID, "<no JSON>", STOP, DONE), asks_for_a_stream),),
     "parallel": (Case(never, asks_twice_at_once),),
-    "refuses": (
-        *(Case(answers_with({}, status), hold_seconds=0.1) for status in (429, 503, 529)),
+    "refuses": (*(Case(answers_with({}, status), hold_seconds=0.1) for status in (429, 503, 529)),),
+    "unreachable": (Case(hold_seconds=0.1, reachable=False),),
+    "left-refused": (
         Case(answers_with({}, 429, {"Retry-After": "100"}), leaves_when_held),
+        Case(agent=leaves_when_held, reachable=False),
     ),
-    "unreachable": (Case(hold_seconds=0.1, reachable=False), Case(agent=leaves_when_held, reachable=False)),
     "held-at-timeout": (
         Case(answers_with({}, 429, {"Retry-After": "100"}), leaves_when_held, TIMEOUT),
         Case(answers_with({}, 503, {"Retry-After": "100"}), leaves_when_held, TIMEOUT),
@@ -219,6 +225,7 @@ async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch
     async with provided(tmp_path, provider, hold_seconds=hold_seconds, drain_seconds=0.0) as it:
         for number, (key, case) in enumerate(cases):
             monkeypatch.setattr(answers, "MAX_ANSWER", 1000 if key == "too-large-answer" else 1 << 20)
+            monkeypatch.setattr(exchange, "LEFT_SECONDS", 0.0 if key == "left-refused" else 10.0)
             exits = {"", case.failure} - ({""} if case.failure == TIMEOUT else set())
             for failure, tries in product(exits, (1, 2)):
                 provider.answer, provider.reachable = case.answer, case.reachable

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from multistep.engine.model_access import SILENCE_SECONDS, ModelFailure, ModelReport
 
 FAULT = ModelFailure("Provider", "the provider answered no JSON")
+LEFT_SOON = replace(FAULT, at_timeout=True)
 
 
 @pytest.mark.parametrize(
@@ -14,6 +17,8 @@ FAULT = ModelFailure("Provider", "the provider answered no JSON")
     [
         (FAULT, 0.0, True, None, FAULT.message),
         (FAULT, 0.0, False, None, ""),
+        (LEFT_SOON, 0.0, True, None, ""),
+        (LEFT_SOON, 0.0, True, 60.0, FAULT.message),
         (None, SILENCE_SECONDS, True, None, "the provider sent nothing for 10 s until the agent left"),
         (None, 600.0, False, None, ""),
         (None, SILENCE_SECONDS - 0.1, True, None, ""),

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from multistep.gateway import exchange
 from multistep.gateway.silence import Silence
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import DONE, SAID, STREAM, WHOLE
@@ -84,11 +85,14 @@ async def test_a_fault_does_not_count_if_the_provider_answered_a_new_request_for
         assert (usage.last_failure, usage.fault and usage.fault.model) == (None, fault)
 
 
-@pytest.mark.parametrize("status", [429, 503, 529, 0])
-async def test_a_request_that_the_provider_refuses_until_the_agent_leaves_is_the_providers_failure(
-    tmp_path: Path, status: int
+@pytest.mark.parametrize(("status", "least"), [(429, True), (503, True), (529, True), (0, True), (503, False)])
+async def test_a_request_that_the_provider_refuses_until_the_agent_leaves_counts_for_an_agent_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, least: bool
 ) -> None:
-    """0: the provider refuses connections."""
+    """If the agent leaves before the least time, the failure counts only at the agent's timeout: else an agent could get another
+    attempt at will while other trials use up the rate limit. Status 0: the provider refuses connections."""
+    if least:
+        monkeypatch.setattr(exchange, "LEFT_SECONDS", 0.0)
 
     async def answer(_: web.Request, __: int) -> web.StreamResponse:
         return web.json_response({}, status=status, headers={"Retry-After": "100"})
@@ -101,9 +105,9 @@ async def test_a_request_that_the_provider_refuses_until_the_agent_leaves_is_the
         call.cancel()
         await asyncio.wait([call])
         usage = await it.admin.close(step_of())
-        for found in (usage.last_failure, usage.fault):
-            assert found is not None and (found.kind, found.status) == ("Provider", status)
-            assert "the provider refused the request" in found.message
+        assert usage.last_failure is None and usage.fault is not None
+        assert (usage.fault.kind, usage.fault.status, usage.fault.at_timeout) == ("Provider", status, not least)
+        assert "the provider refused the request" in usage.fault.message
 
 
 async def test_a_request_that_was_left_while_it_was_refused_counts_only_for_an_agent_that_fails_if_another_was_answered(
