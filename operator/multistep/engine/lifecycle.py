@@ -140,10 +140,12 @@ def _name_taken(pod: PodFacts) -> Wait:
 
 
 def _pod_unknown(s: Situation) -> Decision | None:
-    """Adopt a pod of the trial that the status does not show yet. If it is being deleted, wait: nothing ran in it."""
+    """Adopt a pod of the trial that the status does not show yet. If it is being deleted, wait: nothing ran in it. Adopt it all the
+    same, so that the attempt fails, if its node is lost or drained, or if it stays: nothing may ever finish its deletion."""
     if s.pod is None or s.trial.status.pod_uid is not None:
         return None
-    return _name_taken(s.pod) if s.pod.deleting else Adopt()
+    goes_soon = s.pod.deleting and not s.pod.disruption and s.now < s.pod.created_at + _NAME_TAKEN_SECONDS
+    return _name_taken(s.pod) if goes_soon else Adopt()
 
 
 def _evicted_by_itself(s: Situation) -> Decision | None:

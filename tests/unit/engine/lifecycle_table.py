@@ -131,8 +131,18 @@ ROWS: dict[str, Row] = {
     "made before a crash": (began(pod_uid=None), pod(), Adopt()),
     "made before a crash and being deleted": (
         began(pod_uid=None),
-        pod(deleting=True),
+        pod(deleting=True, created_at=NOW - 59),
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", seconds=2),
+    ),
+    "made before a crash, and its deletion does not end": (
+        began(pod_uid=None),
+        pod(deleting=True, created_at=NOW - 60),
+        Adopt(),
+    ),
+    "made before a crash, and its node is lost": (
+        began(pod_uid=None),
+        pod(deleting=True, created_at=NOW - 59, disruption="DeletionByTaintManager"),
+        Adopt(),
     ),
     "deleted": (began(), None, GONE),
     "replaced": (

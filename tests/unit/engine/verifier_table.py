@@ -35,6 +35,7 @@ NO_POD: PodFacts | None = None
 VERIFIERS: dict[str, Row] = {
     "named": (judging(None), NO_POD, CreateVerifierPod()),
     "made": (judging(None), judge(), AdoptVerifierPod()),
+    "made, and its deletion does not end": (judging(None), judge(deleting=True, created_at=NOW - 60), AdoptVerifierPod()),
     "running": (judging(), judge(), Drive()),
     "starting": (
         judging(),
