@@ -100,15 +100,24 @@ def message(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """The errors of an object's reconciles in a row. uid: the object's UID; since: time of the first, seconds since the epoch."""
+    """The errors of an object's reconciles in a row that all end it, if they last, or all do not. uid: the object's UID; ends:
+    whether they end it; since, last: times of the first and of the last, in seconds since the epoch."""
 
     uid: str
+    ends: bool
     since: float
+    last: float
     times: int
 
-    def lasts(self, now: float) -> bool:
-        """Return whether the series is so long that it ends the object."""
-        return self.times >= END_TIMES and now - self.since >= END_SECONDS
+    @property
+    def seconds(self) -> float:
+        """Seconds between the first and the last error."""
+        return self.last - self.since
+
+    @property
+    def ends_object(self) -> bool:
+        """Whether the series is so long that it ends the object."""
+        return self.ends and self.times >= END_TIMES and self.seconds >= END_SECONDS
 
 
 class ErrorSeries:
@@ -117,11 +126,13 @@ class ErrorSeries:
     def __init__(self) -> None:
         self._by_key: dict[Key, Series] = {}
 
-    def add(self, key: Key, uid: str, now: float) -> Series:
-        """Return the object's series with one more error."""
+    def add(self, key: Key, uid: str, now: float, *, ends: bool) -> Series:
+        """Return the object's series with one more error. An error of the other kind (``ends``) begins a new series: a full volume
+        or a lost connection may last for hours, and must not shorten the time after which an unexpected error ends the object."""
         known = self._by_key.get(key)
-        known = known if known is not None and known.uid == uid and known.since <= now else Series(uid, now, 0)
-        self._by_key[key] = found = Series(uid, known.since, known.times + 1)
+        if known is None or (known.uid, known.ends) != (uid, ends) or known.since > now:
+            known = Series(uid, ends, now, now, 0)
+        self._by_key[key] = found = Series(uid, ends, known.since, now, known.times + 1)
         return found
 
     def end(self, key: Key) -> None:

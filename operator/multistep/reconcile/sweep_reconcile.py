@@ -157,11 +157,11 @@ class _SweepReconcile:
         if is_finished(self._sweep.status):
             raise error
         now, text, started = self._s.clock(), message(error), self._sweep.status.start_time is not None
-        series = self._s.errors.add(self._entry.key, self._sweep.metadata.uid, now)
-        if not started and (self._sweep.spec.stop or (found.ends and series.lasts(now))):
+        series = self._s.errors.add(self._entry.key, self._sweep.metadata.uid, now, ends=found.ends)
+        if not started and (self._sweep.spec.stop or series.ends_object):
             reason, text = ("Stopped", _NEVER_STARTED) if self._sweep.spec.stop else (found.reason, text)
             return await self._end(sweep_status.failed(self._sweep, reason, text, now))
-        if now - series.since >= found.after:
+        if series.seconds >= found.after:
             await self._report(found.reason, text)
         raise error
 

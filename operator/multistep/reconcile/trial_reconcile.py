@@ -133,16 +133,18 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if isinstance(found, Ends):
             return await self._end_by(error, found)
         if isinstance(error, SourceError):
+            if error.reason != FETCHING:  # a read in the background may be what fails each time: it goes on, then raises its error
+                self._t.errors.end(self._key)
             return await self._wait_for_task(error)
         now = self._t.clock()
-        series = self._t.errors.add(self._key, self._trial.metadata.uid, now)
+        series = self._t.errors.add(self._key, self._trial.metadata.uid, now, ends=found.ends)
+        if series.ends_object:
+            return await self._give_up(found.reason, message(error))
         if found.ends:
-            if series.lasts(now):
-                return await self._give_up(found.reason, message(error))
             end, hint = deadlines.cut_short(self._trial, now), self._t.hints.of(self._key, self._trial.status.pod_uid)
             if end is not None and not _is_unread(self._trial, end, hint):
                 return await self._act(end)
-        if now - series.since >= found.after:
+        if series.seconds >= found.after:
             await self._report(found, error)
         raise error
 
@@ -156,7 +158,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except Exception as second:
             now, again = self._t.clock(), outcome(second)
             ends = isinstance(again, Ends) or (isinstance(again, Waits) and again.ends)
-            if ends and self._t.errors.add(self._key, self._trial.metadata.uid, now).lasts(now):
+            if ends and self._t.errors.add(self._key, self._trial.metadata.uid, now, ends=True).ends_object:
                 return await self._give_up(found.reason, text)
             raise
 

@@ -145,6 +145,24 @@ async def test_a_trial_goes_on_when_the_error_is_gone() -> None:
     assert not world.reconciler._tools.errors._by_key
 
 
+LONG_WAITS = [Unavailable("gone"), StoreError("full"), GatewayUnavailable("gone"), SourceError("missing", transient=True)]
+
+
+@pytest.mark.parametrize("expected", LONG_WAITS, ids=[type(each).__name__ for each in LONG_WAITS])
+async def test_the_time_of_errors_that_a_trial_outlasts_does_not_count_against_unexpected_ones(expected: Exception) -> None:
+    loaders: list[Raising] = []
+    happens: dict[float, Callable[[World], None]] = {
+        20.0: lambda _: setattr(loaders[0], "error", expected),
+        3600.0: lambda _: setattr(loaders[0], "error", NOT_UTF8),
+        3700.0: lambda _: loaders[0].end(),
+    }
+    world, loader = broken(TypeError("first"), happens=happens)
+    loaders.append(loader)
+    await world.run()
+    assert NOT_UTF8 in world.errors
+    assert world.condition[:2] == ("Complete", "TrialComplete")
+
+
 @pytest.mark.parametrize("error", [TypeError(), FORBIDDEN, Unavailable("gone"), SourceError("missing", transient=True)])
 async def test_a_stop_acts_though_the_task_cannot_be_loaded(error: Exception) -> None:
     world, _ = broken(error, trial=manifest({"stop": True}))
@@ -330,3 +348,21 @@ async def test_a_sweep_that_cannot_start_for_an_unexpected_reason_fails_after_a_
     await world.run()
     failed = next(one for one in world.status.conditions if one.type == "Failed")
     assert (failed.status, failed.reason, failed.message) == ("True", "ReconcileFailed", "TypeError: no task")
+
+
+async def test_a_sweep_outlasts_one_unexpected_error_after_a_long_outage() -> None:
+    world = SweepWorld(a_sweep())
+    tasks, errors = world.sweeps.tasks, [Unavailable("gone")]
+
+    async def load(_: object) -> Any:
+        raise errors[0]
+
+    world.sweeps.tasks = cast(Any, type("Tasks", (), {"load": staticmethod(load), "settle": staticmethod(lambda _: None)}))
+    for _ in range(60):
+        world.now += 60
+        await world.reconcile()
+    errors[0] = cast(Any, TypeError("no task"))
+    await world.reconcile()
+    world.sweeps.tasks = tasks
+    await world.run()
+    assert world.status.phase == "Complete"
