@@ -18,6 +18,7 @@ from multistep.errors import RunnerError
 
 MAX_ID_CHARACTERS = 1024
 MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
+MAX_PATH_CHARACTERS = 4096  # Linux's limit of a path, PATH_MAX
 MAX_RECORDS = 30_000  # enough for 1,000 steps, the maximum of a task
 MAX_GROUPS = 65_537  # Linux's limit of supplementary groups, plus the user's primary group
 MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
@@ -120,8 +121,8 @@ class Hello:
             instance=fields.text("instance", 256),
             pod_uid=fields.text("podUID", 256),
             user=RunnerUser(uid=user.integer("uid"), gid=user.integer("gid"), name=user.text("name"), home=user.text("home")),
-            workdir=fields.text("workdir"),
-            runtime_dir=fields.text("runtimeDir"),
+            workdir=fields.absolute_path("workdir"),
+            runtime_dir=fields.absolute_path("runtimeDir"),
             started_at=fields.number("startedAt"),
             records=tuple(Record.from_json(each) for each in fields.sequence("records", MAX_RECORDS) if not _is_newer(each)),
             users={name: Identity.from_json(each) for name, each in (fields.optional_mapping("users") or {}).items()},
@@ -229,6 +230,13 @@ class Fields:
             raise self.wrong(name, "a text")
         if len(value) > limit:
             raise self.wrong(name, f"a string of at most {limit} characters")
+        return value
+
+    def absolute_path(self, name: str) -> str:
+        """Return an absolute path. Requests contain it: any other text would look like an invalid value of the task."""
+        value = self.text(name, MAX_PATH_CHARACTERS)
+        if not value.startswith("/") or "\0" in value:
+            raise self.wrong(name, "an absolute path without NUL characters")
         return value
 
     def one_of(self, name: str, choices: frozenset[str] | set[str]) -> str:

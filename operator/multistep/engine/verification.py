@@ -105,7 +105,7 @@ def verify_there(
     run.timed(VERIFIER, record)
     environment_facts = Fields(record.result, "environment")
     run.verifier_image_id = environment_facts.optional_text("imageID")
-    there = replace(there, workdir=environment_facts.text("workdir"))
+    there = replace(there, workdir=environment_facts.absolute_path("workdir"))
     yield from enter_verifiers_pod(there, environment, run)
     failure = yield from _furnish(there, step, verifier, environment, run)
     yield from enter_verification(there, verifier, environment, run)

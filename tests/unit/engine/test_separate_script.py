@@ -11,6 +11,7 @@ from multistep.api.content import Content
 from multistep.api.layout import StepLayout
 from multistep.engine.operations import Collect, Directory, Environment, Source, Start, Transfer, place_of
 from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.errors import RunnerError
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, Played, plan, play
 
 STEPS = """
@@ -222,3 +223,10 @@ def test_a_single_step_task_is_verified_apart_too() -> None:
     played = play(plan(f'{IMAGE}[verifier]\nenvironment_mode = "separate"', root=COMPLETE))
     assert "task/verifier/tests" in played.ids and "task/verifier/step-tests" not in played.ids
     assert played.journal.rewards == {"reward": 1.0}
+
+
+def test_a_verifiers_working_directory_that_is_no_absolute_path_is_its_runners_error() -> None:
+    noted = next(each.id for each in separate().operations if isinstance(each, Environment))
+    with pytest.raises(RunnerError) as caught:
+        separate({noted.split("/", 1)[1]: {"workdir": "judge"}})
+    assert caught.value.code == "Protocol"

@@ -125,6 +125,14 @@ def test_a_wrong_field_of_a_result_is_a_protocol_error(wrong: dict[str, Any]) ->
     assert caught.value.code == "Protocol"
 
 
+@pytest.mark.parametrize("field", ["workdir", "runtimeDir"])
+@pytest.mark.parametrize("wrong", ["app", "", "../app", "/app\0", "/" + "x" * 5000], ids=lambda wrong: repr(wrong)[:20])
+def test_a_directory_that_is_no_absolute_path_is_the_runners_error_and_not_the_tasks(field: str, wrong: str) -> None:
+    with pytest.raises(RunnerError, match=f"hello: {field} is not") as caught:
+        Hello.from_json({**HELLO, field: wrong})
+    assert caught.value.code == "Protocol"
+
+
 @given(value=JSON, at=st.sampled_from([*HELLO, *RECORD, "result"]))
 def test_no_json_at_all_makes_anything_but_a_protocol_error(value: object, at: str) -> None:
     for read in (
