@@ -89,8 +89,9 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
 
 def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, found: ModelReport) -> AttemptLost:
     """Return why the attempt failed in the agent's setup. Raises TrialError if a custom class is to blame."""
+    down = _lost_by_downtime(called, found)
     if found.failure is not None and found.failure.kind != "Budget":
-        return _lost_by_provider(hosted, found.failure)
+        return down or _lost_by_provider(hosted, found.failure)
     if why := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None):
         return AttemptLost(PROVIDER_FAILED, why)
     if error.type == _NO_CLASS and called.result.exit_code == _NO_CLASS_STATUS:
@@ -101,8 +102,8 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, f
         if error.type == _NOT_PREINSTALLED:
             return AttemptLost(AGENT_NOT_STARTED, error.message, final=True)
         return AttemptLost(AGENT_SETUP_FAILED, f"{error.type}: {error.message}")
-    if (lost := _lost_by_downtime(called, found)) is not None:
-        return lost
+    if down is not None:
+        return down
     raise TrialError(error)
 
 
@@ -161,13 +162,12 @@ def _hint(hosted: HostedAgent) -> str:
 
 
 def _lost_by_requests(hosted: HostedAgent, called: _Called, found: ModelReport) -> AttemptLost | None:
-    """Return why the agent's model requests end the attempt, None if they do not. What a retry cannot change comes first."""
-    failure = found.failure
-    if failure is not None and failure.kind not in ("Provider", "Budget"):
-        return _lost_by_provider(hosted, failure)
+    """Return why the agent's model requests end the attempt, None if they do not. A downtime comes first: the gateway may have lost
+    the record that shows that the key and the model are right, or what the trial had used."""
     if (lost := _lost_by_downtime(called, found)) is not None:
         return lost
-    return _lost_by_provider(hosted, failure) if failure is not None and failure.kind == "Provider" else None
+    failure = found.failure
+    return _lost_by_provider(hosted, failure) if failure is not None and failure.kind != "Budget" else None
 
 
 def _lost_by_downtime(called: _Called, found: ModelReport) -> AttemptLost | None:

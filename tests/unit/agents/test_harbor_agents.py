@@ -391,6 +391,20 @@ def test_a_users_class_whose_setup_fails_while_the_gateway_is_down_loses_the_att
         assert lost is not None and lost.reason == "ModelGatewayDown"
 
 
+@pytest.mark.parametrize("failure", ["Configuration", "SweepBudget", "LostBudget", "Provider"])
+def test_a_downtime_comes_before_a_failed_request_as_the_record_that_explains_it_may_be_lost(failure: str) -> None:
+    own = {**OWN, "credentials": CREDENTIALS["credentials"]}
+    for agent, command, access in (
+        (CREDENTIALS, "a/host/agent", "a/host/model-usage"),
+        (own, "/host/agent-setup", "/host/agent-setup-model-usage"),
+    ):
+        failed = {command: outcome(error=("RuntimeError", "no answer"))}
+        at = play(hosted(agent), failed).records[f"1/{command}"].started_at
+        report = {**closed(failure), "downtimes": [{"began": at, "ended": at + 20}]}
+        lost = play(hosted(agent), {**failed, access: report}).journal.lost
+        assert lost is not None and (lost.reason, lost.final) == ("ModelGatewayDown", False)
+
+
 FAULT_SEEN = {"kind": "Provider", "message": "the provider refused the request"}
 
 
