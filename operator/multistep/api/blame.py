@@ -66,6 +66,7 @@ ANSWERS: Final = (
     _provider("server-error", "408 or a status from 500 on in the step's last request, or an error in its answer"),
     _provider("no-answer", "status 200 and a document or a stream that is no answer of the API"),
     _provider("cut", "the last request has no answer, or one without its end"),
+    _provider("crowded", "the gateway cannot keep an answer of more than 2 MiB in memory, as those to other trials fill it"),
     _provider("malformed", "an answer with an event that is no JSON", if_failed=True),
     _provider("parallel", "one of several requests at the same time failed, though others were answered later", if_failed=True),
 )

@@ -20,7 +20,13 @@ _ALWAYS: Final = 2 << 20
 
 
 class AnswerTooLarge(Exception):
-    """An answer has more bytes than the gateway keeps in memory. The text is shown to the agent."""
+    """The gateway cannot keep an answer in memory. The text is shown to the agent.
+
+    crowded: whether it has room for an answer of this size, but answers to other steps take it."""
+
+    def __init__(self, message: str, *, crowded: bool = False) -> None:
+        super().__init__(message)
+        self.crowded = crowded
 
 
 class AnswerMemory:
@@ -36,8 +42,10 @@ class AnswerMemory:
         Raises AnswerTooLarge, and counts nothing, if the answer, its step or all answers would have too many.
         """
         of_step, total = self._by_step[step] + size, self._total + size
-        if size > 0 and (answer + size > MAX_ANSWER or of_step > MAX_STEP or (total > MAX_TOTAL and of_step > _ALWAYS)):
+        if size > 0 and (answer + size > MAX_ANSWER or of_step > MAX_STEP):
             raise AnswerTooLarge("the provider's answer is too large to be kept in memory")
+        if size > 0 and total > MAX_TOTAL and of_step > _ALWAYS:
+            raise AnswerTooLarge("answers to other steps take the memory for the provider's answer", crowded=True)
         self._total = total
         self._by_step[step] = of_step
         if not of_step:

@@ -333,7 +333,7 @@ class Exchange:
         try:
             return await Relay(self._client, answer, call.route.dialect, key, asked, self, self._start).run()
         except AnswerTooLarge as error:
-            await self.finish("cut", answer.status, None, "", str(error))
+            await self.finish("cut", answer.status, None, "Provider" if error.crowded else "", str(error))
             self._client.abort()
             raise Refused(HELD_TOO_LONG, str(error)) from error
 

@@ -190,6 +190,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         *(Case(streams(*events), asks_for_a_stream) for events in ((DONE,), ("no JSON", DONE), ("no JSON",))),
     ),
     "cut": (Case(cut), Case(streams(SAID), asks_for_a_stream)),
+    "crowded": (Case(answers_with({**WHOLE, "more": "x" * 2000})),),
     "malformed": (Case(streams(SAID, "<no JSON>", STOP, DONE), asks_for_a_stream),),
     "parallel": (Case(never, asks_twice_at_once),),
     "refuses": (*(Case(answers_with({}, status), hold_seconds=0.1) for status in (429, 503, 529)),),
@@ -226,6 +227,8 @@ async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch
         for number, (key, case) in enumerate(cases):
             monkeypatch.setattr(answers, "MAX_ANSWER", 1000 if key == "too-large-answer" else 1 << 20)
             monkeypatch.setattr(exchange, "LEFT_SECONDS", 0.0 if key == "left-refused" else 10.0)
+            monkeypatch.setattr(answers, "MAX_TOTAL", 1000 if key == "crowded" else 1 << 20)
+            monkeypatch.setattr(answers, "_ALWAYS", 1000)
             exits = {"", case.failure} - ({""} if case.failure == TIMEOUT else set())
             for failure, tries in product(exits, (1, 2)):
                 provider.answer, provider.reachable = case.answer, case.reachable
