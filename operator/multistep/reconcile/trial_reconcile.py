@@ -51,7 +51,7 @@ from multistep.reconcile.drive_results import (
     TransferQueued,
     VerifierRequired,
 )
-from multistep.reconcile.error_outcome import Again, Ends, Waits, is_cancelled, message, outcome
+from multistep.reconcile.error_outcome import Again, Ends, Outcome, Waits, is_cancelled, message, outcome
 from multistep.reconcile.events import Transition, task_warnings
 from multistep.reconcile.pod_hints import PodHint
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
@@ -123,11 +123,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _end_in_status(self, error: BaseException) -> Result:
         """Show an error in the trial's status, and end the trial if the error ends it. Raises the error if the work queue is to
         retry the reconcile with back-off."""
-        if isinstance(error, StoreError) or (isinstance(error, ClusterError) and self._writer.refused):
-            self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False  # the pod must be read again
-        if isinstance(error, StoreError):
-            self._t.metrics.store_failures.inc()
-        found = outcome(error)
+        found = self._counted(error)
         if isinstance(found, Again) or is_finished(self._trial.status):  # of a finished trial, only the clean-up failed
             raise error
         if isinstance(found, Ends):
@@ -136,31 +132,47 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             if error.reason != FETCHING:  # a read in the background may be what fails each time: it goes on, then raises its error
                 self._t.errors.end(self._key)
             return await self._wait_for_task(error)
-        now = self._t.clock()
-        series = self._t.errors.add(self._key, self._trial.metadata.uid, now, ends=found.ends)
+        end, hint = deadlines.cut_short(self._trial, self._t.clock()), self._t.hints.of(self._key, self._trial.status.pod_uid)
+        if found.ends and end is not None and not _is_unread(self._trial, end, hint):
+            return await self._fail_or_show(self._act(end), end.reason, end.message)
+        return await self._give_up_or_show(error, found, found.reason, message(error))
+
+    def _counted(self, error: BaseException) -> Outcome:
+        """Return what an error means. Count it if the results volume raised it; if the trial's status or results could not be
+        written, the pod must be read again before the trial misses its deadline."""
+        if isinstance(error, StoreError) or (isinstance(error, ClusterError) and self._writer.refused):
+            self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False
+        if isinstance(error, StoreError):
+            self._t.metrics.store_failures.inc()
+        return outcome(error)
+
+    async def _end_by(self, error: BaseException, found: Ends) -> Result:
+        """Fail the trial because of the error."""
+        if isinstance(error, ImageMissing):
+            return await self._fail_or_show(self._fail_unbuilt(error), found.reason, str(error))
+        text = f"spec.task: {error}" if isinstance(error, SourceError) else str(error)
+        return await self._fail_or_show(self._act(decisions.Fail(found.reason, text, found.exception)), found.reason, text)
+
+    async def _fail_or_show(self, failing: Awaitable[Result], reason: str, text: str) -> Result:
+        """Await the end of a trial that fails with this reason and text. Show in the status what prevents the end; if an unexpected
+        error prevents it repeatedly, fail the trial without storing its results."""
+        try:
+            return await failing
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled(error) or isinstance(found := self._counted(error), Again):
+                raise
+            found = Waits(RECONCILE_FAILED, ends=True) if isinstance(found, Ends) else found
+            return await self._give_up_or_show(error, found, reason, text)
+
+    async def _give_up_or_show(self, error: BaseException, found: Waits, reason: str, text: str) -> Result:
+        """Show an error for which the trial waits, and raise it. If the error has lasted too long, fail the trial with this reason
+        and text."""
+        series = self._t.errors.add(self._key, self._trial.metadata.uid, self._t.clock(), ends=found.ends)
         if series.ends_object:
-            return await self._give_up(found.reason, message(error))
-        if found.ends:
-            end, hint = deadlines.cut_short(self._trial, now), self._t.hints.of(self._key, self._trial.status.pod_uid)
-            if end is not None and not _is_unread(self._trial, end, hint):
-                return await self._act(end)
+            return await self._give_up(reason, text)
         if series.seconds >= found.after:
             await self._report(found, error)
         raise error
-
-    async def _end_by(self, error: BaseException, found: Ends) -> Result:
-        """Fail the trial. If that fails repeatedly because of an unexpected error, fail it without storing its results."""
-        if isinstance(error, ImageMissing):
-            return await self._fail_unbuilt(error)
-        text = f"spec.task: {error}" if isinstance(error, SourceError) else str(error)
-        try:
-            return await self._act(decisions.Fail(found.reason, text, found.exception))
-        except Exception as second:
-            now, again = self._t.clock(), outcome(second)
-            ends = isinstance(again, Ends) or (isinstance(again, Waits) and again.ends)
-            if ends and self._t.errors.add(self._key, self._trial.metadata.uid, now, ends=True).ends_object:
-                return await self._give_up(found.reason, text)
-            raise
 
     async def _give_up(self, reason: str, text: str) -> Result:
         """Fail the trial without anything that may fail again: its results are not stored."""
@@ -198,7 +210,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
         end = deadlines.cut_short(self._trial, now)
         if end is not None and not _is_read_first(self._trial, end, error, self._t.hints.of(self._key, self._trial.status.pod_uid)):
-            return await self._act(end)
+            return await self._fail_or_show(self._act(end), end.reason, end.message)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
             return Requeue(SOON_SECONDS if error.reason != FETCHING else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
         if error.reason == FETCHING and self._trial.status.has_own_step:  # the step runs on meanwhile

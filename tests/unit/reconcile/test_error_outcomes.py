@@ -201,6 +201,30 @@ async def test_a_trial_whose_results_can_never_be_written_for_an_unexpected_reas
     assert world.condition[:2] == ("Failed", "ReconcileFailed") and world.status.results is None
 
 
+async def test_what_prevents_the_end_of_a_trial_past_its_deadline_is_shown() -> None:
+    """Its pods cannot be read, and its disruption budget cannot be deleted."""
+    world = World(trial=manifest({"activeDeadlineSeconds": 100}), pods_run=False)
+    await world.run(until=lambda: world.status.pod_uid)
+    pods, refused = world.reconciler._tools.pods, [True]
+    unguard = pods.unguard
+
+    async def get(*_: object) -> Any:
+        raise TypeError("no string")
+
+    async def refusing(*names: Any) -> None:
+        if refused[0]:
+            raise FORBIDDEN
+        await unguard(*names)
+
+    pods.get, pods.unguard = get, refusing  # type: ignore[method-assign,assignment]
+    world.now += 200
+    await world.reconcile()
+    assert world.condition == ("Reconciling", "AccessDenied", message(FORBIDDEN))
+    refused[0] = False
+    await world.reconcile()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.score is None
+
+
 # -- an error at any point at which the operator calls the cluster, a runner or the volume
 
 KINDS: list[Callable[[], Exception]] = [

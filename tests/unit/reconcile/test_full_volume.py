@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from multistep.errors import StoreError
+from multistep.errors import InvalidSpec, StoreError
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import World, manifest
 
@@ -104,3 +104,24 @@ async def test_a_trial_does_not_miss_its_deadline_while_the_write_of_its_results
 async def test_what_failed_after_a_long_phase_is_tried_again_soon_not_at_the_next_poll() -> None:
     world, _ = await filled("store_step a", durations={"a/verifier": 30.0})
     assert [wait for wait in world.waits[-4:] if wait is not None and wait < 5] == [0.5, 1.0, 2.0, 4.0]
+
+
+async def test_an_invalid_trial_that_cannot_end_while_the_volume_is_full_says_so() -> None:
+    """Its task turns out to be invalid, e.g. after an upgrade of the operator; the end needs the volume, too."""
+    volume = FullVolume("finish")
+    world = World(volume=volume, durations={"a/agent": 600.0}, trial=manifest({"activeDeadlineSeconds": 1000}))
+    await world.run(until=lambda: world.status.has_own_step)
+
+    async def drive(*_: object) -> None:
+        raise InvalidSpec("the task is invalid")
+
+    world.reconciler._tools.driver.drive = drive  # type: ignore[method-assign,assignment]
+    await world.run(until=lambda: volume.again > 3)
+    assert world.condition == ("Reconciling", "ResultsNotWritable", FULL)
+    assert [each["note"] for each in world.cluster.events if each["reason"] == "ResultsNotWritable"] == [FULL]
+    assert b"multistep_store_failures_total 4.0" in world.metrics.render()
+    world.now += 2000
+    await world.reconcile(2)
+    volume.has_room = True
+    await world.run()
+    assert world.condition == ("Failed", "InvalidSpec", "the task is invalid") and world.status.score is None
