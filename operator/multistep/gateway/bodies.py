@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque
 from multistep.gateway.dialects import CHAT
+from multistep.gateway.parts import MAX_PARTS, has_too_many_parts
 from multistep.gateway.routes import Route
 from multistep.gateway.verdicts import CONFIGURATION_MESSAGES
 
@@ -22,7 +23,6 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
-_MAX_PARTS: Final = 1_000_000  # brackets and commas in a body: parsed values need up to 30 times the memory of their text
 _MAX_FIELDS: Final = 1000  # fields of the body's top-level object; no API has as many as a hundred
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -105,8 +105,8 @@ def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
     Members whose names are equal, or differ only in case, are rejected: parsers disagree which one counts, so a token that allows
     one model could be used for another.
     """
-    if sum(map(body.count, (b"[", b"{", b","))) > _MAX_PARTS:
-        raise InvalidBody(f"the body has more than {_MAX_PARTS:,} values")
+    if has_too_many_parts(body):
+        raise InvalidBody(f"the body has more than {MAX_PARTS:,} values")
     try:
         text = body.decode()
         return text, _scanned(text)

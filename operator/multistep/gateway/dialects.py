@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
+from multistep.gateway.answers import AnswerTooLarge
+from multistep.gateway.parts import MAX_PARTS, has_too_many_parts
 from multistep.gateway.verdicts import ProviderError, parse_error
 
 Document = Mapping[str, Any]
@@ -54,7 +56,7 @@ class Reading:
         self.malformed = False
 
     def event(self, data: bytes, name: bytes = b"") -> None:
-        """Read the data of one server-sent event. name: its name, b"" without one."""
+        """Read the data of one server-sent event. name: its name, b"" without one. Raises AnswerTooLarge."""
         data = data.strip()
         if not data:
             return
@@ -69,7 +71,9 @@ class Reading:
         self._read(found, is_error=name == b"error")
 
     def document(self, body: bytes) -> None:
-        """Read an answer that is one JSON document instead of a stream of events. It counts as ended if it is valid JSON."""
+        """Read an answer that is one JSON document instead of a stream of events. It counts as ended if it is valid JSON.
+
+        Raises AnswerTooLarge."""
         found = _parsed(body)
         for each in found if isinstance(found, list) else [found]:
             self._read(each)
@@ -116,6 +120,8 @@ class Dialect:
 
 
 def _parsed(text: bytes) -> Any:
+    if has_too_many_parts(text):
+        raise AnswerTooLarge(f"the provider's answer has more than {MAX_PARTS:,} values")
     try:
         return json.loads(text)
     except ValueError:

@@ -209,7 +209,7 @@ def is_silence(error: Exception | None) -> bool:
 
 def message_of(body: bytes, key: str) -> str:
     """Return the message of a provider's error, without the key, for the trial's status."""
-    return shown(parse_error(parsed(body)).message or body.decode(errors="replace"), key)
+    return shown(parse_error(parsed(body)).message or body[:1000].decode(errors="replace"), key)
 
 
 def shown(text: str, key: str) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from multistep.gateway.parts import has_too_many_parts
+
 Blamed = Literal["Request", "Provider", "Account", "Model", "ModelByText", "Unclear"]
 """Account: the key or the account; Model: the model's name; ModelByText: the same, but only by the message; Unclear: the request,
 or the configuration, such as the key or the model, which only other requests show."""
@@ -85,6 +87,7 @@ _PER_MINUTE: Final = re.compile(r"([\d,]{1,16})\s(?:input |prompt |total )?token
 _AMOUNTS_WITHIN: Final = 300  # characters of a message with its limit; tenants may choose the server, and patterns take time
 _LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
 _BYTES_PER_TOKEN: Final = 6  # more than a usual text has, so that the number of tokens is not overestimated
+_MAX_ERROR: Final = 1 << 20  # bytes; some servers repeat the request in their error
 _STATUS: Final = range(400, 600)
 _MODEL_STATUSES: Final = frozenset((200, 400, 403, 404, 422))
 _MAX_DEPTH: Final = 6
@@ -194,7 +197,9 @@ def _last(loc: Any) -> Any:
 
 
 def parsed(body: bytes) -> Any:
-    """Return a JSON document; the text in an object ``message`` if it is no JSON."""
+    """Return a JSON document; the start of the text in an object ``message`` if it is no JSON, or larger than any error."""
+    if len(body) > _MAX_ERROR or has_too_many_parts(body):
+        return {"message": body[:1000].decode(errors="replace")}
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

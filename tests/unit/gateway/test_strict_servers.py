@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import answers
+from multistep.gateway import answers, parts
 from multistep.gateway.answers import MAX_ANSWER, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
-from tests.unit.gateway.answer_shapes import COUNTED, DONE, SAID, STOP, STREAM
+from tests.unit.gateway.answer_shapes import COUNTED, DONE, SAID, STOP, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, world
 
 FORBIDDEN = {"detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}
@@ -84,6 +84,39 @@ async def test_an_answer_without_an_end_is_cut_off_and_no_failure_of_the_provide
         assert (await it.send("chat", "gpt-5", stream=stream)).error
         usage = await it.admin.close(step_of())
         assert (usage.requests, usage.incomplete, usage.last_failure, usage.fault) == (1, 1, None, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_whose_values_would_fill_the_memory_is_cut_off_and_no_failure_of_the_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """A tenant may give the URL of a server of its own. Parsed values need up to 30 times the memory of their text."""
+    monkeypatch.setattr(parts, "MAX_PARTS", 1000)
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        document = json.dumps({**WHOLE, "more": [[]] * 1000}).encode()
+        return web.Response(body=b"data: " + document + b"\n\n", headers=STREAM) if stream else web.Response(body=document)
+
+    async with provided(tmp_path, answer) as it:
+        assert (await it.call("chat", stream=stream)).error
+        usage = await it.admin.close(step_of())
+        assert (usage.requests, usage.incomplete, usage.last_failure, usage.fault) == (1, 1, None, None)
+
+
+@pytest.mark.parametrize("more", ["x" * (2 << 20), [[]] * 1000])
+async def test_an_error_that_is_larger_than_any_reaches_the_agent_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any
+) -> None:
+    monkeypatch.setattr(parts, "MAX_PARTS", 1000)
+    refusal = {"error": {"code": "invalid_api_key", "message": "no"}, "more": more}
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response(refusal, status=400)
+
+    async with provided(tmp_path, answer) as it:
+        seen = await it.call("chat")
+        assert (seen.status, json.loads(seen.body)) == (400, refusal)
+        assert (await it.admin.close(step_of())).last_failure is None
 
 
 async def test_a_long_stream_of_short_events_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
