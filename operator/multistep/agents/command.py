@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.agents.common import broken, not_started, out_of_memory, require_user, timed_out
+from multistep.agents.common import broken, is_first, not_started, out_of_memory, require_user, timed_out
+from multistep.agents.lookup import NO_PROGRAM, lookup
 from multistep.api.content import Content
 from multistep.api.phases import AGENT
 from multistep.api.records import PhaseResult
@@ -13,6 +14,7 @@ from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, ending, failed, fault_type
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
+_LOOKUP_SECONDS = 30.0
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
@@ -22,12 +24,16 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     run.timed(AGENT, record)
     if fault := failed(record):
         return StepException(fault_type(fault, "RuntimeError"), f"uploading the instruction: {fault.message}", AGENT)
-    env = {INSTRUCTION_VARIABLE: f"{scope.runtime_dir}/instruction.md", **scope.plan.agent_env}
+    own = {INSTRUCTION_VARIABLE: f"{scope.runtime_dir}/instruction.md", **scope.plan.agent_env}
+    env, lacks_program = {**scope.plan.environment_env, **own}, False
+    if is_first(scope) and (command := lookup(scope.plan.agent_command)):
+        looked_up = yield Start(scope.id("agent-lookup"), command, user=step.agent_user, env=env, timeout=_LOOKUP_SECONDS)
+        lacks_program = PhaseResult.from_record(looked_up).exit_code == NO_PROGRAM
     record = yield Start(
         scope.id("agent"),
         scope.plan.agent_command,
         user=step.agent_user,
-        env={**scope.plan.environment_env, **env},
+        env=env,
         timeout=step.agent_timeout,
         output=f"{LOGS_AGENT}/command.txt",
         exit_code_file=f"{LOGS_AGENT}/exit-code.txt",
@@ -35,7 +41,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     result = PhaseResult.from_record(record)
     require_user(scope, run, result)
     run.timed(AGENT, record)
-    run.lost = not_started(scope, result)
+    run.lost = not_started(scope, result, lacks_program=lacks_program)
     if run.lost is not None:
         return None
     return timed_out(step, result) or broken(result) or out_of_memory(result) or _non_zero(result)

@@ -54,10 +54,14 @@ def require_user(scope: Scope, run: StepRun, result: PhaseResult) -> None:
         raise TrialError(StepException("RuntimeError", f"the agent could not be started: {result.error.message}"))
 
 
-def not_started(scope: Scope, result: PhaseResult) -> AttemptLost | None:
-    """Return why the trial fails if the program of spec.agent.command does not exist or cannot be executed, None if it started."""
+def not_started(scope: Scope, result: PhaseResult, *, lacks_program: bool) -> AttemptLost | None:
+    """Return why the trial fails if the program of spec.agent.command does not exist or cannot be executed, None if it started.
+
+    lacks_program: whether a lookup before the agent's start found that a program of the shell's command does not exist. Without it,
+    the exit status of a shell is the agent's own, who could exclude its trial with it.
+    """
     missing = result.error is not None and result.error.code in _NO_PROGRAM
-    by_shell = result.exit_code in NOT_STARTED and result.duration_seconds <= SECONDS_TO_START
+    by_shell = lacks_program and result.exit_code in NOT_STARTED and result.duration_seconds <= SECONDS_TO_START
     if not is_first(scope) or not (missing or by_shell):
         return None
     return AttemptLost(

@@ -304,8 +304,8 @@ FAILED = (
         AGENT_NOT_STARTED,
         "Configuration",
         "the agent could not start in the trial's first step: its program does not exist or cannot be executed (also exit status "
-        "126 or 127 before its first model request), the agent host lacks the class in `spec.agent.importPath`, or the agent lacks "
-        "an option, a model or a key that it needs",
+        "126 or 127 of one of Harbor's agents before its first model request), the agent host lacks the class in "
+        "`spec.agent.importPath`, or the agent lacks an option, a model or a key that it needs",
         "read the message; check `spec.agent` and the image that holds the program",
     ),
     Failure(

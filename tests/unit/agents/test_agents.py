@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multistep.agents import BUILT_IN as SCRIPTS
+from multistep.agents.lookup import lookup
 from multistep.api.agent_names import BUILT_IN
 from multistep.api.content import Content
 from multistep.api.layout import StepLayout
+from multistep.cli.trial.agent_script import script_command
 from multistep.engine import failure_class
 from multistep.engine.operations import Note, Start, Upload
 from multistep.engine.plan import TrialEnv
@@ -95,7 +99,8 @@ def test_the_oracle_of_a_single_step_task_has_the_roots_solution() -> None:
         ("command", {"exitCode": 1, "oomKills": 1}, ("NonZeroAgentExitCodeError", "agent")),
         ("command", {"timedOut": True, "exitCode": None}, ("AgentTimeoutError", "agent")),
         ("command", {"timedOut": True, "exitCode": None, "signal": 9, "oomKills": 1}, ("AgentTimeoutError", "agent")),
-        ("command", {"exitCode": 127, "durationSeconds": 60.0}, ("NonZeroAgentExitCodeError", "agent")),
+        ("command", {"exitCode": 127}, ("NonZeroAgentExitCodeError", "agent")),
+        ("command", {"exitCode": 126}, ("NonZeroAgentExitCodeError", "agent")),
     ],
 )
 def test_how_an_agent_ends(agent: str, results: Mapping[str, Any], wanted: object) -> None:
@@ -118,7 +123,7 @@ def test_a_user_that_the_image_lacks_is_the_tasks_failure_for_every_agent(agent:
 
 @pytest.mark.parametrize(
     "result",
-    [NO_PROGRAM, {"exitCode": None, "error": {"code": "Permission", "message": "x"}}, {"exitCode": 126}, {"exitCode": 127}],
+    [NO_PROGRAM, {"exitCode": None, "error": {"code": "Permission", "message": "x"}}],
 )
 def test_a_command_whose_program_does_not_exist_is_configured_wrongly(result: Mapping[str, Any]) -> None:
     played = run("command", {"a/agent": result})
@@ -126,6 +131,71 @@ def test_a_command_whose_program_does_not_exist_is_configured_wrongly(result: Ma
     assert lost is not None and (lost.reason, lost.final) == ("AgentNotStarted", True)
     assert lost.message.startswith("spec.agent.command ")
     assert "a/verifier" not in played.ids and failure_class.of_failed(lost.reason, None) == "Configuration"
+
+
+@pytest.mark.parametrize(
+    ("looked_up", "ended", "lost"),
+    [
+        ({"exitCode": 127}, {"exitCode": 127}, True),
+        ({"exitCode": 127}, {"exitCode": 126}, True),
+        ({"exitCode": 127}, {"exitCode": 127, "durationSeconds": 60.0}, False),
+        ({"exitCode": 127}, {"exitCode": 1}, False),
+        ({}, {"exitCode": 127}, False),
+        ({"exitCode": None, "timedOut": True}, {"exitCode": 127}, False),
+    ],
+)
+def test_a_shells_status_for_a_missing_program_is_the_agents_own_unless_a_lookup_before_its_start_missed_the_program(
+    looked_up: Mapping[str, Any], ended: Mapping[str, Any], lost: bool
+) -> None:
+    """Else an agent that dislikes its task could exit with 127, and its trial would be excluded."""
+    spec = {"agent": {"name": "command", "command": ["bash", "-c", "solve it"]}}
+    played = run("command", {"a/agent-lookup": looked_up, "a/agent": ended}, spec=spec)
+    assert played.operation("a/agent-lookup").argv[-1] == "solve"
+    assert (played.journal.lost and (played.journal.lost.reason, played.journal.lost.final)) == (
+        ("AgentNotStarted", True) if lost else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "programs"),
+    [
+        (["solve", "it"], ()),
+        (["bash", "solve.sh"], ()),
+        (["python3", "-c", "solve"], ()),
+        (["bash", "-c", "solve it"], ("solve",)),
+        (["/bin/sh", "-ec", "cd /app && set -e; A=1 exec /opt/my-agent"], ("/opt/my-agent",)),
+        (["bash", "-lc", "# comment\nsolve; next"], ("solve",)),
+        (["bash", "-c", "pip install solve && solve"], ("pip",)),
+        *(
+            (["bash", "-c", text], ())
+            for text in ("./solve", "$PROGRAM x", "PATH=/opt solve", "f() { a; }; f", "f () { a; }", "(a)")
+        ),
+    ],
+)
+def test_the_program_that_a_shells_command_runs_first_is_looked_up(command: list[str], programs: tuple[str, ...]) -> None:
+    assert lookup(tuple(command))[4:] == programs
+
+
+@pytest.mark.parametrize(
+    ("text", "programs"),
+    [
+        ("#!/bin/bash\nset -e\nsolve it\n", ("/bin/bash", "solve")),
+        ("#!/usr/bin/env python3\nimport a\n", ("python3",)),
+        ("#!/bin/sh\n./solve\n", ("/bin/sh",)),
+        ("solve it\n", ()),
+    ],
+)
+def test_the_interpreter_and_the_first_program_of_a_local_script_are_looked_up(
+    tmp_path: Path, text: str, programs: tuple[str, ...]
+) -> None:
+    (script := tmp_path / "agent").write_text(text)
+    assert lookup(tuple(script_command(script)))[4:] == programs
+
+
+def test_the_lookup_fails_if_a_program_does_not_exist(tmp_path: Path) -> None:
+    (there := tmp_path / "there").touch(0o755)
+    for program, code in (("cat", 0), (str(there), 0), ("no-such-program", 127), (str(tmp_path / "no"), 127)):
+        assert subprocess.run(lookup(("sh", "-c", f"cd / && {program} x")), check=False).returncode == code
 
 
 @pytest.mark.parametrize("result", [NO_USER, NO_PROGRAM, {"exitCode": 127}])

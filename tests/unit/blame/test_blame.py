@@ -241,12 +241,13 @@ async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch
 
 
 NO_USER = {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user"}}
+NO_PROGRAM = {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "no program"}}
 
 
 @pytest.mark.parametrize(
     ("key", "agent", "results"),
     [
-        ("not-started", {"name": "command", "command": ["x"]}, {"task/agent": {"exitCode": 127}}),
+        ("not-started", {"name": "command", "command": ["x"]}, {"task/agent": NO_PROGRAM}),
         ("not-started", OWN, {"/host/agent-setup": played_outcome(error=("AgentClassNotFoundError", "x"), exitCode=78)}),
         ("not-started", CREDENTIALS, {"task/host/agent": played_outcome(error=("ValueError", "model_api is missing"))}),
         ("no-user", {"name": "command", "command": ["x"]}, {"task/agent": NO_USER}),
