@@ -358,7 +358,7 @@ FAILED = (
         ACCESS_DENIED,
         "Configuration",
         "the API server denied the operator a request that the trial needs, for 300 s and at least five times in a row; the "
-        "message names the object, e.g. a Secret of a variable while `rbac.secrets` is false",
+        "message names the object, e.g. a Secret of a variable while the chart's `rbac` values grant no Secrets",
         "grant the right (the chart's `rbac` values), or do without the object",
     ),
     Failure(

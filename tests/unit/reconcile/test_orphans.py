@@ -105,7 +105,7 @@ async def test_one_that_cannot_be_removed_keeps_no_other_from_being(scene: Scene
     monkeypatch.setattr(scene.cluster, "delete", refused)
     key = await scene.results("gone")
     await scene.once()
-    assert scene.pods == {"a-1", "c-1"}
+    assert scene.pods == {"a-1"}
     assert (await scene.volume.trials())[key] == NOW
 
 
@@ -188,7 +188,7 @@ async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_
     await world.run()
     calm = World(**options, durations={"a/agent": 100.0})
     await calm.run()
-    assert rounds > 50
+    assert rounds > 40
     if not options:  # with options, the trial has several pods, and OrphanRemoval may delete an unused one
         assert metrics.orphans_deleted.labels("pod")._value.get() == metrics.orphans_deleted.labels("results")._value.get() == 0
     assert world.condition[0] == "Complete" and world.status.attempts == [] and world.status.rewards == calm.status.rewards
