@@ -14,7 +14,7 @@ from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
 from multistep.engine.sweep_members import Members, members_of
 from multistep.engine.sweep_trials import owner_of
-from multistep.errors import ClusterError, InvalidSpec
+from multistep.errors import InvalidSpec, NotFound
 from multistep.kube.protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, TRIALS
 from multistep.report.rows import Row, counted, row
@@ -27,13 +27,18 @@ _SHOWN = 3
 @dataclass(frozen=True)
 class Owned(Generic[_T]):
     """The trials that sweeps of one name own. trials: each with its sweep's UID: a deleted sweep may have had the same name;
-    foreign: names of trials that claim to be a sweep's and are not."""
+    foreign: names of trials that claim to be a sweep's and are not; unproven: UID of the sweep whose trials count because of
+    their owner reference alone, as a ConfigMap with a part of its plan is missing or was changed; None: there is none."""
 
     trials: list[tuple[str, _T]] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    unproven: str | None = None
 
     def warn(self) -> None:
-        """Print a warning about foreign trials, which do not count."""
+        """Print a warning about foreign trials, which do not count, and about unproven trials, which do."""
+        if unproven := sum(uid == self.unproven for uid, _ in self.trials):
+            what = f"{plural(unproven, 'trial counts', 'trials count')} by the owner reference alone"
+            print_err(f"warning: a ConfigMap that the sweep's status names is missing or was changed: {what}")
         if self.foreign:
             shown = f"{', '.join(self.foreign[:_SHOWN])}{' ...' if len(self.foreign) > _SHOWN else ''}"
             what = f"{plural(len(self.foreign), 'trial claims', 'trials claim')} to be the sweep's, but the operator did not create"
@@ -47,7 +52,9 @@ async def owned_trials(
 
     convert: returns what to keep of a trial; whole trials would need much memory. Raises ClusterError.
     """
-    owned, known = Owned[_T](), {} if found is None else {found["metadata"]["uid"]: await members(cluster, found)}
+    its = None if found is None else await members(cluster, found)
+    known = {} if its is None else {its.uid: its}
+    owned = Owned[_T](unproven=its.uid if its is not None and its.numbers is None and _has_record(found or {}) else None)
     async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
         async for each in trials:
             owner = owner_of(each)
@@ -72,11 +79,18 @@ async def members(cluster: Cluster, found: Object) -> Members:
     return members_of(sweep, tasks, branches)
 
 
+def _has_record(found: Object) -> bool:
+    status = found.get("status") or {}
+    return bool(status.get("tasksFrom") or status.get("branches"))
+
+
 async def _record(cluster: Cluster, sweep: TrialSweep, name: str, digest: str) -> str | None:
-    """Return the text of a record; None if it cannot be read, or is not the one that the status names."""
+    """Return the text of a record; None if it does not exist, or is not the one that the status names. Raises ClusterError."""
     try:
         found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
-    except ClusterError:
+    except NotFound as error:
+        if error.reason != "NotFound":  # a 404 of a proxy
+            raise
         return None
     return next((str(text) for text in (found.get("data") or {}).values() if digest_of(str(text).encode()) == digest), None)
 
