@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, Protocol
 
 from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
@@ -23,6 +24,7 @@ from multistep.gateway.verdicts import Blamed, ProviderError, blame, parse_error
 
 REDACTED: Final = "[REDACTED]"
 _MESSAGE_CHARACTERS: Final = 300
+_LARGE: Final = 1 << 18  # bytes of a document or event; parsing fewer takes little time
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
 _KINDS: Final[Mapping[Blamed, Kind]] = {
     "Provider": "Provider",
@@ -47,6 +49,9 @@ class Request(Protocol):
 
     def hold(self, size: int) -> None:
         """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
+
+    def parsing(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests."""
 
     async def model_works(self, *, for_others: bool) -> bool:
         """Return whether the provider answered a request of the trial for the model; for_others: or of another trial."""
@@ -94,7 +99,8 @@ class Relay:
         if self._answer.status >= 400:
             await self._record_error(body)
             return response
-        self._reading.document(body)
+        async with self._parsing(body):
+            self._reading.document(body)
         if not self._reading.ended and not self._encoded:
             return await self._cut(response, None)
         await self._record(self._reading.usage)
@@ -133,9 +139,15 @@ class Relay:
         return response
 
     async def _pass_on(self, response: web.StreamResponse, events: Sequence[Event]) -> None:
-        kept = [event.raw for event in events if self._read(event)]
+        kept = []
+        for event in events:
+            async with self._parsing(event.data):
+                kept += [event.raw] if self._read(event) else []
         await self._record_end()
         await self._client.write(response, self._redacted(b"".join(kept)))
+
+    def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
+        return self._request.parsing() if len(data) > _LARGE else nullcontext()
 
     def _read(self, event: Event) -> bool:
         """Parse an event for its usage; return whether to forward the event to the agent."""

@@ -27,7 +27,7 @@ MAX_MODELS: Final = 64
 @dataclass
 class _Step:
     """What the gateway keeps of a step while its requests are open, and until it is closed. models: the models that it requested;
-    parse_seconds: how long the parsing of its last body took; used_at: when it last sent a request."""
+    parse_seconds: how long the parsing of its last body or large answer took; used_at: when it last sent a request."""
 
     requests: int = 0
     bodies: int = 0
@@ -85,9 +85,9 @@ class Steps:
 
     @asynccontextmanager
     async def parsing(self, step: StepKey) -> AsyncIterator[None]:
-        """The caller, an open request of the step, parses its body inside this context. A body of 5 MB can take two seconds, in
-        which no other request is served. So a step's bodies are parsed one at a time, each after a pause as long as the parsing of
-        the previous body."""
+        """The caller, an open request of the step, parses its body, or a large part of its answer, inside this context. 5 MB can
+        take two seconds, in which no other request is served. So those of a step are parsed one at a time, each after a pause as
+        long as the parsing of the previous one."""
         found = self._steps[step]
         async with found.parsing:
             await asyncio.sleep(found.parse_seconds)

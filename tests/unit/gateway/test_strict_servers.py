@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from aiohttp.test_utils import TestServer
 
 from multistep.gateway import answers, parts
 from multistep.gateway.answers import MAX_ANSWER, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
-from tests.unit.gateway.answer_shapes import COUNTED, DONE, SAID, STOP, STREAM, WHOLE
+from multistep.gateway.steps import Steps
+from multistep.gateway.tokens import StepKey
+from tests.unit.gateway.answer_shapes import CHAT_USAGE, COUNTED, DONE, SAID, STOP, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, world
 
 FORBIDDEN = {"detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}
@@ -101,6 +103,30 @@ async def test_an_answer_whose_values_would_fill_the_memory_is_cut_off_and_no_fa
         assert (await it.call("chat", stream=stream)).error
         usage = await it.admin.close(step_of())
         assert (usage.requests, usage.incomplete, usage.last_failure, usage.fault) == (1, 1, None, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("size", "times"), [(1000, 1), (1 << 20, 2)])
+async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, size: int, times: int
+) -> None:
+    """A tenant's own server could send one after the other, and the gateway would serve nobody else."""
+    parsing, entered = vars(Steps)["parsing"], 0
+
+    def counting(steps: Steps, step: StepKey) -> AbstractAsyncContextManager[None]:
+        nonlocal entered
+        entered += 1
+        found: AbstractAsyncContextManager[None] = parsing(steps, step)
+        return found
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        document = json.dumps({**(STOP if stream else WHOLE), "usage": CHAT_USAGE, "more": "x" * size}).encode()
+        return web.Response(body=b"data: " + document + b"\n\n", headers=STREAM) if stream else web.Response(body=document)
+
+    monkeypatch.setattr(Steps, "parsing", counting)
+    async with provided(tmp_path, answer) as it:
+        assert not (await it.call("chat", stream=stream)).error
+        assert entered == times
 
 
 @pytest.mark.parametrize("more", ["x" * (2 << 20), [[]] * 1000])
