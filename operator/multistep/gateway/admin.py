@@ -28,10 +28,11 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class Opening(BaseModel):
     """The body of the request that opens a step. key: id of the key that signs its token; until: when the token expires, in seconds
-    since the epoch."""
+    since the epoch; fingerprint: that of the key, None from operators of earlier releases."""
 
     key: str
     until: float
+    fingerprint: str | None = None
 
 
 class Admin:
@@ -114,6 +115,8 @@ class Admin:
             return web.json_response({"error": "the body must have the fields key (text) and until (number)"}, status=400)
         if (secret := self._keyring.secrets().get(opening.key)) is None:
             return web.json_response({"error": f"the signing key {opening.key} is not accepted"}, status=409)
+        if opening.fingerprint not in (None, fingerprint(secret)):  # one of the two copies of the Secret is older
+            return web.json_response({"error": f"the signing key {opening.key} is another one here"}, status=409)
         await self._services.ledger.open_step(step, fingerprint(secret), opening.until)
         return web.Response(status=204)
 

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGateway
 from multistep.gateway.credentials import Credential
+from multistep.gateway.keyring import fingerprint
 from multistep.gateway.ledger import Missed
 from multistep.gateway.loads import ModelLoad
 from multistep.gateway.tokens import SigningKey, StepClaims, StepKey, sign
@@ -23,7 +24,7 @@ CLOSE_TIMEOUT_SECONDS = 100.0
 _TIMEOUT_SECONDS = 15.0
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 _MISSED: Final = TypeAdapter(list[Missed])
-# 401: the admin token was changed, and not both processes have restarted; 409: a signing key was removed
+# 401: the admin token was changed, and not both processes have restarted; 409: a signing key was removed or replaced
 _LATER: Final = (401, 409)
 
 
@@ -78,10 +79,10 @@ class GatewayAdmin:
         """Return the provider's answers and refusals by requested model, since the gateway's start."""
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
-    async def open(self, step: StepKey, key_id: str, until: float) -> None:
-        """Record that a step starts. key_id: id of the key that signs its token; until: when the token expires, in seconds since
-        the epoch. Idempotent. Raises GatewayUnavailable, also if the gateway does not accept the key any more."""
-        body = {"key": key_id, "until": until}
+    async def open(self, step: StepKey, key: SigningKey, until: float) -> None:
+        """Record that a step starts. key: signs its token; until: when the token expires, in seconds since the epoch. Idempotent.
+        Raises GatewayUnavailable, also if the gateway does not accept the key any more, or has another key under its id."""
+        body = {"key": key.id, "until": until, "fingerprint": fingerprint(key.secret)}
         with suppress(StepUnknownToGateway):  # status 404: a gateway of an earlier release does not have this path
             await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
 

@@ -94,7 +94,7 @@ class ModelGateway:
         signing, found = await self._signing_key(), dict[str, str]()
         of_sweep = await self._sweep_limits(trial)
         key, until = _key(trial, call.model_access), self._expiry(call)
-        await self._admin.open(key, signing.id, until)
+        await self._admin.open(key, signing, until)
         for name, provider, credential in _credentials(hosted, trial.metadata.namespace):
             id = _id(credential, signing.secret)
             await self._register(id, credential)

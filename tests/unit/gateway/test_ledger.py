@@ -15,7 +15,7 @@ import pytest
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.client import GatewayAdmin
 from multistep.gateway.ledger import Ledger
-from tests.unit.gateway.world import KEY, step_of, world
+from tests.unit.gateway.world import ADMIN_TOKEN, KEY, step_of, world
 
 
 def version_of(file: Path) -> int:
@@ -119,12 +119,20 @@ async def test_the_metrics_have_the_free_space_of_the_ledgers_volume(tmp_path: P
     assert float(free) > 0
 
 
+async def test_an_operator_of_an_earlier_release_names_only_the_id_of_the_signing_key(tmp_path: Path) -> None:
+    async with world(tmp_path, register=False) as it:
+        url = f"http://127.0.0.1:{it.admin_port}/steps/uid-1/1/0/agent/open"
+        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        async with it.http.put(url, headers=headers, json={"key": KEY.id, "until": time.time() + 60}) as answer:
+            assert answer.status == 204
+
+
 async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path) -> None:
     async with world(tmp_path, register=False) as it:
-        await it.admin.open(step_of(), KEY.id, time.time() + 60)
+        await it.admin.open(step_of(), KEY, time.time() + 60)
         assert await it.admin.missed_by(step_of()) == []
         former = GatewayAdmin(it.http, f"http://127.0.0.1:{it.port}", "")  # this port answers 404, like an earlier release
-        await former.open(step_of(), KEY.id, time.time() + 60)
+        await former.open(step_of(), KEY, time.time() + 60)
         assert await former.missed_by(step_of()) == []
     async with world(tmp_path, register=False) as it:
         ((began, ended, why),) = await it.admin.missed_by(step_of())

@@ -215,6 +215,17 @@ async def test_a_new_signing_key_is_not_used_before_the_gateway_has_it(tmp_path:
         assert await ask(here, variables) == 200
 
 
+async def test_a_signing_key_that_was_replaced_under_its_id_signs_no_token_before_both_processes_have_it(tmp_path: Path) -> None:
+    """Otherwise the gateway would reject the tokens, and the agent would get a 0 for it."""
+    (secret := signing_keys(tmp_path / "operators", 1)).joinpath("k1").write_bytes(b"another secret of sufficient length!!")
+    async with world(tmp_path) as here:
+        asked = hosted(f"{here.model.url}/v1")
+        with pytest.raises(GatewayUnavailable, match="the signing key k1 is another one here"):
+            await connected(here, secret).variables(trial(), asked, CALL)
+        secret.joinpath("k1").write_bytes(KEY.secret)
+        assert await ask(here, await connected(here, secret).variables(trial(), asked, CALL)) == 200
+
+
 async def test_tokens_of_an_older_signing_key_work_after_both_processes_restarted(tmp_path: Path) -> None:
     async with world(tmp_path / "before") as here, world(tmp_path / "after", register=False) as later:
         asked = hosted(f"{here.model.url}/v1")
