@@ -101,13 +101,15 @@ def message(error: BaseException) -> str:
 @dataclass(frozen=True)
 class Series:
     """The errors of an object's reconciles in a row that all end it, if they last, or all do not. uid: the object's UID; ends:
-    whether they end it; since, last: times of the first and of the last, in seconds since the epoch."""
+    whether they end it; since, last: times of the first and of the last, in seconds since the epoch; before: the series' seconds
+    before the last error."""
 
     uid: str
     ends: bool
     since: float
     last: float
     times: int
+    before: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -118,6 +120,10 @@ class Series:
     def ends_object(self) -> bool:
         """Whether the series is so long that it ends the object."""
         return self.ends and self.times >= END_TIMES and self.seconds >= END_SECONDS
+
+    def passes(self, seconds: float) -> bool:
+        """Return whether the last error is the first one after this many seconds."""
+        return self.before < seconds <= self.seconds
 
 
 class ErrorSeries:
@@ -132,7 +138,7 @@ class ErrorSeries:
         known = self._by_key.get(key)
         if known is None or (known.uid, known.ends) != (uid, ends) or known.since > now:
             known = Series(uid, ends, now, now, 0)
-        self._by_key[key] = found = Series(uid, ends, known.since, now, known.times + 1)
+        self._by_key[key] = found = Series(uid, ends, known.since, now, known.times + 1, known.seconds)
         return found
 
     def end(self, key: Key) -> None:

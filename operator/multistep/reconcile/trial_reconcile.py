@@ -51,7 +51,7 @@ from multistep.reconcile.drive_results import (
     TransferQueued,
     VerifierRequired,
 )
-from multistep.reconcile.error_outcome import Again, Ends, Outcome, Waits, is_cancelled, message, outcome
+from multistep.reconcile.error_outcome import REPORT_SECONDS, Again, Ends, Outcome, Waits, is_cancelled, message, outcome
 from multistep.reconcile.events import Transition, task_warnings
 from multistep.reconcile.pod_hints import PodHint
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
@@ -103,6 +103,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                     self._t.errors.end(self._key)
             if isinstance(result, Requeue):
                 return result
+            if is_finished(self._trial.status):
+                self._t.errors.end(self._key)  # later errors are those of the clean-up
 
     async def _step(self) -> Result:
         """Take one decision and act on it."""
@@ -124,7 +126,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         """Show an error in the trial's status, and end the trial if the error ends it. Raises the error if the work queue is to
         retry the reconcile with back-off."""
         found = self._counted(error)
-        if isinstance(found, Again) or is_finished(self._trial.status):  # of a finished trial, only the clean-up failed
+        if isinstance(found, Again):
+            raise error
+        if is_finished(self._trial.status):
+            await self._warn_of_clean_up(error, found.reason)
             raise error
         if isinstance(found, Ends):
             return await self._end_by(error, found)
@@ -175,7 +180,14 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         raise error
 
     async def _give_up(self, reason: str, text: str) -> Result:
-        """Fail the trial without anything that may fail again: its results are not stored."""
+        """Fail the trial without anything that may fail again: its results are not stored.
+
+        Its step's token is blocked, and the step's model usage counted, if the gateway answers within STOP_SECONDS."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._count_interrupted_usage()
+        except Exception as error:
+            logger.warning("the model usage of a failed trial could not be counted: %s", message(error))
         new = status.failed(self._trial, reason, text, self._t.clock())
         try:
             await self._end(new)
@@ -195,6 +207,13 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 await self._writer.emit([Transition(found.reason, bounded(text), "Warning")])
         except Exception as second:
             logger.warning("could not report the error in the trial's status: %s", second)
+
+    async def _warn_of_clean_up(self, error: BaseException, reason: str) -> None:
+        """Emit one Event if the clean-up of a finished trial has failed for REPORT_SECONDS: pods or files may stay."""
+        series = self._t.errors.add(self._key, self._trial.metadata.uid, self._t.clock(), ends=False)
+        if series.passes(REPORT_SECONDS):
+            text = bounded(f"the clean-up of the finished trial fails and is retried: {message(error)}")
+            await self._writer.emit([Transition(reason, text, "Warning")])
 
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
         """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has the trial's results

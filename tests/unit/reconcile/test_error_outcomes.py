@@ -33,9 +33,11 @@ from multistep.reconcile.error_outcome import END_SECONDS, Again, Ends, Waits, m
 from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.workqueue import WorkQueue
 from multistep.sources.trial_task import TrialLoader
+from tests.support.fake_models import FakeModels, counted
 from tests.support.sweep_world import SweepWorld
 from tests.support.sweep_world import sweep as a_sweep
 from tests.support.world import START, World, manifest
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, WITH_GATEWAY
 
 NOT_UTF8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 UNEXPECTED: dict[str, BaseException] = {
@@ -223,6 +225,52 @@ async def test_what_prevents_the_end_of_a_trial_past_its_deadline_is_shown() -> 
     refused[0] = False
     await world.reconcile()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.score is None
+
+
+def refuse_to_clear(world: World, until: float) -> None:
+    """Let the clean-up of the finished trial fail for this many seconds."""
+    finisher, ends = world.reconciler._tools.finisher, world.now + until
+    clear = finisher.clear
+
+    async def clearing(trial: Any) -> None:
+        if world.now < ends:
+            raise TypeError("no file")
+        await clear(trial)
+
+    finisher.clear = clearing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(20.0, 0), (3600.0, 1)])
+async def test_a_clean_up_that_fails_for_long_is_told_once(seconds: float, told: int) -> None:
+    world = World()
+    refuse_to_clear(world, seconds)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete")
+    text = "the clean-up of the finished trial fails and is retried: TypeError: no file"
+    assert events(world, "ReconcileFailed") == [text] * told
+
+
+async def test_a_clean_up_that_fails_after_a_wait_of_the_trial_is_not_told_before_its_own_time() -> None:
+    loaders: list[Raising] = []
+    world, loader = broken(Unavailable("gone"), happens={3600.0: lambda _: loaders[0].end()})
+    loaders.append(loader)
+    refuse_to_clear(world, 3605.0)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and not events(world, "ReconcileFailed")
+
+
+@pytest.mark.parametrize("down", [0, 1])
+async def test_a_trial_that_an_unexpected_error_ends_has_no_open_token(down: int) -> None:
+    models = FakeModels({"1/a": counted((10, 0, 5))})
+    trial, durations = manifest(WITH_GATEWAY), {**HOSTED_OPTIONS["durations"], "a/host/agent": 1e6}
+    world = World(trial=trial, settings=GATEWAY_SETTINGS, models=models, durations=durations, results=HOSTED_OPTIONS["results"])
+    await world.run(until=lambda: world.status.has_own_step)
+    raising_loader(world, TypeError())
+    models.down = down
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ReconcileFailed") and world.status.score is None
+    usage = world.status.steps[0].usage
+    assert ("1/a" in models.closed, usage is not None and usage.output_tokens) == ((True, 5) if not down else (False, False))
 
 
 # -- an error at any point at which the operator calls the cluster, a runner or the volume
