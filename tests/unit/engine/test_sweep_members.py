@@ -69,3 +69,8 @@ def test_without_a_record_of_the_branches_the_plan_is_unknown() -> None:
     status = {"branches": {"trials": 1, "configMap": "c", "digest": DIGEST}}
     assert members_of(sweep(status=status), None, None) == Members("u")
     assert Members("u").has(trial("any", None)) and not Members("u").has(trial(uid="another"))
+
+
+def test_of_a_sweep_that_cannot_be_planned_the_owner_decides() -> None:
+    status = {"branches": {"trials": 1, "configMap": "c", "digest": DIGEST}}
+    assert members_of(sweep(status=status), None, "no record") == Members("u")

@@ -240,6 +240,12 @@ def test_a_trial_that_cannot_be_created_is_reported_as_long_as_nothing_else_ends
     assert holding(next_of(started(suspend=True), error=error).status) == {"Reconciling", "Suspended"}
 
 
+def test_an_error_of_a_reconcile_is_shown_in_the_phase_that_the_sweep_has() -> None:
+    assert why(sweep_status.troubled(sweep(), "ReconcileFailed", "why", NOW)) == ("Pending", "ReconcileFailed", "why")
+    running = sweep(next_of(started()).status)
+    assert sweep_status.troubled(running, "ReconcileFailed", "why", NOW).phase == "Running"
+
+
 def test_one_that_cannot_start_or_be_run_reports_why() -> None:
     assert why(sweep_status.waiting(sweep(), "TaskFetching", "soon", NOW)) == ("Pending", "TaskFetching", "soon")
     status = sweep_status.failed(sweep(), "InvalidSpec", "spec.x: wrong", NOW)

@@ -219,6 +219,11 @@ def test_a_number_that_is_none_is_distinguished() -> None:
     assert facts(trial(number="x")).number == facts({"metadata": {}}).number == -1
 
 
+def test_a_status_that_no_operator_writes_has_no_score() -> None:
+    assert facts(trial({"phase": "Running", "steps": 7})) == TrialFacts(3, "Active", invalid=True)
+    assert facts(trial({"phase": "Complete", "conditions": 7})) == TrialFacts(3, "Failed", invalid=True)
+
+
 def test_an_active_trial_reports_since_when_its_pod_works() -> None:
     status = {"phase": "Running", "steps": [{"startTime": FIRST}, {"startTime": LATER}], "rewards": None}
     assert facts(trial(status)) == TrialFacts(3, "Active", since=SECONDS, phase="Running")
