@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,23 +45,23 @@ class Outcomes:
     @property
     def seconds(self) -> dict[str, float]:
         """Return the duration in seconds of each test, including its fixtures."""
-        found: dict[str, float] = defaultdict(float)
-        for each in self.all:
-            found[each.test] += each.seconds
-        return dict(found)
+        return self._sums(lambda outcome: outcome.seconds)
 
     @property
     def cpu(self) -> dict[str, float]:
         """Return the CPU seconds of each test, including its fixtures."""
-        found: dict[str, float] = defaultdict(float)
-        for each in self.all:
-            found[each.test] += each.cpu
-        return dict(found)
+        return self._sums(lambda outcome: outcome.cpu)
 
     def words_of(self, tests: Iterable[str]) -> Counter[str]:
         """Count the failures of these tests by pytest's words: "failed" in the test itself, "error" in its fixtures."""
         chosen = set(tests)
         return Counter("failed" if each.phase == "call" else "error" for each in self._that("failed") if each.test in chosen)
+
+    def _sums(self, number: Callable[[Outcome], float]) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for each in self.all:
+            found[each.test] += number(each)
+        return dict(found)
 
     def _that(self, outcome: str) -> Iterable[Outcome]:
         return (each for each in self.all if each.outcome == outcome)
