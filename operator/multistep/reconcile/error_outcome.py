@@ -45,13 +45,10 @@ class Ends:
 
 @dataclass(frozen=True)
 class Waits:
-    """The object waits, and its condition shows the reason. seconds: time until the retry, None if an event requeues it; retried:
-    whether the work queue retries it with back-off instead; gated: whether the wait does not count toward its deadline; after: the
+    """The object waits, and its condition shows the reason. gated: whether the wait does not count toward its deadline; after: the
     wait is shown after this many seconds of errors in a row; ends: whether the object fails with the reason after END_SECONDS."""
 
     reason: str
-    seconds: float | None = None
-    retried: bool = True
     gated: bool = False
     after: float = 0.0
     ends: bool = False
@@ -77,7 +74,7 @@ def outcome(error: BaseException) -> Outcome:
         case InvalidSpec() | InvalidTask():
             return Ends("InvalidSpec", str(getattr(error, "kind", "ValidationError")))
         case SourceError():
-            return Waits(error.reason, error.retry_seconds, retried=False) if error.transient else Ends(error.reason)
+            return Waits(error.reason) if error.transient else Ends(error.reason)
         case StoreError():
             return Waits(RESULTS_NOT_WRITABLE, gated=True)
         case GatewayError():
@@ -127,13 +124,13 @@ class Series:
 
 
 class ErrorSeries:
-    """The series of all objects of a kind whose last reconcile failed. In memory only: a new leader begins to count again."""
+    """The series of all objects of a kind whose last reconcile failed. In memory only: a new leader starts to count again."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, Series] = {}
 
     def add(self, key: Key, uid: str, now: float, *, ends: bool) -> Series:
-        """Return the object's series with one more error. An error of the other kind (``ends``) begins a new series: a full volume
+        """Return the object's series with one more error. An error of the other kind (``ends``) starts a new series: a full volume
         or a lost connection may last for hours, and must not shorten the time after which an unexpected error ends the object."""
         known = self._by_key.get(key)
         if known is None or (known.uid, known.ends) != (uid, ends) or known.since > now:

@@ -59,7 +59,7 @@ OUTCOMES: list[tuple[BaseException, Any]] = [
     (InvalidSpec("x"), Ends("InvalidSpec", "ValidationError")),
     (InvalidTask("x", kind="ValueError"), Ends("InvalidSpec", "ValueError")),
     (SourceError("x", reason="TaskTooLarge"), Ends("TaskTooLarge")),
-    (SourceError("x", transient=True, retry_seconds=3.0), Waits("TaskUnavailable", 3.0, retried=False)),
+    (SourceError("x", transient=True, retry_seconds=3.0), Waits("TaskUnavailable")),
     (StoreError("x"), Waits("ResultsNotWritable", gated=True)),
     (GatewayUnavailable("x"), Waits("GatewayUnavailable")),
     (AlreadyExists("x"), Again()),
