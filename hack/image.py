@@ -13,6 +13,7 @@ from hack.paths import CACHE, ROOT, cached, digest_of, files_below
 from hack.stages import Failure, stage
 from hack.tools import go, go_environment
 from localkube import targets
+from localkube.build import BUILD_FLAGS, FEWER_COLLECTIONS
 from localkube.commands import capture, stream
 from localkube.config import load_config
 from localkube.engines import Buildah
@@ -167,8 +168,9 @@ def _program_digest(name: str) -> str:
 
 def _build_program(name: str, directory: Path) -> None:
     with stage(name):
-        flags = ["-trimpath", "-buildvcs=false", "-ldflags", f"-s -w -X main.version={version()}"]
-        stream([str(go()), "build", *flags, "-o", str(directory / name), "."], env=go_environment(), cwd=ROOT / name)
+        flags = [*BUILD_FLAGS, "-ldflags", f"-s -w -X main.version={version()}"]
+        env = go_environment(**FEWER_COLLECTIONS)
+        stream([str(go()), "build", *flags, "-o", str(directory / name), "."], env=env, cwd=ROOT / name)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from hack.paths import ROOT, cached
 from hack.stages import stage
 from hack.tools import apt_install, go, go_environment
+from localkube.build import BUILD_FLAGS, FEWER_COLLECTIONS
 from localkube.commands import capture, stream
 from localkube.packages import apt_get
 
@@ -69,15 +70,17 @@ def _unpack(directory: Path) -> None:
 
 def _build_s3_server(directory: Path) -> None:
     with stage("an S3 server from source (a minute, once)"):
-        stream([str(go()), "install", "-trimpath", _S3_SERVER], env=go_environment(GOBIN=str(directory)), cwd=ROOT)
+        env = go_environment(GOBIN=str(directory), **FEWER_COLLECTIONS)
+        stream([str(go()), "install", *BUILD_FLAGS, _S3_SERVER], env=env, cwd=ROOT)
 
 
 def _build_kube_state_metrics(directory: Path) -> None:
     """Build kube-state-metrics in its module's directory: `go install` needs a list of versions, which some proxies lack."""
     with stage("kube-state-metrics from source (2 to 4 minutes, once)"):
         module = _downloaded(_KUBE_STATE_METRICS, directory)
-        command = [str(go()), "build", "-C", str(module), "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
-        stream([*command, "-o", str(directory / "kube-state-metrics"), "."], env=go_environment(), cwd=directory)
+        command = [str(go()), "build", "-C", str(module), *BUILD_FLAGS, "-ldflags", "-s -w"]
+        env = go_environment(**FEWER_COLLECTIONS)
+        stream([*command, "-o", str(directory / "kube-state-metrics"), "."], env=env, cwd=directory)
 
 
 def path(environment: Mapping[str, str]) -> str:
