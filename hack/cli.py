@@ -57,7 +57,7 @@ def _deploy() -> None:
 _TARGETS: dict[str, Callable[[], object]] = {
     "setup": python_env.ensure,
     "lock": python_env.lock,
-    "demo": _with_python(trials.demo),
+    "demo": trials.demo,
     "test": _on_own_cluster(checks.everything),
     "test-long": _on_own_cluster(checks.long_tests),
     "test-agents": _on_own_cluster(end_to_end.run_agents),

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hack import agent_demo, deployment, image, peers
+from hack import agent_demo, deployment, image, peers, python_env
 from hack.deployment import Cluster
 from hack.lanes import PYTEST, environment
 from hack.paths import ROOT, VENV
@@ -37,7 +38,10 @@ def demo() -> None:
     if agent != "oracle":
         agent_demo.check(targets.choose(load_config()), agent)
         wanted.append(image.AGENT_HOST)
-    cluster = deployment.deploy(wanted=wanted, with_base=False)
+    with ThreadPoolExecutor(1) as thread:  # only the command line needs the Python environment
+        python = thread.submit(python_env.ensure)
+        cluster = deployment.deploy(wanted=wanted, with_base=False)
+        python.result()
     shutil.rmtree(ROOT / _DEMO_RESULTS, ignore_errors=True)  # results of an earlier demo
     if agent == "oracle":
         _multistep(cluster, "run", _EXAMPLE, "--agent", agent, "--results", _DEMO_RESULTS, *_example_image(cluster))

@@ -121,9 +121,9 @@ def _build(go: Path, module: Module, directory: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     env = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""} | FEWER_COLLECTIONS
-    with step("  1/2 downloading Go modules (half a minute)"):
+    with step(f"  {module.name}: 1/2 downloading Go modules (half a minute)"):
         stream([str(go), "mod", "download"], env=env, cwd=module.directory)
-    with step(f"  2/2 compiling and linking (almost {module.duration}, silent)"):
+    with step(f"  {module.name}: 2/2 compiling and linking (almost {module.duration}, silent)"):
         command = [str(go), "build", *BUILD_FLAGS, "-ldflags", " ".join(module.linker_flags)]
         for program in module.programs:
             cgo = {"CGO_ENABLED": "1" if program.cgo_options else "0"}

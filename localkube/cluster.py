@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +50,17 @@ def ensure_binaries(config: Config) -> list[Path]:
 
 
 def _binaries(config: Config) -> list[Path]:
-    """Return the directories of the programs. Debian's packages, which the build of runc needs, may be installed by another process
-    while Kubernetes is built."""
+    """Return the directories of the programs. They are built side by side: to download modules and to link leave cores idle."""
     packages.check_installable()
     cache_dir = config.paths.cache_dir
-    kubernetes = build.ensure_module(cache_dir, build.KUBERNETES)
-    packages.ensure_packages()
-    return [kubernetes, build.ensure_module(cache_dir, build.RUNTIME), clients.ensure_clients(cache_dir)]
+    with ThreadPoolExecutor(1) as thread:
+        runtime = thread.submit(_runtime, cache_dir)
+        return [build.ensure_module(cache_dir, build.KUBERNETES), runtime.result(), clients.ensure_clients(cache_dir)]
+
+
+def _runtime(cache_dir: Path) -> Path:
+    packages.ensure_packages()  # the build of runc needs some
+    return build.ensure_module(cache_dir, build.RUNTIME)
 
 
 def down(config: Config) -> None:

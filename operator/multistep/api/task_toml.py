@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import tomli
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from multistep.api import names
@@ -385,6 +385,6 @@ def toml_table(text: str) -> dict[str, Any]:
     Raises InvalidTask of kind TOMLDecodeError.
     """
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return tomli.loads(text)
+    except (tomli.TOMLDecodeError, RecursionError) as error:
         raise InvalidTask(f"is not TOML: {error}", kind="TOMLDecodeError", field="task.toml") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from multistep.api.conditions import is_finished
+from multistep.api.not_finite import not_finite
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import AttemptStatus, StepStatus, Tampering, TrialStatus
 from multistep.engine.status_size import bounded, reward_text
@@ -66,10 +67,13 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
-    """Return warnings about settings without effect: unknown keys of task.toml, unsupported features, unused fields."""
+    """Return warnings about settings without effect: unknown keys of task.toml, numbers that limit nothing, unsupported features,
+    unused fields."""
     found = []
     if task.unknown:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
+    if numbers := not_finite(task.config):
+        found.append(_warning("NotFinite", f"in task.toml: {'; '.join(map(str, numbers))}"))
     if parts := ignored(task.config, task.layout, spec.agent):
         found.append(_warning("UnsupportedFeatures", "; ".join(map(str, parts))))
     if unused := unused_variables(task.config, task.layout, spec):

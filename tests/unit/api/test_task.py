@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 
 import pytest
 
@@ -156,6 +157,22 @@ def test_what_is_refused(text: str, message: str) -> None:
 def test_what_is_no_toml(text: str) -> None:
     error = refused(text)
     assert (error.kind, error.field) == ("TOMLDecodeError", "task.toml")
+
+
+NEWER = {  # what TOML 1.1 allows, by its name; Harbor reads TOML 1.0
+    "a comma at the end of a table": "metadata = { a = 1, }",
+    "a line break in a table": "metadata = { a = 1,\nb = 2 }",
+    "an escape character": r'metadata = { a = "\e" }',
+    "a byte as hex": r'metadata = { a = "\x41" }',
+    "a time without seconds": "metadata = { a = 07:32 }",
+}
+
+
+@pytest.mark.parametrize("text", NEWER.values(), ids=NEWER)
+def test_the_grammar_is_that_of_harbors_tomllib(text: str) -> None:
+    with pytest.raises(tomllib.TOMLDecodeError):
+        tomllib.loads(text)
+    assert refused(text).kind == "TOMLDecodeError"
 
 
 def test_every_problem_has_a_line() -> None:

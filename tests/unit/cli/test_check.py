@@ -188,6 +188,27 @@ def test_rewards_that_all_lack_the_key_reward_are_a_warning(task: Path, invoke: 
 
 
 @pytest.mark.parametrize(
+    ("number", "effect"),
+    [
+        ("nan", "is nan: every reward passes it; "),
+        ("-inf", "is -inf: every reward passes it; "),
+        ('"inf"', "is inf: no reward reaches it, so no later step runs; "),
+    ],
+)
+def test_a_gate_that_is_no_finite_number_is_a_warning_with_its_line(task: Path, invoke: Invoke, number: str, effect: str) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace("min_reward = 1.0", f"min_reward = {number}"))
+    (warning,) = warnings_of(task, invoke)
+    line = TASK_TOML[: TASK_TOML.index("min_reward")].count("\n") + 1
+    assert warning.startswith(f"task.toml:{line}: {effect}")
+
+
+def test_a_timeout_that_never_ends_is_a_warning(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(f"metadata = {{score = nan}}\n{TASK_TOML}verifier.timeout_sec = nan\n")
+    (warning,) = warnings_of(task, invoke)
+    assert warning.endswith("is nan: nothing ever times out; set a number of seconds")
+
+
+@pytest.mark.parametrize(
     ("files", "warning"),
     [
         ({"steps/a/tests/test.sh": "echo 1 > /logs/verifier/reward.txt\n"}, "steps/a/tests/test.sh:1: has no shebang"),

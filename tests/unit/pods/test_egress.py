@@ -88,7 +88,6 @@ def main(**context: Any) -> Any:
             "add: NET_RAW must not be added",
         ),
         ({"containers": [{"name": "x", "securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}}}]}, "add: CAP_SYS_ADMIN"),
-        ({"initContainers": [{"name": "egress", "image": "x"}]}, r"initContainers\[egress\]: the name is reserved"),
         ({"containers": [{"name": "x", "volumeMounts": [{"name": "multistep-egress"}]}]}, r"containers\[x\]\.volumeMounts"),
     ],
 )

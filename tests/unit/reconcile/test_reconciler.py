@@ -70,6 +70,15 @@ async def test_unknown_keys_are_reported_once() -> None:
     ]
 
 
+async def test_numbers_that_are_not_finite_are_an_event_by_name() -> None:
+    config = {**CONFIG, "steps": [{"name": "a", "min_reward": "nan"}, {"name": "b", "agent": {"timeout_sec": "inf"}}]}
+    world = await ran(trial=manifest(config=config))
+    assert [event["note"] for event in world.cluster.events if event["reason"] == "NotFinite"] == [
+        "in task.toml: steps[0].min_reward is nan: every reward passes it; set a finite number, or remove it; "
+        "steps[1].agent.timeout_sec is inf: nothing ever times out; set a number of seconds"
+    ]
+
+
 async def test_parts_of_a_task_that_are_ignored_are_an_event_by_name() -> None:
     config = {
         **CONFIG,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from multistep.api.agent_spec import AgentSpec
 from multistep.api.devices import GPU_TYPES
+from multistep.api.not_finite import not_finite
 from multistep.api.problems import problems as schema_problems
 from multistep.api.task_source import TaskSource
 from multistep.api.task_toml import TaskConfig, toml_table
@@ -122,6 +123,7 @@ def _examined(
         return Report(directory_name, tuple(found), tuple(warnings))
     name = config.task.name if config.task else directory_name
     warnings += [*_ineffective(table, config), *_limited(config), *_devices(config), *_undeclared(bundle, config)]
+    warnings += [Finding(each.path, each.text) for each in not_finite(config)]
     variables = dict(_variables(config))
     try:
         warnings += reward_key_warnings(bundle, config.steps or [])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
+
+import tomli
 
 from multistep.api.problems import dotted
 from multistep.sources.bundle import Bundle
@@ -89,7 +90,7 @@ class Locator:
 def key_lines(text: str) -> dict[str, int]:
     """Return the line of each key and table of a TOML document, by its dotted path. The document must be valid TOML.
 
-    Each statement is a valid TOML document by itself, so a statement ends at the first line after which tomllib can parse it.
+    Each statement is a valid TOML document by itself, so a statement ends at the first line after which tomli can parse it.
     """
     lines: dict[str, int] = {}
     table: tuple[str | int, ...] = ()
@@ -111,8 +112,8 @@ def _statements(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         waiting.append(f"{line}\n")
         statement = "".join(waiting)
         try:
-            content = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
+            content = tomli.loads(statement)
+        except tomli.TOMLDecodeError:
             continue
         if content:
             yield number - len(waiting) + 1, statement.lstrip(), content
