@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from localkube.config import load_config
+from localkube.locking import exclusive
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -33,27 +34,26 @@ def digest_of(files: Iterable[Path], *settings: str) -> str:
 
 
 def cached(kind: str, digest: str, make: Callable[[Path], None], keep: int = 3) -> Path:
-    """Return CACHE/kind/digest. If it does not exist, let `make` fill it, and delete all but the `keep` newest in CACHE/kind."""
+    """Return CACHE/kind/digest. If it does not exist, let `make` fill it, and delete all but the `keep` newest in CACHE/kind.
+
+    Other processes that want it wait meanwhile.
+    """
     directory = CACHE / kind / digest
     if not directory.exists():
-        unfinished = directory.with_name(f"{digest}.{os.getpid()}")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        make(unfinished)
-        _publish(unfinished, directory)
-        _delete_old(directory.parent, keep)
+        with exclusive(CACHE / f"{kind}.lock"):
+            if not directory.exists():
+                _fill(directory, make)
+                _delete_old(directory.parent, keep)
     os.utime(directory)
     return directory
 
 
-def _publish(unfinished: Path, directory: Path) -> None:
-    """Rename the filled directory to its final name. If another process has created that directory meanwhile, keep it."""
-    try:
-        unfinished.rename(directory)
-    except OSError:
-        shutil.rmtree(unfinished)
-        if not directory.exists():
-            raise
+def _fill(directory: Path, make: Callable[[Path], None]) -> None:
+    unfinished = directory.with_name(f"{directory.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    make(unfinished)
+    unfinished.rename(directory)
 
 
 def _delete_old(directory: Path, keep: int) -> None:
