@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from multistep.api import labels
+from multistep.api.failures import REGRADE_IMPOSSIBLE
 from multistep.api.sweep import parse_sweep
 from multistep.api.trial import parse_trial
+from multistep.engine.sweeps import Grid
 from multistep.sources import configmaps
 from multistep.sources.bundle import Bundle
 
 from .conftest import TASK_TOML, Invoke
-from .fakes import GATE, GOOD, CliCluster
+from .fakes import GATE, GOOD, CliCluster, status
 from .test_sweep_run import GOOD as SWEPT
 
 INLINE: dict[str, Any] = {
@@ -200,6 +203,23 @@ def test_a_sweep_is_regraded_trial_by_trial_without_its_retries(invoke: Invoke, 
         "scoring": {"tampering": "Zero"},
         "regrade": {"sweep": "nightly"},
     }
+
+
+@pytest.mark.parametrize("impossible", [1, 2])
+def test_a_regrade_of_a_sweep_that_verified_nothing_is_no_success(invoke: Invoke, cluster: CliCluster, impossible: int) -> None:
+    """The trials keep the scores of their sources, so that the sweep is Complete and all of its trials are scored."""
+    sweep(cluster, tasks=SWEEP["tasks"][:1], attempts=2)
+    kept = {"score": 0.0, "passed": False, "outcome": "AgentError", "failure": {"class": "Agent", "reason": REGRADE_IMPOSSIBLE}}
+    why = status("Failed", reason=REGRADE_IMPOSSIBLE, message="the source has no checkpoint", **kept)
+    owner = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "new", "uid": "uid-new", "controller": True}
+    for number in range(2):
+        name = Grid(["one"], ["solver"], 2).trial_name("new", number)
+        its = cluster.put("MultiStepTrial", name, spec={}, status=why if number < impossible else dict(GOOD))["metadata"]
+        its |= {"labels": {labels.SWEEP: "new", labels.NUMBER: str(number)}, "ownerReferences": [owner]}
+    result = invoke("regrade", "nightly", "--name", "new")
+    assert result.exit_code == 1, result.output
+    assert f"error: {impossible} of 2 trials verified nothing (RegradeImpossible)" in result.stderr
+    assert "the source has no checkpoint" in result.stderr
 
 
 def test_the_lease_of_a_sweep_is_not_copied_because_no_client_renews_that_of_its_regrade(
