@@ -16,6 +16,8 @@ MAX_STEP: Final = 96 << 20
 """Maximum bytes of the answers to all open requests of a step in memory."""
 MAX_TOTAL: Final = 256 << 20
 """Bytes of all answers in memory above which an answer may not grow if its step has more than _ALWAYS."""
+MAX_SMALL: Final = 128 << 20
+"""Bytes above MAX_TOTAL for the answers of steps that have at most _ALWAYS."""
 _ALWAYS: Final = 2 << 20
 
 
@@ -44,7 +46,7 @@ class AnswerMemory:
         of_step, total = self._by_step[step] + size, self._total + size
         if size > 0 and (answer + size > MAX_ANSWER or of_step > MAX_STEP):
             raise AnswerTooLarge("the provider's answer is too large to be kept in memory")
-        if size > 0 and total > MAX_TOTAL and of_step > _ALWAYS:
+        if size > 0 and total > (MAX_TOTAL if of_step > _ALWAYS else MAX_TOTAL + MAX_SMALL):
             raise AnswerTooLarge("answers to other steps take the memory for the provider's answer", crowded=True)
         self._total = total
         self._by_step[step] = of_step

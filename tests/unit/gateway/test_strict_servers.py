@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.gateway import answers, parts
-from multistep.gateway.answers import MAX_ANSWER, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
+from multistep.gateway.answers import MAX_ANSWER, MAX_SMALL, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
 from multistep.gateway.steps import Steps
 from multistep.gateway.tokens import StepKey
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, COUNTED, DONE, SAID, STOP, STREAM, WHOLE
@@ -169,6 +169,15 @@ def test_memory_for_answers_is_bounded_per_answer_per_step_and_in_total() -> Non
     memory.hold(first, -MAX_ANSWER, MAX_ANSWER)
     for number in range(MAX_TOTAL // MAX_ANSWER):
         memory.hold(step_of(f"other-{number}"), MAX_ANSWER, 0)
-    memory.hold(second, 1 << 20, 0)  # a usual answer has room in any case
+    memory.hold(second, 1 << 20, 0)  # large answers take no room from a usual one
     with pytest.raises(AnswerTooLarge):
         memory.hold(second, 8 << 20, 1 << 20)
+
+
+def test_memory_for_the_answers_of_any_number_of_steps_is_bounded() -> None:
+    memory, steps = AnswerMemory(), (step_of(f"step-{number}") for number in range(10_000))
+    with pytest.raises(AnswerTooLarge) as refused:
+        for each in steps:
+            memory.hold(each, 2 << 20, 0)
+    assert memory._total <= MAX_TOTAL + MAX_SMALL
+    assert refused.value.crowded, "no agent is to blame"
