@@ -10,7 +10,6 @@ from multistep.api.conditions import is_finished
 from multistep.api.labels import SWEEP
 from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep_status
 from multistep.api.trial import parse_status
-from multistep.cli.sweep.owned_trials import members
 from multistep.client.rollout import Rollout, rollout
 from multistep.engine.sweep_members import Members
 from multistep.engine.sweep_trials import owner_of
@@ -18,6 +17,7 @@ from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client as Cluster
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
+from multistep.reconcile.sweep_records import members
 
 
 class AsyncRun:
@@ -28,7 +28,7 @@ class AsyncRun:
         self._sweep = sweep
         self.name = sweep.metadata.name
         self.namespace = sweep.metadata.namespace
-        self._members = Members.planned(sweep.metadata.uid, ())
+        self._members = Members(sweep.metadata.uid, ())
 
     @property
     def uid(self) -> str:

@@ -20,25 +20,24 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Members:
-    """The trials of a sweep. uid: the sweep's UID; numbers: number of each planned trial, by its name; None if the plan is unknown,
+    """The trials of a sweep. uid: the sweep's UID; names: name of each planned trial, by its number; None if the plan is unknown,
     for example because the sweep was deleted: then its UID as owner decides."""
 
     uid: str
-    numbers: Mapping[str, int] | None = field(default=None, repr=False)
-
-    @classmethod
-    def planned(cls, uid: str, names: Sequence[str]) -> Members:
-        """Return the members of a sweep whose trials have these names, by number."""
-        return cls(uid, {name: number for number, name in enumerate(names)})
+    names: Sequence[str] | None = field(default=None, repr=False)
 
     def has(self, trial: Object) -> bool:
         """Return whether the trial is the sweep's own."""
+        return self.is_claimed_by(trial) and self.plans(trial["metadata"]["name"], number_of(trial))
+
+    def is_claimed_by(self, trial: Object) -> bool:
+        """Return whether the trial's owner reference names the sweep, which anyone may write."""
         owner = owner_of(trial)
-        if owner is None or owner[1] != self.uid:
-            return False
-        if self.numbers is None:
-            return True
-        return self.numbers.get(trial["metadata"]["name"]) == number_of(trial)
+        return owner is not None and owner[1] == self.uid
+
+    def plans(self, name: str, number: int) -> bool:
+        """Return whether the sweep's trial with this number has this name."""
+        return self.names is None or (0 <= number < len(self.names) and self.names[number] == name)
 
 
 def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> Members:
@@ -53,7 +52,7 @@ def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> Me
         return Members(uid)
     if status.branches is not None and branches is None:
         return Members(uid)
-    return Members.planned(uid, found.names)
+    return Members(uid, found.names)
 
 
 def _tasks(sweep: TrialSweep, text: str | None) -> Sequence[SweepTask]:

@@ -14,6 +14,7 @@ from multistep.api import labels
 from multistep.api.sweep import TrialSweep
 from multistep.api.sweep_branch import SweepBranchesStatus
 from multistep.engine.sweep_branches import StepCheckpoints, from_text, states_of, step_checkpoints, to_text
+from multistep.engine.sweep_members import Members
 from multistep.engine.sweep_status import branches_planned
 from multistep.engine.sweep_trials import Plan, facts, number_of, owner_of, with_branches
 from multistep.errors import InvalidSpec, NotFound, SourceError
@@ -52,13 +53,12 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tupl
 async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
     """Return the record, computed from the ordinary trials. Raises SourceError if one of them is active."""
     checkpoints: dict[int, StepCheckpoints] = {}
-    metadata, known = sweep.metadata, sweep.status.branches
+    metadata, known, own = sweep.metadata, sweep.status.branches, Members(sweep.metadata.uid, plan.names)
     async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
-        number, owner, name = number_of(each), owner_of(each), each["metadata"]["name"]
-        if owner is not None and owner[1] == metadata.uid and plan.names[number : number + 1] == [name]:
+        if own.has(each):
             if facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
-                raise SourceError(f"spec.branch: trial {name} has not finished", transient=True)
-            checkpoints[number] = step_checkpoints(each)
+                raise SourceError(f"spec.branch: trial {each['metadata']['name']} has not finished", transient=True)
+            checkpoints[number_of(each)] = step_checkpoints(each)
     text = to_text(states_of(plan.grid, checkpoints))
     if len(text.encode()) > MAX_BYTES:
         raise InvalidSpec(f"spec.branch: the record of the steps has more than {MAX_BYTES} bytes: use several sweeps")

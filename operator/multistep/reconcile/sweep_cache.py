@@ -6,11 +6,12 @@ missed an event. A wrong entry cannot create a trial twice or exceed a limit (en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.sweep import Scoring
+from multistep.engine.sweep_members import Members
 from multistep.engine.sweep_trials import Plan, facts, owner_of
 from multistep.engine.sweeps import TrialFacts
 from multistep.reconcile.concurrency_limit import Key
@@ -65,11 +66,11 @@ class SweepEntry:
         if (name := trial["metadata"]["name"]) not in self.observed:
             self.trials[name] = facts(trial, self.scoring)
 
-    async def fill(self, trials: AsyncIterator[dict[str, Any]], uid: str) -> None:
-        """Record all listed trials of the sweep with this UID; drop cached trials that the list lacks."""
+    async def fill(self, trials: AsyncIterator[dict[str, Any]], members: Members) -> None:
+        """Record all listed trials that claim to be the sweep's; drop cached trials that the list lacks."""
         found = set[str]()
         async for each in trials:
-            if (owner := owner_of(each)) is not None and owner[1] == uid:
+            if members.is_claimed_by(each):
                 found.add(each["metadata"]["name"])
                 self.read(each)
         for name in self.trials.keys() - found - self.observed:
@@ -82,17 +83,15 @@ class SweepEntry:
         self.observed.clear()
         self.plan, self.finished = None, True
 
-    def of(self, names: Sequence[str]) -> list[TrialFacts]:
-        """Return the facts of the sweep's own trials (engine.sweep_members). names: the name of each trial, by number."""
-        count = len(names)
-        found = [each for name, each in self.trials.items() if 0 <= each.number < count and names[each.number] == name]
+    def of(self, members: Members) -> list[TrialFacts]:
+        """Return the facts of the sweep's own trials."""
+        found = [each for name, each in self.trials.items() if members.plans(name, each.number)]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
         return found
 
-    def foreign(self, names: Sequence[str]) -> list[str]:
+    def foreign(self, members: Members) -> list[str]:
         """Return the names of trials that claim to be the sweep's and are not, without those that this returned before."""
-        count = len(names)
-        found = {name for name, each in self.trials.items() if not (0 <= each.number < count and names[each.number] == name)}
+        found = {name for name, each in self.trials.items() if not members.plans(name, each.number)}
         new = sorted(found - self.warned)
         self.warned |= set(new)
         return new

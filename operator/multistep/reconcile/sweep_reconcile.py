@@ -21,6 +21,7 @@ from multistep.api.status_values import FINISHED_PHASES
 from multistep.api.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from multistep.engine import sweep_status
 from multistep.engine.status_size import bounded
+from multistep.engine.sweep_members import Members
 from multistep.engine.sweep_status import CreationError
 from multistep.engine.sweep_trials import Plan, manifest, owner_of, owner_reference, plan
 from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
@@ -234,8 +235,8 @@ class _SweepReconcile:
         self._entry.since = self._s.clock() if self._entry.since is None else self._entry.since
         if not self._entry.listed:
             selector = f"{labels.SWEEP}={metadata.name}"
-            await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), metadata.uid)
-        if foreign := self._entry.foreign(plan.names):
+            await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), self._members(plan))
+        if foreign := self._entry.foreign(self._members(plan)):
             await emit_events(self._cluster, self._object, [foreign_trials(foreign)])
         due = self._decide(plan, None)
         if due.plan_branches:
@@ -255,8 +256,11 @@ class _SweepReconcile:
         waits = await self._write_throttled(reached.status)
         return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
 
+    def _members(self, plan: Plan) -> Members:
+        return Members(self._sweep.metadata.uid, plan.names)
+
     def _decide(self, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
-        trials = self._entry.of(plan.names)
+        trials = self._entry.of(self._members(plan))
         known = self._sweep.status.trials
         created = max(self._entry.created, known.created + known.retried)
         since = self._entry.since or 0.0

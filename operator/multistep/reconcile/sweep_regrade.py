@@ -9,12 +9,13 @@ from multistep.api.labels import AGENT, ATTEMPT, BRANCH, RETRY_OF, SWEEP, TASK
 from multistep.api.sweep import TrialSweep, parse_scoring, parse_sweep_status
 from multistep.engine.scoring import counted_score
 from multistep.engine.sweep_retries import current
-from multistep.engine.sweep_trials import Plan, RegradedSweep, facts, number_of, owner_of, retry_of
+from multistep.engine.sweep_trials import Plan, RegradedSweep, facts, number_of, retry_of
 from multistep.engine.sweeps import Grid
 from multistep.errors import NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.source_trials import GRACE_SECONDS
+from multistep.reconcile.sweep_records import members
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:
@@ -53,11 +54,11 @@ async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Reg
     for number in sorted({number for number, _ in found}):
         with suppress(NotFound):
             found.append((number, await cluster.get(TRIALS, namespace, plan.grid.trial_name(regrade.sweep, number))))
-    owner, scoring = (regrade.sweep, source["metadata"]["uid"]), parse_scoring(source)
-    own = [(number, number_of(each), each) for number, each in found if owner_of(each) == owner]
+    its, scoring = await members(cluster, source), parse_scoring(source)
+    own = [(number, number_of(each), each) for number, each in found if its.has(each)]
     chosen = current(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
     counting = {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
-    return RegradedSweep(owner[1], counting)
+    return RegradedSweep(its.uid, counting)
 
 
 def _number_in(grid: Grid, trial: Object) -> int | None:

@@ -17,10 +17,11 @@ from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, 
 REGRADE = sweep(regrade={"sweep": "former"})
 
 
-def former(phase: str) -> dict[str, Any]:
+def former(phase: str, *retries: int) -> dict[str, Any]:
     held = {"type": phase, "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     metadata = {"name": "former", "namespace": KEY[0], "uid": "former-uid", "generation": 1}
-    return {**sweep(), "metadata": metadata, "status": {"phase": phase, "conditions": [held]}}
+    spec = {**sweep()["spec"], **({"retries": list(retries)} if retries else {})}
+    return {**sweep(), "metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": [held]}}
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
@@ -57,14 +58,15 @@ async def test_a_sweep_that_does_not_exist_is_awaited_shortly_as_it_may_be_creat
 
 
 def source_plan(*retries: int) -> tuple[Any, Plan]:
-    found = parse_sweep({**former("Complete"), "spec": {**sweep()["spec"], "retries": list(retries)}})
+    found = parse_sweep(former("Complete", *retries))
     return found, plan(found, found.spec.tasks)
 
 
 def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> Plan:
-    """Put trials of the source sweep into the cluster. numbers: by trial number, the argument with which ``ended`` returns the
-    trial's status; retries: the source sweep's spec.retries."""
+    """Put the source sweep and trials of it into the cluster. numbers: by trial number, the argument with which ``ended`` returns
+    the trial's status; retries: the source sweep's spec.retries."""
     found, its = source_plan(*retries)
+    world.cluster.put(former("Complete", *retries))
     for number, status in numbers.items():
         made = manifest(found, its, number)
         owners = [{**made["metadata"]["ownerReferences"][0], "uid": uid}]
@@ -86,15 +88,23 @@ async def test_the_trial_that_counts_for_a_number_is_regraded() -> None:
     """Trial 4 has no score, but its second retry has one. Trial 5 and its retry have no score. Trial 2 has a score, which its retry
     does not replace. The retry of trial 3 is missing."""
     world = SweepWorld(manifest=REGRADE)
-    world.cluster.put(former("Complete"))
     its = put_source(world, {2: 2, 3: 4, 4: 4, 5: 4, 8: 4, 9: 1, 10: 4, 11: 1}, 4, 4, 5, 2, 3)
     assert await regraded(world, its) == {4: 9, 5: 10}
+
+
+async def test_a_retry_that_the_source_did_not_create_is_not_regraded() -> None:
+    """Any user who may create trials can write the source's labels and its UID as owner."""
+    world = SweepWorld(manifest=REGRADE)
+    its = put_source(world, {4: 4, 8: 4}, 4)
+    forged = world.cluster.objects["MultiStepTrial", KEY[0], its.names[8]]
+    metadata = {**forged["metadata"], "name": "forged", "uid": "forged-uid"}
+    world.cluster.put({**forged, "metadata": metadata, "status": ended(1)})
+    assert await regraded(world, its) == {4: 8}
 
 
 async def test_a_retry_is_regraded_as_its_own_task_agent_and_attempt_also_if_the_numbers_differ() -> None:
     """In the source, trial 1 is the first attempt of agent b at task t. In the regrade, it is the second attempt of agent a."""
     world = SweepWorld(manifest=sweep(regrade={"sweep": "former"}, order="Tasks"))
-    world.cluster.put(former("Complete"))
     its = put_source(world, {1: 4, 5: 4, 8: 1, 9: 1}, 1, 5)
     await world.run()
     sources = {each["metadata"]["name"]: each["spec"]["regrade"]["trial"] for each in world.trials if "regrade" in each["spec"]}
@@ -127,7 +137,6 @@ async def test_a_restarted_operator_regrades_no_trials_of_a_new_sweep_of_the_sou
 
 async def test_retries_of_branches_are_not_regraded() -> None:
     world = SweepWorld(manifest=REGRADE)
-    world.cluster.put(former("Complete"))
     its = put_source(world, {4: 4, 8: 1}, 4)
     world.cluster.objects["MultiStepTrial", KEY[0], its.names[8]]["metadata"]["labels"]["multistep.dev/branch"] = "Own"
     assert await regraded(world, its) == {}
@@ -135,7 +144,6 @@ async def test_retries_of_branches_are_not_regraded() -> None:
 
 async def test_a_trial_that_a_user_labelled_as_a_retry_is_not_regraded() -> None:
     world = SweepWorld(manifest=REGRADE)
-    world.cluster.put(former("Complete"))
     its = put_source(world, {4: 4, 8: 1}, 4)
     known = world.cluster.objects["MultiStepTrial", KEY[0], its.names[8]]["metadata"]["annotations"]
     for attempt in ("3", "x"):
@@ -145,7 +153,6 @@ async def test_a_trial_that_a_user_labelled_as_a_retry_is_not_regraded() -> None
 
 async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:
     world = SweepWorld(manifest=REGRADE)
-    world.cluster.put(former("Complete"))
     its = put_source(world, {8: 1}, 4, uid="another")
     assert await regraded(world, its) == {}
 
@@ -153,7 +160,6 @@ async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:
 async def test_wherever_the_operator_dies_the_same_trials_are_regraded() -> None:
     def world(faults: Faults) -> tuple[SweepWorld, Plan]:
         made = SweepWorld(manifest=REGRADE, faults=faults)
-        made.cluster.put(former("Complete"))
         return made, put_source(made, {4: 4, 8: 1}, 4)
 
     calm, its = world(Faults())

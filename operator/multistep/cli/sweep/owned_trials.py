@@ -9,16 +9,15 @@ from typing import Generic, TypeVar
 
 from multistep.api.labels import SWEEP
 from multistep.api.plural import plural
-from multistep.api.sweep import TrialSweep, parse_scoring, parse_sweep
+from multistep.api.sweep import parse_scoring
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
-from multistep.engine.sweep_members import Members, members_of
+from multistep.engine.sweep_members import Members
 from multistep.engine.sweep_trials import owner_of
-from multistep.errors import InvalidSpec, NotFound
 from multistep.kube.protocols import Object
-from multistep.kube.resources import CONFIG_MAPS, TRIALS
+from multistep.kube.resources import TRIALS
+from multistep.reconcile.sweep_records import members
 from multistep.report.rows import Row, counted, row
-from multistep.sources.bundle import digest_of
 
 _T = TypeVar("_T")
 _SHOWN = 3
@@ -54,7 +53,7 @@ async def owned_trials(
     """
     its = None if found is None else await members(cluster, found)
     known = {} if its is None else {its.uid: its}
-    owned = Owned[_T](unproven=its.uid if its is not None and its.numbers is None and _has_record(found or {}) else None)
+    owned = Owned[_T](unproven=its.uid if its is not None and its.names is None and _has_record(found or {}) else None)
     async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
         async for each in trials:
             owner = owner_of(each)
@@ -67,32 +66,9 @@ async def owned_trials(
     return owned
 
 
-async def members(cluster: Cluster, found: Object) -> Members:
-    """Return the members of a sweep, from its spec and from the records that the operator keeps of it. Raises ClusterError."""
-    try:
-        sweep = parse_sweep(found)
-    except InvalidSpec:
-        return Members(found["metadata"]["uid"])
-    status = sweep.status
-    tasks = await _record(cluster, sweep, status.tasks_from.config_map, status.tasks_from.digest) if status.tasks_from else None
-    branches = await _record(cluster, sweep, status.branches.config_map, status.branches.digest) if status.branches else None
-    return members_of(sweep, tasks, branches)
-
-
 def _has_record(found: Object) -> bool:
     status = found.get("status") or {}
     return bool(status.get("tasksFrom") or status.get("branches"))
-
-
-async def _record(cluster: Cluster, sweep: TrialSweep, name: str, digest: str) -> str | None:
-    """Return the text of a record; None if it does not exist, or is not the one that the status names. Raises ClusterError."""
-    try:
-        found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
-    except NotFound as error:
-        if error.reason != "NotFound":  # a 404 of a proxy
-            raise
-        return None
-    return next((str(text) for text in (found.get("data") or {}).values() if digest_of(str(text).encode()) == digest), None)
 
 
 async def counted_rows(cluster: Cluster, namespace: str, sweep: Object) -> Sequence[Row]:
