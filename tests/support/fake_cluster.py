@@ -193,8 +193,11 @@ class FakeCluster(Store):
             self.remove(kind, namespace, name)
             return True
 
-    async def create(self, manifest: Mapping[str, Any]) -> Object:
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         kind, namespace, name = _key(manifest)
+        if dry_run:
+            self.faults.point(f"dry-run {kind} {namespace}/{name}")
+            return dict(manifest)
         if kind == "Event":
             with self._write(f"create_event {manifest['reason']}"):
                 self.events.append({key: manifest[key] for key in ("reason", "note", "type", "action")})

@@ -48,9 +48,9 @@ class ProcessCluster(FakeCluster):
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def create(self, manifest: Mapping[str, Any]) -> Object:
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         created = {"creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "uid": str(uuid4()), "generation": 1}
-        return await super().create({**manifest, "metadata": {**manifest["metadata"], **created}})
+        return await super().create({**manifest, "metadata": {**manifest["metadata"], **created}}, dry_run=dry_run)
 
     async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> ProcessStream:
         return await self.node.open_exec(self._find("Pod", namespace, pod), argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from multistep.api.trial_status import VerifierStatus
 from multistep.engine import decisions, lifecycle, pod_start, status
 from multistep.engine.decisions import PodFacts
 from multistep.engine.plan import StepPlan, TrialPlan
@@ -114,11 +115,37 @@ class TrialCreation(TrialContext):
         Also clear ``verifier`` in the status: the pod of an earlier attempt's verifier is already deleted.
         """
         assert self._pod is not None
+        if (rejection := await self._check_verifiers_pods()) is not None:
+            return await self._wait_after_rejection(rejection, lifecycle.attempt_start(self._trial))
         message = pod_start.starting_message(self._trial.status.attempt, self._pod.name)
         waiting = status.waiting(self._trial, "Pending", pod_start.POD_STARTING, message, self._t.clock())
         await self._write(waiting.model_copy(update={"pod_uid": self._pod.uid, "verifier": None}))
         self._verifier, self._pods_known = None, True
         return CONTINUE
+
+    async def _check_verifiers_pods(self) -> decisions.Wait | None:
+        """Let the API server check the pods of separate verifiers while the agent's pod starts: without them, the agent's work has
+        no verdict. Return Wait if it rejects one for now. Raises InvalidSpec if one is invalid."""
+        if self._trial.spec.regrade is not None:
+            return None  # no agent runs
+        checked: list[VerifierEnvironment] = []
+        for step in self._plan.steps:
+            if not step.verified_apart or step.verifiers_environment is None:
+                continue
+            environment = replace(step.verifiers_environment, env={}, healthcheck=None)  # not part of the pod
+            if environment not in checked:
+                checked.append(environment)
+                named = VerifierStatus(pod_name=identity.verifier_pod_names(self._trial, step.index)[0])
+                if (found := await self._t.pods.check(pods.manifest(self._verifier_request(named, environment)))) is not None:
+                    return replace(found, message=f"the verifier of step {step.name}: {found.message}")
+        return None
+
+    def _verifier_request(self, named: VerifierStatus, environment: VerifierEnvironment) -> pods.PodRequest:
+        return pods.PodRequest(
+            self._trial, environment.config, environment.image, self._plan.task_name, self._t.settings,
+            verifier=named, own_image=environment.own_image, network=environment.network,
+            sidecar=environment.sidecar, services=environment.services,
+        )  # fmt: skip
 
     async def _request_verifier(self, required: VerifierRequired) -> Result:
         """Write the verifier pod's name and the progress to the status, before the pod is created. The exec sessions are
@@ -133,16 +160,12 @@ class TrialCreation(TrialContext):
         return CONTINUE
 
     async def _create_verifier_pod(self) -> Result:
-        named, plan = self._trial.status.verifier, self._plan
+        named = self._trial.status.verifier
         assert named is not None
-        environment = _verifier_environment(plan, self._trial.status.current_step)
+        environment = _verifier_environment(self._plan, self._trial.status.current_step)
         if named.image_user is not None:  # delete the pod that was created before the image's user was known
             await self._t.pods.remove(self._trial, [named.pod_name.removesuffix("-root")])
-        request = pods.PodRequest(
-            self._trial, environment.config, environment.image, plan.task_name, self._t.settings,
-            verifier=named, own_image=environment.own_image, network=environment.network,
-            sidecar=environment.sidecar, services=environment.services,
-        )  # fmt: skip
+        request = self._verifier_request(named, environment)
         manifest = pods.manifest(request)
         if not await self._may_create_pod(manifest, first=True):
             return self._requeue_queued()

@@ -59,6 +59,18 @@ class TrialPods:
         except ClusterError as error:
             return _rejected(error)
 
+    async def check(self, manifest: Object) -> Wait | None:
+        """Let the API server check a pod without creating it. Return Wait if it rejects the pod for now, except because of a quota,
+        which may have room when the pod is created. Raises as ``create`` does."""
+        try:
+            await self._cluster.create(manifest, dry_run=True)
+        except AlreadyExists:
+            return None
+        except ClusterError as error:
+            rejection = _rejected(error)
+            return None if rejection.reason == QUOTA_EXCEEDED else rejection
+        return None
+
     async def remove(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
         """Delete the pods with these names, except pods that the trial does not own."""
         for name in names:

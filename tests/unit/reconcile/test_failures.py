@@ -29,10 +29,10 @@ class Refusing(Wrapped):
 
     refusals: dict[str, list[ClusterError]] = field(default_factory=dict)
 
-    async def create(self, pod: Mapping[str, Any]) -> Object:
-        if pod["kind"] == "Pod" and (left := self.refusals.get(pod["metadata"]["name"])):
+    async def create(self, pod: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        if pod["kind"] == "Pod" and not dry_run and (left := self.refusals.get(pod["metadata"]["name"])):
             raise left.pop(0)
-        return await self.cluster.create(pod)
+        return await self.cluster.create(pod, dry_run=dry_run)
 
 
 def refusing(refusals: dict[str, list[ClusterError]], **options: Any) -> World:

@@ -21,9 +21,9 @@ EVICTED = {"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvi
 class Kueue(Wrapped):
     """A cluster whose webhook gates each pod that names a queue."""
 
-    async def create(self, pod: Mapping[str, Any]) -> Object:
-        if pod["kind"] != "Pod":
-            return await self.cluster.create(pod)
+    async def create(self, pod: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        if pod["kind"] != "Pod" or dry_run:
+            return await self.cluster.create(pod, dry_run=dry_run)
         labels = pod["metadata"]["labels"]
         if QUEUE not in labels:
             made = await self.cluster.create(pod)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from multistep.api.records import Record
-from multistep.kube.protocols import Object
+from multistep.errors import ClusterError
+from multistep.kube.protocols import Cluster, Object
 from multistep.pods import identity
 from multistep.reconcile import driver
 from multistep.runner_client.perform import upload
@@ -17,6 +20,7 @@ from multistep.runner_client.session import Session
 from multistep.store.volume import Volume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
+from tests.support.wrapped_cluster import Wrapped
 
 LONG = {"a/verifier/verifier": 40.0}
 
@@ -37,6 +41,57 @@ async def verifying(spec: dict[str, Any] | None = None, **options: Any) -> World
 
 def created(world: World, kind: str = "Pod") -> list[str]:
     return [each.removeprefix(f"create {kind} default/") for each in world.cluster.writes if each.startswith(f"create {kind} ")]
+
+
+# -- the API server checks the pods of verifiers before the agent runs
+
+
+@dataclass
+class Refusing(Wrapped):
+    """A cluster that rejects the pods of verifiers, also in a dry run."""
+
+    error: ClusterError
+
+    async def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        if re.search(r"-v\d", manifest["metadata"]["name"]):
+            self.cluster.faults.point("refused")
+            raise self.error
+        return await self.cluster.create(manifest, dry_run=dry_run)
+
+
+def refusing(error: ClusterError) -> World:
+    return World(manifest(config=SEPARATE), wrap=lambda cluster: cast(Cluster, Refusing(cluster, error)))
+
+
+async def test_a_trial_whose_verifiers_pod_is_invalid_fails_before_the_agent_runs() -> None:
+    world = refusing(ClusterError("spec.containers[1].image: Required value", status=422, reason="Invalid"))
+    await world.run()
+    assert world.condition[:2] == ("Failed", "InvalidSpec") and "containers[1].image: Required value" in world.condition[2]
+    assert (world.execs, world.pods, world.status.steps) == (0, [], [])
+    assert (world.status.failure and world.status.failure.class_, world.status.score) == ("Task", None)
+
+
+async def test_a_trial_whose_verifiers_pod_a_policy_rejects_fails_before_the_agent_runs() -> None:
+    world = refusing(ClusterError('pods "t-1-v0" is forbidden: violates PodSecurity', status=403, reason="Forbidden"))
+    await world.reconcile()
+    assert world.condition[:2] == ("Reconciling", "PodForbidden") and "the verifier of step a" in world.condition[2]
+    await world.run()
+    assert (world.condition[:2], world.execs, world.pods) == (("Failed", "PodForbidden"), 0, [])
+
+
+async def test_a_quota_may_have_room_for_the_verifiers_pod_when_the_agent_has_finished() -> None:
+    world = refusing(ClusterError('pods "t-1-v0" is forbidden: exceeded quota: q', status=403, reason="Forbidden"))
+    await world.run(until=lambda: world.status.verifier is not None)
+    assert world.status.current_step == "a"
+
+
+async def test_one_dry_run_per_attempt_checks_the_verifiers_pods_that_differ() -> None:
+    def dry_runs(world: World) -> list[str]:
+        return [each.rpartition("/")[2] for each in world.faults.trace if each.startswith("dry-run ")]
+
+    assert dry_runs(await ran()) == ["t-1-v0"]
+    assert dry_runs(await ran(MIXED)) == ["t-1-v0"]
+    assert dry_runs(await ran(CONFIG)) == []
 
 
 # -- a trial from its creation to its end
