@@ -16,6 +16,7 @@ MultistepError
 │       └── EgressRefused  the egress sidecar refused to switch the network
 ├── StoreError         results could not be written or read
 ├── CheckpointLost     the checkpoint from which an attempt continues is missing or was changed
+├── ResultsLost        the results volume lacks what the status says was stored
 ├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
 ├── ClusterError       the API server rejected the request or could not be reached
 │   ├── NotFound       the object does not exist
@@ -138,6 +139,11 @@ class StoreError(MultistepError):
 
 class CheckpointLost(MultistepError):
     """The checkpoint from which an attempt continues is missing or was changed: the attempt cannot continue."""
+
+
+class ResultsLost(MultistepError):
+    """The results volume lacks what the status says was stored, because an older copy of the volume was put back: the attempt
+    cannot continue."""
 
 
 class CollectionCut(MultistepError):

@@ -16,6 +16,7 @@ from multistep.engine.results_limits import Headroom
 from multistep.errors import StoreError
 from multistep.store.adoption import adopted
 from multistep.store.checkpoint_files import NAMES, Commit, Name, Stored
+from multistep.store.collecting import Stored as StoredSteps
 from multistep.store.direct_uploads import Invitation
 from multistep.store.evidence.file_list import Digests
 from multistep.store.ledger import Collection
@@ -40,8 +41,8 @@ class Results:
     """The stored results of one trial.
 
     steps: digest of the files collected from a step, by STEP (STEP/PART if its verifier is separate). earlier: the `steps` of
-    earlier attempts, by attempt. records: records of separate verifiers, by attempt and step. shipped: number of uploads to the
-    object store. evidence: the unsigned statement about the results, parsed from JSON.
+    earlier attempts, by attempt. records: records of separate verifiers, by attempt and step. indexes: indexes of steps, by name.
+    shipped: number of uploads to the object store. evidence: the unsigned statement about the results, parsed from JSON.
     """
 
     attempt: int = 0
@@ -50,6 +51,7 @@ class Results:
     files: dict[str, bytes] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
     records: dict[tuple[int, str], list[Any]] = field(default_factory=dict)
+    indexes: dict[str, int] = field(default_factory=dict)
     log: set[str] = field(default_factory=set)
     redacted: set[str] = field(default_factory=set)
     shipped: int = 0
@@ -260,6 +262,7 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         with self._write(f"store_step {place}"):
             found = self._of(key)
             found.start_attempt(attempt)
+            found.indexes[step.name] = step.index
             found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
             found.pointers[place] = dict(sent or {})
         lost = (
@@ -272,16 +275,21 @@ class FakeVolume(FakeRoom, FakeResultsStore):
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
         self.faults.point(f"volume collected {step.name} {entry}")
-        assert f"{step.name}/agent" in self._of(key).steps
+        if f"{step.name}/agent" not in self._of(key).steps:
+            raise StoreError(f"the files collected in step {step.name!r} no longer exist")
         yield f"entry {entry} of {step.name}".encode()
 
     async def store_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Any]) -> None:
         with self._write(f"store_records {step.name}"):
+            self._of(key).indexes[step.name] = step.index
             self._of(key).records[attempt, step.name] = json.loads(json.dumps(records))
 
-    async def records(self, key: TrialKey, attempt: int) -> list[Any]:
+    async def stored(self, key: TrialKey, attempt: int) -> StoredSteps:
         self.faults.point("volume records")
-        return [record for (number, _), kept in self._of(key).records.items() if number == attempt for record in kept]
+        found = self._of(key)
+        records = {found.indexes[name]: kept for (number, name), kept in found.records.items() if number == attempt}
+        its = found.steps if found.attempt == attempt else {}
+        return StoredSteps(records, frozenset(found.indexes[name] for name, _, part in map(_parts, its) if part == "agent"))
 
     async def start_attempt(self, key: TrialKey, attempt: int, kept: Sequence[str] = ()) -> None:
         with self._write(f"start_attempt {attempt}"):
@@ -349,3 +357,7 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         self.faults.point(f"volume {what} before")
         yield
         self.faults.point(f"volume {what} after")
+
+
+def _parts(place: str) -> tuple[str, str, str]:
+    return place.partition("/")

@@ -102,7 +102,7 @@ ATTEMPTS = (
         VERIFIER_ENVIRONMENT_FAILED,
         "Infrastructure",
         "the agent's files could not be stored for the verifier's pod, or restored in it, for a reason that no agent causes: "
-        "the pod has another image because a tag was moved, a stored file was lost or changed, or it took "
+        "the pod has another image because a tag was moved, a stored file or verdict was lost or changed, or it took "
         "[too long](../how-to/checkpoints.md#limits)",
         "read the message; name the image by its digest",
     ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
+from multistep.api.phases import VERIFIER
 from multistep.api.plural import plural
 from multistep.api.trial_status import StepStatus, TrialStatus
 from multistep.engine.journal import StepRun
+from multistep.engine.plan import TrialPlan
 from multistep.engine.status_size import bounded_rewards
 
 
@@ -24,6 +26,19 @@ def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
         prefix = f"{attempt}/{step.name}/"
         if not any(id.startswith(prefix) for id in known):
             return f"the runner has no records of step {step.name}, which is completed"
+    return ""
+
+
+def lost_verdict(status: TrialStatus, plan: TrialPlan, stored: Container[int]) -> str:
+    """Return a message about the first completed step of the attempt whose separate verifier has a verdict in the status, but no
+    records on the results volume; "" if there is none. stored: indexes of the steps with records.
+
+    The records are stored before the status shows the verdict, and no agent can reach them."""
+    for index in range(status.kept_steps, len(status.steps)):
+        step, planned = status.steps[index], plan.steps[index]
+        judged = step.rewards is not None or (step.exception is not None and step.exception.phase == VERIFIER)
+        if planned.verified_apart and step.completion_time is not None and judged and index not in stored:
+            return f"the results volume lacks the verdict of step {step.name}, which is completed: an older copy of it was put back"
     return ""
 
 

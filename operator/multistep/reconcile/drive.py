@@ -27,6 +27,7 @@ from multistep.runner_client.session import Session
 from multistep.sources.trial_task import Loaded
 from multistep.store import harbor
 from multistep.store.checkpoint_files import Commit
+from multistep.store.collecting import Stored
 from multistep.store.volume import TrialKey
 
 Report = Callable[[Journal, str], Awaitable[None]]
@@ -138,6 +139,15 @@ class Drive:
         added = {each.id: session.seen(each) for each in own}
         self.records |= added
         self.under_way |= {id for id, each in added.items() if not each.done}
+
+    def add_stored(self, stored: Stored) -> None:
+        """Add the records of verifiers that have finished. A collection for a verifier that has not finished counts only if the
+        volume has it: else it is repeated."""
+        for index, step in enumerate(self.loaded.plan.steps):
+            for each in stored.records.get(index, ()):
+                self.records[each["id"]] = Record.from_json(each)
+            if step.verified_apart and index not in stored.records and index not in stored.collected:
+                self.records.pop(f"{self.prefix}{step.name}/collect", None)
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:

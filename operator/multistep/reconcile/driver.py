@@ -13,7 +13,7 @@ from multistep.api.records import Hello, Record
 from multistep.api.trial import MultiStepTrial
 from multistep.engine.comparison import lost_pod
 from multistep.engine.decisions import PodFacts
-from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.engine.evidence import changed_rewards, lost_verdict, missing_records
 from multistep.engine.isolation import isolation, users_of
 from multistep.engine.journal import Journal
 from multistep.engine.operations import (
@@ -41,6 +41,7 @@ from multistep.errors import (
     HostUnreachable,
     InvalidRequest,
     PodError,
+    ResultsLost,
     StreamLost,
 )
 from multistep.kube.protocols import Cluster
@@ -155,8 +156,10 @@ class Driver:
             elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
                 drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # replay needs the host's records
             if loaded.plan.separate:
-                apart = [Record.from_json(each) for each in await self._collections.records(drive.key, scope.attempt)]
-                drive.records |= {each.id: each for each in apart}
+                stored = await self._collections.stored(drive.key, scope.attempt)
+                if lost := lost_verdict(trial.status, loaded.plan, stored.records):
+                    raise ResultsLost(lost)
+                drive.add_stored(stored)
             return await self._run_script(drive)
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from multistep.agents import script_of
 from multistep.api.conditions import holds, is_finished
-from multistep.api.failures import ACCESS_DENIED, RECONCILE_FAILED, RESTORE_FAILED
+from multistep.api.failures import ACCESS_DENIED, RECONCILE_FAILED, RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.waiting import CONNECTION_LOST, GATEWAY_UNAVAILABLE
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
@@ -34,6 +34,7 @@ from multistep.errors import (
     NotFound,
     NotLeading,
     PodError,
+    ResultsLost,
     SourceError,
     StoreError,
     StreamLost,
@@ -395,6 +396,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             left = await self._run_session(self._t.driver.drive(self._trial, self._loaded_now, agent, both_pods, hooks), hint)
         except CheckpointLost as error:
             return await self._act(decisions.FailAttempt(RESTORE_FAILED, str(error)))
+        except ResultsLost as error:
+            return await self._act(decisions.FailAttempt(VERIFIER_ENVIRONMENT_FAILED, str(error)))
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         except GatewayUnavailable as error:

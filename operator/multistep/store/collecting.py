@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from multistep.engine.operations import Part
 from multistep.engine.results_limits import Headroom
 from multistep.errors import RunnerError
 from multistep.store import steps
+from multistep.store.directory import TrialDirectory
 from multistep.store.disk import Disk
 from multistep.store.key import TrialKey
 from multistep.store.ledger import Admission, Collection, Counts, Ledger, usage_on_disk
@@ -112,7 +114,20 @@ class Collections:
             key, f"storing records of step {step.name!r}", lambda to: to.store_step_data(_RECORDS, attempt, step.index, data)
         )
 
-    async def records(self, key: TrialKey, attempt: int) -> list[Any]:
-        """Return the stored records of all separate verifiers of an attempt."""
-        data = await self._disk.run(key, "reading records", lambda to: to.step_data(_RECORDS, attempt))
-        return [record for each in data.values() for record in json.loads(each)]
+    async def stored(self, key: TrialKey, attempt: int) -> Stored:
+        """Return what an attempt has stored of its steps with separate verifiers."""
+        return await self._disk.run(key, "reading records", lambda to: _stored(to, attempt))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What an attempt has stored of its steps with separate verifiers. records: the records of each verifier that has finished, by
+    step index; collected: indexes of the steps whose files were collected for the verifier."""
+
+    records: Mapping[int, Sequence[Any]]
+    collected: frozenset[int]
+
+
+def _stored(to: TrialDirectory, attempt: int) -> Stored:
+    records = {step: json.loads(data) for step, data in to.step_data(_RECORDS, attempt).items()}
+    return Stored(records, frozenset(steps.collected(to, attempt)))

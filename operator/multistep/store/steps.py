@@ -76,6 +76,11 @@ def pointers(to: TrialDirectory) -> dict[str, Pointer]:
     return found
 
 
+def collected(to: TrialDirectory, attempt: int) -> set[int]:
+    """Return the indexes of the steps whose files an attempt collected for a separate verifier."""
+    return set(to.step_data(_MEMBERS, attempt))
+
+
 def _prefix(step: Step) -> str:
     return "" if step.directory is None else f"steps/{step.directory}/"
 

@@ -15,7 +15,7 @@ from multistep.cli.trial.fetch import ServicePath, WebAddress, locate
 from multistep.errors import StoreError, Unavailable
 
 from .conftest import Invoke
-from .fakes import FAILED, GATE, GOOD, RESULTS, RESULTS_PATH, CliCluster, status
+from .fakes import FAILED, GATE, GOOD, RESULTS, RESULTS_PATH, CliCluster, status, tar_of
 
 
 def test_results_are_fetched(task: Path, invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
@@ -54,6 +54,16 @@ def test_results_of_a_trial(invoke: Invoke, cluster: CliCluster, tmp_path: Path)
     again = invoke("results", "t", tmp_path / "out")
     assert again.exit_code == 2 and "is not empty" in again.stderr
     assert invoke("results", "t", tmp_path / "out", "--force").exit_code == 0
+
+
+def test_results_that_lack_what_a_finished_trial_has_are_reported(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    """The results volume was put back from a copy that was made while the trial ran."""
+    cluster.put("MultiStepTrial", "t", status=dict(GOOD))
+    cluster.served = {RESULTS_PATH: tar_of({"steps/a/agent/log.txt": b"x"})}
+    result = invoke("results", "t", tmp_path / "out")
+    assert result.exit_code == 0 and "warning: result.json is missing" in result.stderr
+    cluster.served = {RESULTS_PATH: tar_of({"result.json": b"{}"})}
+    assert "warning" not in invoke("results", "t", tmp_path / "whole").stderr
 
 
 @pytest.mark.parametrize(("document", "code", "reported"), [(status("Running"), 2, "is Running"), (FAILED, 4, "has no results")])

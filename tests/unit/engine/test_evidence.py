@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial_status import ResumeStatus, StepStatus, TrialStatus
-from multistep.engine.evidence import changed_rewards, missing_records
+from multistep.api.trial_status import ResumeStatus, StepException, StepStatus, TrialStatus
+from multistep.engine.evidence import changed_rewards, lost_verdict, missing_records
 from multistep.engine.journal import StepRun
+from tests.support.played import THREE, plan
 
 ENDED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -48,6 +49,37 @@ def test_the_runner_has_no_records_of_steps_that_were_kept(ids: list[str], named
     found = missing_records(TrialStatus(steps=steps, attempt=3, resumed=resumed), ids)
     assert named in found and bool(found) == bool(named)
     assert missing_records(TrialStatus(steps=steps[:2], attempt=3, resumed=resumed), []) == "", "it may not have restored yet"
+
+
+JUDGED: dict[str, Any] = {"rewards": {"reward": 0}}
+UNREADABLE: dict[str, Any] = {"exception": StepException(type="RewardFileNotFoundError", message="none", phase="verifier")}
+BY_AGENT: dict[str, Any] = {"exception": StepException(type="AgentTimeoutError", message="late", phase="agent")}
+
+
+@pytest.mark.parametrize(
+    ("steps", "stored", "lost"),
+    [
+        ([step("a", **JUDGED), step("b", done=False)], [0], False),
+        ([step("a", **JUDGED), step("b", done=False)], [], True),
+        ([step("a", **UNREADABLE)], [], True),
+        ([step("a", **BY_AGENT)], [], False),
+        ([step("a")], [], False),
+        ([step("a", done=False, **JUDGED)], [], False),
+        ([step("a", **JUDGED), step("b", **JUDGED)], [0], True),
+    ],
+)
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_verdict_that_a_separate_verifier_gave_is_on_the_volume(
+    steps: list[StepStatus], stored: list[int], *, lost: bool, apart: bool
+) -> None:
+    made = plan(THREE, {"verifier": {"isolation": "Separate" if apart else "Declared"}})
+    assert bool(lost_verdict(TrialStatus(steps=steps), made, stored)) == (lost and apart)
+
+
+def test_the_verdicts_of_kept_steps_are_in_the_checkpoint() -> None:
+    made = plan(THREE, {"verifier": {"isolation": "Separate"}})
+    kept = TrialStatus(steps=[step("a", **JUDGED)], attempt=2, resumed=ResumeStatus(after="a", attempts=[1], digest="d"))
+    assert lost_verdict(kept, made, []) == ""
 
 
 @pytest.mark.parametrize(

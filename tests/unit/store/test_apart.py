@@ -86,14 +86,21 @@ async def test_nothing_to_hand_over_is_an_error(volume: Volume) -> None:
 
 
 async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
-    assert await volume.collections.records(KEY, 1) == []
+    assert (await volume.collections.stored(KEY, 1)).records == {}
     for _ in range(2):
         await volume.collections.store_records(KEY, attempt=1, step=Step(), records=[{"id": "a"}])
     await volume.collections.store_records(KEY, attempt=1, step=Step(index=12), records=[{"id": "b"}])
     await volume.collections.store_records(KEY, attempt=2, step=Step(), records=[{"id": "c"}])
-    assert sorted(each["id"] for each in await volume.collections.records(KEY, 1)) == ["a", "b"]
+    assert (await volume.collections.stored(KEY, 1)).records == {0: [{"id": "a"}], 12: [{"id": "b"}]}
     await volume.start_attempt(KEY, 2)
-    assert await volume.collections.records(KEY, 2) == [{"id": "c"}]
+    assert (await volume.collections.stored(KEY, 2)).records == {0: [{"id": "c"}]}
+
+
+async def test_the_volume_knows_which_steps_it_has_collected_for_a_verifier(volume: Volume) -> None:
+    assert list((await volume.collections.stored(KEY, 1)).collected) == []
+    await keep(volume, STREAM, TYPES, "agent")
+    assert list((await volume.collections.stored(KEY, 1)).collected) == [0]
+    assert list((await volume.collections.stored(KEY, 2)).collected) == []
 
 
 async def test_nobody_else_sees_them(volume: Volume) -> None:

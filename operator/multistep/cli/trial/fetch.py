@@ -70,6 +70,8 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
     with working(f"fetching results into {directory}"):
         unpacked = await download(cluster, status.results, directory)
     _warn_left_out(unpacked)
+    if not (directory / "result.json").exists():
+        print_err("warning: result.json is missing: an older copy of the results volume was put back; the trial's status is right")
     return unpacked
 
 
