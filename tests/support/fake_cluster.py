@@ -6,7 +6,6 @@ stored but the caller has no response yet.
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ class Store:
         self._on_change = on_change
         self.objects: dict[Key, Object] = {}
         self.writes: list[str] = []  # all write calls in order, such as "apply_status default/a"
-        self._versions, self._uids = itertools.count(1), itertools.count(1)
+        self._newest_version = self._newest_uid = 0
 
     def put(self, manifest: Mapping[str, Any]) -> Object:
         """Store an object, as another client's write does, with a new resourceVersion, and with a new uid if it has none."""
@@ -43,8 +42,10 @@ class Store:
         metadata = stored.setdefault("metadata", {})
         metadata.setdefault("namespace", "default")
         if "uid" not in metadata:
-            metadata["uid"] = f"uid-{next(self._uids)}"
-        metadata["resourceVersion"] = str(next(self._versions))
+            self._newest_uid += 1
+            metadata["uid"] = f"uid-{self._newest_uid}"
+        self._newest_version += 1
+        metadata["resourceVersion"] = str(self._newest_version)
         known = _key(stored) in self.objects
         self.objects[_key(stored)] = stored
         self._on_change("MODIFIED" if known else "ADDED", stored)
@@ -61,10 +62,10 @@ class Store:
 
     def save(self) -> Any:
         """Return the stored objects and counters, which can be pickled, but not the fake runners."""
-        return self.objects, self.writes, self._versions, self._uids
+        return self.objects, self.writes, self._newest_version, self._newest_uid
 
     def restore(self, saved: Any) -> None:
-        self.objects, self.writes, self._versions, self._uids = saved
+        self.objects, self.writes, self._newest_version, self._newest_uid = saved
 
     def backup(self) -> bytes:
         """Return a copy of the store for ``restore_backup``."""
