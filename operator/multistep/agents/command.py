@@ -21,8 +21,9 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     """Run spec.agent.command in WORKDIR. Return the step's exception, e.g. NonZeroAgentExitCodeError; None for exit status 0."""
     file = Content("file", name="instruction.md", text=step.instruction or "")
     record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
-    run.timed(AGENT, record)
+    run.began(AGENT, record)
     if fault := failed(record):
+        run.timed(AGENT, record)
         return StepException(fault_type(fault, "RuntimeError"), f"uploading the instruction: {fault.message}", AGENT)
     own = {INSTRUCTION_VARIABLE: f"{scope.runtime_dir}/instruction.md", **scope.plan.agent_env}
     env, lacks_program = {**scope.plan.environment_env, **own}, False

@@ -21,8 +21,9 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     if isinstance(scope.plan.solution_env, Unresolved):
         return (yield from _fail(scope, run, "ValueError", f"solution.env: {scope.plan.solution_env}"))
     record = yield Upload(scope.id("solution"), SOLUTION, Content("solution", step.solution_directory))
-    run.timed(AGENT, record)
+    run.began(AGENT, record)
     if fault := failed(record):
+        run.timed(AGENT, record)
         return StepException(fault_type(fault, "RuntimeError"), f"uploading solution/: {fault.message}", AGENT)
     env = {"DEBIAN_FRONTEND": "noninteractive", **scope.plan.agent_env, **scope.plan.solution_env}
     record = yield Start(

@@ -29,6 +29,8 @@ SERVICE_FAILED: Final = "ServiceFailed"
 SERVICE_KILLED: Final = "ServiceKilled"
 RECONCILE_FAILED: Final = "ReconcileFailed"
 ACCESS_DENIED: Final = "AccessDenied"
+RESULT_UNKNOWN: Final = "ResultUnknown"
+POD_UNRESPONSIVE: Final = "PodUnresponsive"
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,13 @@ FAILED = (
         "agent has run before)",
         "read the message; run the agent as a user other than root",
     ),
+    Failure(
+        POD_UNRESPONSIVE,
+        "Agent",
+        "after the trial's deadline, five exec sessions with its running pod broke in a row, though API server and kubelet had "
+        "accepted them, and not all of those with other pods of the node (class Task if no agent has run before)",
+        "read the message; run the agent as a user other than root, and limit its processes (`podPidsLimit`) and CPU",
+    ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),
     Failure("OutOfDisk", "Task", "the container filled its disk before the first step", "raise `environment.storage_mb`"),
     Failure(
@@ -366,6 +375,14 @@ FAILED = (
         "Infrastructure",
         "an error that the operator does not expect, for 300 s and at least five times in a row",
         "read the message; report it with the operator's log",
+    ),
+    Failure(
+        RESULT_UNKNOWN,
+        "Infrastructure",
+        "the trial passed its deadline in a step, and its pod could not be read afterwards, though the agent may have finished in "
+        "time: the pod was lost, the API server or the model gateway did not answer, the task could not be loaded for 300 s, or "
+        "the trial's shard was changed",
+        "read the message; create a new trial",
     ),
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),

@@ -108,6 +108,7 @@ class SweepBudget(Model):
 
 
 ScoringChoice = Literal["Score", "Exclude"]
+ProviderChoice = Literal["Exclude", "Zero"]
 TamperingChoice = Literal["Report", "Zero", "Exclude"]
 
 
@@ -129,6 +130,9 @@ class Scoring(Model):
     environment_errors: ScoringChoice = "Score"
     """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
     Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
+    provider_errors: ProviderChoice = "Exclude"
+    """Trials that ended, after their retries, because the model's provider failed. Exclude: they do not count. Zero: they count 0,
+    so that an agent cannot avoid a 0 by requests at which its provider fails; honest agents lose by outages, too."""
     tampering: TamperingChoice = "Report"
     """Trials with evidence of tampering in status.tampering. Report: they count as any other, and reports mark them.
     Zero: they count 0. Exclude: they do not count, and reports list them separately. Kinds of findings that honest agents cause,

@@ -168,6 +168,8 @@ class StepStatus(Model):
     """The first exception, if any."""
     start_time: datetime | None = None
     """Start time."""
+    phase_start_time: datetime | None = None
+    """Start time of the current phase; unset until its first operation, and when the step is completed."""
     completion_time: datetime | None = None
     """Completion time."""
     durations: Durations | None = None

@@ -90,6 +90,10 @@ class StepRun:
         """Record an exception, unless the step already has one, as in Harbor 0.25."""
         self.exception = self.exception or exception
 
+    def began(self, phase: str, record: Record) -> None:
+        """Record the start of a phase with the first of its records. The phase lasts until ``timed``."""
+        self.timings.setdefault(phase, (record.started_at, None))
+
     def timed(self, phase: str, record: Record) -> None:
         """Record the start and end of a phase; several records of one phase form one span."""
         start, _ = self.timings.get(phase, (record.started_at, None))

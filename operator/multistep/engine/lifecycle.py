@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from multistep.api.conditions import holds, is_finished
-from multistep.api.failures import RESTORE_FAILED
+from multistep.api.failures import POD_UNRESPONSIVE, RESTORE_FAILED, RESULT_UNKNOWN
 from multistep.api.phases import AGENT, AGENT_SETUP, VERIFIER
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus
@@ -55,6 +55,7 @@ _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
 _EXEC_KILLED_SECONDS = 90
+_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # their pods may still have processes
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
 _SWEEP_SECONDS = 30.0  # within this time, a sweep suspends its trials after its budget refused a request
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
@@ -392,13 +393,13 @@ def _own(s: Situation, pod: PodFacts | None) -> bool:
 def _pod_removal(s: Situation) -> float | None:
     """Return the seconds until the finished trial's pods are deleted; None if they are retained, or no longer exist.
 
-    The pod of a stopped trial is always deleted, because its processes would keep running. A pod that Kueue admitted uses quota of
-    its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.
+    The pod of a trial that was stopped or missed its deadline is always deleted, because its processes would keep running. A pod
+    that Kueue admitted uses quota of its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.
     """
     spec = s.trial.spec
     if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
         return None
-    if any(each.type == "Failed" and each.reason in (STOPPED, DEADLINE_EXCEEDED) for each in s.trial.status.conditions):
+    if any(each.type == "Failed" and each.reason in _CUT_SHORT for each in s.trial.status.conditions):
         return 0.0
     kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and needs_inspection(s.trial))
     if kept and not any(pod and pod.queue is not None for pod in (s.pod, s.verifier)):

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 from multistep.api.conditions import holds
 from multistep.api.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
-from multistep.api.phases import AGENT, HEALTHCHECK, SETUP
+from multistep.api.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial_status import FailureClass, StepStatus, TrialStatus
@@ -101,21 +101,26 @@ class Ended(Protocol):
 
 def counted_score(trial: Ended, scoring: Scoring) -> float | None:
     """Return the score with which a trial counts in its agent's mean; None if the trial is active or excluded."""
-    if trial.state == "Active" or trial.score is None or _is_excluded(trial, scoring):
+    if trial.state == "Active" or _is_excluded(trial, scoring):
         return None
     return 0.0 if is_zeroed(trial, scoring) else trial.score
 
 
 def is_zeroed(trial: Ended, scoring: Scoring) -> bool:
-    """Return whether a trial counts 0, and as not passed, because of evidence of tampering."""
-    return trial.tampered and scoring.tampering == "Zero"
+    """Return whether a trial counts 0, and as not passed, because of evidence of tampering or its provider's failure."""
+    return (trial.tampered and scoring.tampering == "Zero") or _fails_by_provider(trial, scoring)
+
+
+def _fails_by_provider(trial: Ended, scoring: Scoring) -> bool:
+    return trial.failure_class == "Provider" and scoring.provider_errors == "Zero"
 
 
 def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
     """Return whether the sweep's policy excludes a trial."""
     by_environment = trial.failure_class in ("Verifier", "Task") or trial.invalid
     return (
-        (trial.agent_error and scoring.agent_errors == "Exclude")
+        (trial.score is None and not _fails_by_provider(trial, scoring))
+        or (trial.agent_error and scoring.agent_errors == "Exclude")
         or (by_environment and scoring.environment_errors == "Exclude")
         or (trial.tampered and scoring.tampering == "Exclude")
     )
@@ -144,9 +149,9 @@ def agent_may_have_caused(exception: StepException, journal: Journal, *, from_re
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Return whether the agent phases of all steps in status.steps used at least half of the deadline. deadline: in seconds.
+    """Return whether at least half of the deadline passed in phases whose duration an agent decides. deadline: in seconds.
 
-    If they used less, the trial missed its deadline because it waited for the cluster or a verifier's pod. A trial that waits for
+    If less, the trial missed its deadline because it waited for the cluster or a verifier's pod. A trial that waits for
     the model gateway between two phases missed it because of the gateway.
     """
     waits = holds(status, "Reconciling")
@@ -156,15 +161,29 @@ def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float)
 
 
 def _in_agent_phase(step: StepStatus) -> bool:
-    ended = step.durations is not None and step.durations.agent is not None
-    return not ended and (step.phase or "").lower() == AGENT and step.start_time is not None
+    return (step.phase or "").lower() == AGENT and AGENT not in _durations(step) and step.start_time is not None
 
 
 def _agent_seconds(status: TrialStatus, now: float) -> float:
-    seconds = 0.0
-    for step in status.steps:
-        if step.durations is not None and step.durations.agent is not None:
-            seconds += step.durations.agent
-        elif _in_agent_phase(step) and step.start_time is not None:
-            seconds += max(0.0, now - step.start_time.timestamp())
+    """Return the seconds of the agents' phases, and of later phases in their environment, which an agent can make as slow as it
+    likes: the verifications in place, the collection of files, and the setup of later steps."""
+    seconds, ran = 0.0, status.agent_setup_time is not None
+    for step in status.own_steps:
+        took = {**_durations(step), **_running(status, step, now)}
+        apart = step.verifier_image_id is not None or (step.completion_time is None and status.verifier is not None)
+        skipped = {*(() if ran else _BEFORE_THE_AGENT), *((VERIFIER,) if apart else ())}
+        seconds += sum(each for phase, each in took.items() if phase not in skipped)
+        ran = ran or AGENT in took
     return seconds
+
+
+def _running(status: TrialStatus, step: StepStatus, now: float) -> Mapping[str, float]:
+    """Return the seconds of the step's current phase so far, by its name; {} if it has ended, or runs in a verifier's pod."""
+    phase = (step.phase or "").lower()
+    started = step.phase_start_time or (step.start_time if phase == AGENT else None)
+    ended = step.completion_time is not None or (phase == AGENT and AGENT in _durations(step))
+    return {} if ended or started is None or status.verifier is not None else {phase: max(0.0, now - started.timestamp())}
+
+
+def _durations(step: StepStatus) -> Mapping[str, float]:
+    return step.durations.model_dump(exclude_none=True) if step.durations else {}

@@ -226,6 +226,7 @@ def _attempt_start(status: TrialStatus) -> datetime | None:
 def step_status(run: StepRun) -> StepStatus:
     """Return the status of a step."""
     exception, verdict, shown = run.exception, verdict_of(run), bounded_rewards(run.rewards)
+    began = run.completed_at is None and run.phase in run.timings
     return StepStatus(
         name=run.name,
         phase=_step_phase(run),
@@ -236,6 +237,7 @@ def step_status(run: StepRun) -> StepStatus:
         exception=exception
         and StepException(type=exception.type, message=bounded(exception.message), phase=exception.phase or None),
         start_time=_optional_time(run.started_at),
+        phase_start_time=_optional_time(run.timings[run.phase][0] if began else None),
         completion_time=_optional_time(run.completed_at),
         durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
         artifacts=run.collected and _artifacts(run.collected),

@@ -9,7 +9,9 @@ from multistep.engine.decisions import ProtocolViolation
 from multistep.reconcile.concurrency_limit import Key
 
 _UNREADY = Backoff(first=5.0, last=60.0)
-_MAX_FAILED = 20  # of reads after the deadline: the trial must end even if a proxy always refuses sessions
+# Maximum numbers of reads after the deadline: the trial must end even if a proxy refuses all sessions, or its pod breaks them.
+_MAX_FAILED = 20
+_MAX_LOST = 5
 
 
 @dataclass
@@ -19,8 +21,10 @@ class PodHint:
     quiet_until: until this time a phase is assumed to run, so the pod needs an exec session only if it becomes unready;
     unready_until: until this time an unready pod needs no session either, because the last session found no result;
     empty_sessions: number of sessions in a row that found no result; violation: protocol violations of the pod's runner;
-    read_at_deadline: whether the pod was read after the trial's deadline; failed_reads: number of reads
-    after the deadline that failed for reasons outside the pod."""
+    read_at_deadline: whether the pod was read after the trial's deadline; failed_reads, lost_reads: number of reads after the
+    deadline that failed for reasons outside the pod, and whose session broke, for which the pod's containers may be the cause;
+    node: the pod's node; worked_at: end of the last session that did not break; lost_since: when the first session since broke,
+    None if none did; error: that of the last read that failed."""
 
     uid: str
     quiet_until: float = 0.0
@@ -29,6 +33,11 @@ class PodHint:
     empty_sessions: int = 0
     read_at_deadline: bool = False
     failed_reads: int = 0
+    lost_reads: int = 0
+    node: str = ""
+    worked_at: float = 0.0
+    lost_since: float | None = None
+    error: str = ""
 
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
         """Record that a session ended while a phase runs. Return the seconds until the pod's next reconcile, at most ``poll``.
@@ -43,11 +52,30 @@ class PodHint:
         self.unready_until = now + pause if found_nothing else 0.0
         return poll if ready else pause
 
-    def was_not_read(self) -> None:
-        """Record that a read failed for a reason outside the pod. A read at the deadline is retried up to _MAX_FAILED times."""
-        if self.read_at_deadline:
-            self.failed_reads += 1
-            self.read_at_deadline = self.failed_reads > _MAX_FAILED
+    def worked(self, now: float) -> None:
+        """Record that a session did not break."""
+        self.worked_at, self.lost_since = now, None
+
+    def was_not_read(self, error: str) -> None:
+        """Record that a read failed for a reason outside the pod."""
+        self.failed_reads += self.read_at_deadline
+        self.read_at_deadline, self.error = False, error
+
+    def session_lost(self, error: str, now: float) -> None:
+        """Record that a session broke, for which the pod's containers or the infrastructure may be the cause."""
+        self.lost_reads += self.read_at_deadline
+        self.read_at_deadline, self.error = False, error
+        self.lost_since = now if self.lost_since is None else self.lost_since
+
+    @property
+    def cannot_be_read(self) -> bool:
+        """Return whether so many reads after the deadline failed for reasons outside the pod that there is no further one."""
+        return self.failed_reads > _MAX_FAILED
+
+    @property
+    def breaks_sessions(self) -> bool:
+        """Return whether so many sessions broke after the deadline that there is no further one."""
+        return self.lost_reads >= _MAX_LOST
 
 
 class PodHints:
@@ -67,6 +95,12 @@ class PodHints:
         if hint is None or hint.uid != uid:
             hint = self._by_trial[key] = PodHint(uid)
         return hint
+
+    def node_breaks_sessions(self, hint: PodHint) -> bool:
+        """Return whether, since the pod's sessions break, those of the node's other trials break, too, and none of them worked."""
+        others = [each for each in self._by_trial.values() if each is not hint and each.node == hint.node]
+        since = hint.lost_since or 0.0
+        return any(each.lost_since is not None for each in others) and not any(each.worked_at > since for each in others)
 
     def forget(self, key: Key) -> None:
         """Drop the hint of a trial that does not exist any more or needs its pod no longer."""

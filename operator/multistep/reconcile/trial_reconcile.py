@@ -10,12 +10,19 @@ from dataclasses import replace
 
 from multistep.agents import script_of
 from multistep.api.conditions import holds, is_finished
-from multistep.api.failures import ACCESS_DENIED, RECONCILE_FAILED, RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
+from multistep.api.failures import (
+    ACCESS_DENIED,
+    POD_UNRESPONSIVE,
+    RECONCILE_FAILED,
+    RESTORE_FAILED,
+    RESULT_UNKNOWN,
+    VERIFIER_ENVIRONMENT_FAILED,
+)
 from multistep.api.trial import MultiStepTrial, parse_trial
 from multistep.api.waiting import CONNECTION_LOST, GATEWAY_UNAVAILABLE
 from multistep.engine import deadlines, decisions, lifecycle, status, suspensions
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
-from multistep.engine.gateway_outages import unless_gateway_was_down
+from multistep.engine.gateway_outages import unless_model_failed
 from multistep.engine.journal import AttemptLost, Journal
 from multistep.engine.resuming import blamed
 from multistep.engine.status_size import bounded
@@ -54,7 +61,7 @@ from multistep.reconcile.drive_results import (
 )
 from multistep.reconcile.error_outcome import REPORT_SECONDS, Again, Ends, Outcome, Waits, is_cancelled, message, outcome
 from multistep.reconcile.events import Transition, task_warnings
-from multistep.reconcile.pod_hints import PodHint
+from multistep.reconcile.pod_hints import PodHint, PodHints
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
 from multistep.reconcile.salvage import salvaged
 from multistep.reconcile.trial_creation import TrialCreation
@@ -69,7 +76,6 @@ TASK_GRACE_SECONDS = 5.0  # time until a missing task is reported: `multistep ru
 MAX_POLL_SECONDS = 3600.0
 STOP_SECONDS = 5.0  # maximum wait for the model gateway if the trial was stopped or reached a timeout
 GATEWAY_RETRY_SECONDS = 10.0
-_UNSENT = frozenset({0, 429, 503})  # HTTP statuses of an API server that sent no request on to the kubelet; 0: it did not answer
 _OF_LOADING = frozenset({FETCHING, "TaskUnavailable", ACCESS_DENIED, RECONCILE_FAILED, CONNECTION_LOST})  # waits that are over
 POLL_JITTER = 0.1  # spreads the polls of trials that started together
 
@@ -112,13 +118,16 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         situation = await self._observe()
         if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
             return await self._wait_for_shard(situation.pod)
-        hint = self._t.hints.of(self._key, self._trial.status.pod_uid)
-        decision = _decide(situation, hint)
+        hint = self._hint
+        decision = _decide(situation, hint, self._t.hints)
         try:
             return await self._act(decision)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier) and _shows_nothing(error):
-                hint.was_not_read()
+            if isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier):
+                if _shows_nothing(error):
+                    hint.was_not_read(message(error))
+                elif isinstance(error, StreamLost) and not isinstance(error, ExecKilled):
+                    hint.session_lost(str(error), self._t.clock())
             raise
 
     # -- errors: each ends in the trial's status (reconcile.error_outcome)
@@ -135,11 +144,9 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if isinstance(found, Ends):
             return await self._end_by(error, found)
         if isinstance(error, SourceError):
-            if error.reason != FETCHING:  # a read in the background may be what fails each time: it goes on, then raises its error
-                self._t.errors.end(self._key)
             return await self._wait_for_task(error)
-        end, hint = deadlines.cut_short(self._trial, self._t.clock()), self._t.hints.of(self._key, self._trial.status.pod_uid)
-        if found.ends and end is not None and not _is_unread(self._trial, end, hint):
+        end = deadlines.cut_short(self._trial, self._t.clock())
+        if found.ends and end is not None and not _is_unread(self._trial, end, self._hint):
             return await self._fail_or_show(self._act(end), end.reason, end.message)
         return await self._give_up_or_show(error, found, found.reason, message(error))
 
@@ -147,7 +154,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         """Return what an error means. Count it if the results volume raised it; if the trial's status or results could not be
         written, the pod must be read again before the trial misses its deadline."""
         if isinstance(error, StoreError) or (isinstance(error, ClusterError) and self._writer.refused):
-            self._t.hints.of(self._key, self._trial.status.pod_uid).read_at_deadline = False
+            self._hint.read_at_deadline = False
         if isinstance(error, StoreError):
             self._t.metrics.store_failures.inc()
         return outcome(error)
@@ -219,17 +226,29 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _wait_for_shard(self, pod: PodFacts) -> Result:
         """Wait, because the trial's shard label was changed while it ran: the operator of the former shard has the trial's results
         so far."""
-        if (end := deadlines.cut_short(self._trial, self._t.clock())) is not None:
-            return await self._act(end)
         former = f"to {pod.shard}" if pod.shard else "away"
         message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
+        if (end := deadlines.cut_short(self._trial, self._t.clock())) is not None:
+            return await self._act(_unless_unread(self._trial, end, self._hint, message))
         return await self._wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here", seconds=None)
 
     async def _wait_for_task(self, error: SourceError) -> Result:
-        """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS."""
+        """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS.
+
+        After the deadline, a pod that was not read since cannot be read without the task. So wait for the end of the task's read or
+        fetch, as a restarted operator reads all tasks again; a missing task ends the trial as late as an unexpected error.
+        """
         now, created = self._t.clock(), self._trial.metadata.creation_timestamp
-        end = deadlines.cut_short(self._trial, now)
-        if end is not None and not _is_read_first(self._trial, end, error, self._t.hints.of(self._key, self._trial.status.pod_uid)):
+        end, lasts = deadlines.cut_short(self._trial, now), False
+        unread = end is not None and _is_unread(self._trial, end, self._hint)
+        if error.reason == FETCHING:
+            pass  # a read in the background may be what fails each time: it goes on, then raises its error
+        elif unread:
+            lasts = self._t.errors.add(self._key, self._trial.metadata.uid, now, ends=True).ends_object
+        else:
+            self._t.errors.end(self._key)
+        if end is not None and (lasts or not unread):
+            end = _unless_unread(self._trial, end, self._hint, str(error))
             return await self._fail_or_show(self._act(end), end.reason, end.message)
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
             return Requeue(SOON_SECONDS if error.reason != FETCHING else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
@@ -253,6 +272,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             await self._fail("InvalidSpec", str(error), exception="ValidationError")
         return await self._run_until_wait()
 
+    @property
+    def _hint(self) -> PodHint:
+        return self._t.hints.of(self._key, self._trial.status.pod_uid)
+
     async def _observe(self) -> Situation:
         trial = self._trial
         if not is_finished(trial.status) and not suspensions.must_have_no_pod(trial):
@@ -273,7 +296,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             now=self._t.clock(),
             start_timeout=self._loaded.plan.start_timeout if self._loaded else 0.0,
             verifier=self._verifier,
-            violation=self._t.hints.of(self._key, trial.status.pod_uid).violation,
+            violation=self._hint.violation,
             compares_verdicts=self._compares_verdicts,
             verified_apart=self._verified_apart,
         )
@@ -283,7 +306,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         most STOP_SECONDS, to store its results, unless its pod must be read first."""
         trial = self._trial
         end = deadlines.cut_short(trial, self._t.clock())
-        if end is None or _is_unread(trial, end, self._t.hints.of(self._key, trial.status.pod_uid)):
+        if end is None or _is_unread(trial, end, self._hint):
             self._loaded = await self._t.loader.load(trial)
             return
         try:
@@ -342,7 +365,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 found = await self._count_interrupted_usage()
                 if isinstance(decision, decisions.PhaseDied):
                     await self._count_setup_usage()
-                decision = unless_gateway_was_down(decision, self._trial.status, found, self._t.clock())
+                decision = unless_model_failed(decision, self._trial, found, self._t.clock())
         except (GatewayError, TimeoutError) as error:
             if not ends:
                 return await self._wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
@@ -373,6 +396,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if (hosted := self._plan.hosted) is not None and hosted.spec.uses_gateway and self._t.models is not None:
             self._t.models.remember(hosted, self._trial.metadata.namespace)
         hint = self._t.hints.of(self._key, self._pod.uid)
+        hint.node = self._pod.node
         quiet = hint.quiet_until - self._t.clock()
         ready = self._pod.ready and (self._verifier is None or self._verifier.ready) and not lost
         paused = quiet if ready else 0.0 if lost else min(quiet, hint.unready_until - self._t.clock())
@@ -401,7 +425,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         except NoCommonProtocol as error:
             return await self._wait("RunnerProtocol", str(error), seconds=self._t.settings.poll_seconds)
         except GatewayUnavailable as error:
-            hint.was_not_read()
+            hint.was_not_read(str(error))
             return await self._wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
         finally:
             self._t.execs.release(self._key)
@@ -458,22 +482,40 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 hint.violation = ProtocolViolation.after(hint.violation, str(error), self._t.clock(), reason)
             raise
         hint.violation = None
+        hint.worked(self._t.clock())
         return left
 
     async def _write_progress(self, journal: Journal, isolation: str) -> None:
         await self._write_running(journal, isolation=isolation)
 
 
-def _decide(situation: Situation, hint: PodHint) -> decisions.Decision:
+def _decide(situation: Situation, hint: PodHint, hints: PodHints) -> decisions.Decision:
     """Return the decision. If the trial passed its deadline in a step, first continue the script once: agent and verifier may have
-    finished while the operator, the API server or the results volume was down, and are not to be blamed for that time."""
+    finished while the operator, the API server or the results volume was down, and are not to be blamed for that time.
+
+    A running pod with which no exec session succeeds then is the agent's doing, unless the infrastructure shows that it is the
+    cause: the API server or the kubelet refuses the sessions, those with other pods of the node break, too, or those with a
+    verifier's pod that has no files of the agent."""
     decision, trial = lifecycle.decide(situation), situation.trial
     if not (isinstance(decision, decisions.Fail) and _is_unread(trial, decision, hint)):
         return decision
-    hint.read_at_deadline = True
     endless = trial.model_copy(update={"spec": trial.spec.model_copy(update={"active_deadline_seconds": None})})
-    other = lifecycle.decide(replace(situation, trial=endless))
-    return other if isinstance(other, decisions.Drive) else decision
+    match lifecycle.decide(replace(situation, trial=endless)):
+        case decisions.FailAttempt(message=why):
+            return _unless_unread(trial, decision, hint, why)
+        case decisions.Drive() if hint.breaks_sessions and not (_is_untouched(trial) or hints.node_breaks_sessions(hint)):
+            return decisions.Fail(POD_UNRESPONSIVE, f"{decision.message}; all exec sessions with its pod broke: {hint.error}")
+        case decisions.Drive() if hint.breaks_sessions or hint.cannot_be_read:
+            return _unless_unread(trial, decision, hint, hint.error)
+        case decisions.Drive() as drive:
+            hint.read_at_deadline = True
+            return drive
+    return decision
+
+
+def _is_untouched(trial: MultiStepTrial) -> bool:
+    """Return whether the trial waits for a verifier's pod that has no files of the agent yet."""
+    return trial.status.verifier is not None and bool(trial.status.verifier.untouched)
 
 
 def _is_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint) -> bool:
@@ -481,16 +523,18 @@ def _is_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint) -> boo
     return end.reason == deadlines.DEADLINE_EXCEEDED and trial.status.has_own_step and not hint.read_at_deadline
 
 
-def _is_read_first(trial: MultiStepTrial, end: decisions.Fail, error: SourceError, hint: PodHint) -> bool:
-    """Return whether a trial that missed its deadline waits for the read or fetch of its task, without which its pod cannot be
-    read: a restarted operator reads all tasks again. Reads and fetches have timeouts of their own."""
-    return error.reason == FETCHING and _is_unread(trial, end, hint)
+def _unless_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint, why: str) -> decisions.Fail:
+    """Return the failure of a trial whose pod is not read any more, for the reason ``why``. If the pod was not read since the
+    deadline, the failure says nothing about the agent: it may have finished in time."""
+    if not _is_unread(trial, end, hint):
+        return end
+    return decisions.Fail(RESULT_UNKNOWN, f"{end.message}; what its agent had finished is unknown, as its pod was not read: {why}")
 
 
 def _shows_nothing(error: BaseException) -> bool:
     """Return whether an error of a drive leaves unknown what the pod has finished, and is not the doing of the pod's containers."""
     found = outcome(error)
-    return (isinstance(error, Unavailable) and error.status in _UNSENT) or (isinstance(found, Waits) and found.ends)
+    return isinstance(error, Unavailable) or (isinstance(found, Waits) and found.ends)
 
 
 def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:

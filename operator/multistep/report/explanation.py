@@ -15,12 +15,14 @@ def explanation(
     status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, why: str, zeroed: bool
 ) -> str:
     """Return how the score ``counts`` was computed; "" for an active trial. steps: the steps that the trial ran itself;
-    why: class and reason of the trial's failure; zeroed: whether it counts 0 because of evidence of tampering."""
+    why: class and reason of the trial's failure; zeroed: whether the scoring makes it count 0."""
     if status.completion_time is None:
         return ""
     if counts is None:
         return f"excluded, {why}"
     rule = status.score_rule
+    if rule is None and status.score is None:
+        return f"0 by spec.scoring.providerErrors ({why})"
     if rule is None:
         return f"0, as the trial failed ({why})"
     if zeroed:

@@ -142,12 +142,12 @@ def _usage(status: TrialStatus) -> dict[str, Any]:
 
 
 def _outcome(status: TrialStatus, counts: float | None, *, zeroed: bool) -> Outcome | Literal[""]:
-    """Return how a trial ended, under the sweep's scoring. zeroed: whether it counts 0 because of evidence of tampering."""
+    """Return how a trial ended, under the sweep's scoring. zeroed: whether the scoring makes it count 0."""
     if status.outcome is None:
         return ""
     if counts is None and status.outcome != "Unverified":
         return "Excluded"
-    return "NotPassed" if zeroed and status.outcome == "Passed" else status.outcome
+    return "NotPassed" if zeroed and status.outcome in ("Passed", "Excluded") else status.outcome
 
 
 def _message(status: TrialStatus) -> str:

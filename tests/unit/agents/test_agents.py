@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.agents import BUILT_IN as SCRIPTS
+from multistep.agents import script_of
 from multistep.agents.lookup import lookup
 from multistep.api.agent_names import BUILT_IN
 from multistep.api.content import Content
@@ -16,7 +18,9 @@ from multistep.cli.trial.agent_script import script_command
 from multistep.engine import failure_class
 from multistep.engine.operations import Note, Start, Upload
 from multistep.engine.plan import TrialEnv
-from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play
+from multistep.engine.replay import replay
+from multistep.engine.status import step_status
+from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play, scope
 
 TASK = f"""{IMAGE}
 [environment.env]
@@ -263,3 +267,19 @@ def test_nothing_of_the_verifier_is_known_to_agent_setup_or_healthcheck() -> Non
         played = run(agent, toml=toml, steps={"a": StepLayout("do it", workdir=True, setup=True, solution=True, solve_script=True)})
         knowing = [each.id for each in played.operations if "SECRET" in getattr(each, "env", {})]
         assert knowing == ["1/a/verifier"]
+
+
+@pytest.mark.parametrize("agent", ["oracle", "command"])
+def test_the_phase_of_an_agent_that_has_not_ended_has_a_start_and_no_duration(agent: str) -> None:
+    """Regression: the upload before the agent's program counted as the whole phase while no session could follow."""
+    spec = {"agent": {"name": agent, **({"command": ["solve"]} if agent == "command" else {})}}
+    made = plan(TASK, spec)
+    records = play(made).records
+    first = dict(itertools.takewhile(lambda each: each[0] != "1/a/agent", records.items()))
+    shown = step_status(replay(scope(made), script_of(made), first).journal.steps[-1])
+    uploaded = next(each for each in first.values() if each.op == "upload" and each.id.startswith("1/a/"))
+    assert shown.durations is not None and shown.durations.agent is None
+    assert shown.phase_start_time is not None and shown.phase_start_time.timestamp() == uploaded.started_at
+    ended = step_status(replay(scope(made), script_of(made), records).journal.steps[-1])
+    assert ended.durations is not None and ended.durations.agent == records["1/a/agent"].ended_at - uploaded.started_at
+    assert ended.phase_start_time is None

@@ -13,7 +13,7 @@ from multistep.api.regrade import RegradeStatus, SourceAgent
 from multistep.api.score import ScoreRule
 from multistep.api.sweep import Scoring
 from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import Condition, Durations, StepStatus, TrialStatus
+from multistep.api.trial_status import Condition, Durations, StepStatus, TrialStatus, VerifierStatus
 from multistep.engine import status
 from multistep.engine.journal import Journal, StepRun
 from multistep.engine.rewards import StepException
@@ -232,6 +232,14 @@ def test_what_no_agent_can_cause_is_excluded_with_any_reward_and_any_choice(fail
         assert counted_score(TrialFacts(0, "Complete", failure_class=failure_class), scoring) is None
 
 
+def test_a_sweep_can_count_a_failure_of_the_provider_0_and_no_other_without_a_score() -> None:
+    failed, zero = TrialFacts(0, "Failed", failure_class="Provider"), Scoring(provider_errors="Zero")
+    assert (counted_score(failed, Scoring()), counted_score(failed, zero)) == (None, 0)
+    assert counted_score(TrialFacts(0, "Active"), zero) is None
+    for other in ("Infrastructure", "Configuration", "User", "Task"):
+        assert counted_score(TrialFacts(0, "Failed", failure_class=other), zero) is None
+
+
 def test_a_trial_counts_when_it_has_finished() -> None:
     assert counted_score(TrialFacts(0, "Complete", score=0.5), Scoring()) == 0.5
     assert (
@@ -258,8 +266,6 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     before = StepStatus(name="a", phase="Complete", start_time=since(60), durations=Durations(agent=10.0))
     assert counted_score(at_deadline(before, working), Scoring()) == 0
     assert counted_score(at_deadline(working), Scoring()) is None
-    verified = StepStatus(name="b", phase="Verifier", start_time=since(90), durations=Durations(agent=10.0))
-    assert counted_score(at_deadline(verified), Scoring()) is None
     setting_up = StepStatus(name="b", phase="Setup", start_time=since(90))
     assert counted_score(at_deadline(setting_up), Scoring()) is None
     assert counted_score(at_deadline(), Scoring()) is None
@@ -272,6 +278,48 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert agent_used_deadline(TrialStatus(steps=[works], conditions=[gateway]), 100, NOW)
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
     assert counted_score(facts(resource(stopped)), Scoring()) is None
+
+
+def at(seconds: float) -> datetime:
+    """Return the time that is so many seconds before NOW."""
+    return START - timedelta(seconds=seconds)
+
+
+def in_phase(phase: str, seconds: float, name: str = "b", **durations: float) -> StepStatus:
+    """Return a step that started 95 s ago and whose current phase has taken so many seconds."""
+    return StepStatus(
+        name=name, phase=phase, start_time=at(95), phase_start_time=at(seconds), durations=Durations.model_validate(durations)
+    )
+
+
+DONE = StepStatus(name="a", phase="Complete", start_time=at(95), completion_time=at(50), durations=Durations(setup=1.0, agent=2.0))
+JUDGING = VerifierStatus(pod_name="v")
+ANOTHERS = DONE.model_copy(update={"trial": "other", "durations": Durations(agent=90.0)})
+APART_DONE = DONE.model_copy(update={"verifier_image_id": "v", "durations": Durations(agent=10.0, verifier=80.0)})
+
+
+@pytest.mark.parametrize(
+    ("steps", "blamed", "fields"),
+    [
+        pytest.param([in_phase("Agent", 60)], True, {}, id="the agent runs"),
+        pytest.param([in_phase("Agent", 40)], False, {}, id="the agent has just started, after a long setup"),
+        pytest.param([in_phase("Verifier", 60, agent=5)], True, {}, id="survivors may starve the verifier"),
+        pytest.param([in_phase("Verifier", 30, agent=25)], True, {}, id="both phases together"),
+        pytest.param([in_phase("Verifier", 5, agent=5)], False, {}, id="the operator was down between two phases"),
+        pytest.param([in_phase("Artifacts", 60, agent=5)], True, {}, id="the agent left many files"),
+        pytest.param([in_phase("Verifier", 60, agent=5)], False, {"verifier": JUDGING}, id="the verifier's pod"),
+        pytest.param([APART_DONE], False, {}, id="a former verifier's pod"),
+        pytest.param([in_phase("Setup", 60, name="a")], False, {}, id="the task's setup before any agent"),
+        pytest.param([DONE, in_phase("Setup", 60)], True, {}, id="the setup after an agent"),
+        pytest.param([in_phase("Setup", 60, name="a")], True, {"agent_setup_time": at(95)}, id="the setup after a custom class"),
+        pytest.param([ANOTHERS, in_phase("Agent", 5)], False, {}, id="another trial's agent"),
+    ],
+)
+def test_a_missed_deadline_blames_the_agent_for_all_phases_that_it_can_slow_down(
+    steps: list[StepStatus], blamed: bool, fields: Mapping[str, Any]
+) -> None:
+    found = TrialStatus.model_validate({"steps": steps, **fields})
+    assert agent_used_deadline(found, 100, NOW) is blamed
 
 
 @pytest.mark.parametrize("type_", ["ValueError", "FileNotFoundError", "HealthcheckError", "OverflowError"])

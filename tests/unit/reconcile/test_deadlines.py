@@ -9,10 +9,13 @@ import pytest
 
 from multistep.api.trial import MultiStepTrial
 from multistep.errors import ClusterError, Conflict, SourceError, Unavailable
+from multistep.kube.shard import LABEL_SHARD
+from multistep.reconcile.error_outcome import END_SECONDS
 from multistep.sources.trial_task import Loaded, TrialLoader
 from tests.support.fake_models import FakeModels, counted
+from tests.support.fake_runner import FakeStream
 from tests.support.played import outcome
-from tests.support.world import World, manifest
+from tests.support.world import CONFIG, START, World, manifest
 from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, WITH_GATEWAY
 
 
@@ -162,3 +165,121 @@ async def test_a_gateway_that_is_down_at_first_does_not_hide_at_the_deadline_tha
     await world.run()
     assert models.down == 0
     assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+# -- a pod that cannot be read after the deadline: what its agent finished is unknown
+
+
+def without_score(world: World) -> None:
+    assert world.condition[:2] == ("Failed", "ResultUnknown")
+    assert world.status.failure is not None and world.status.failure.class_ == "Infrastructure"
+    assert (world.status.score, world.status.outcome, world.pods) == (None, "Excluded", [])
+
+
+class Missing:
+    """A loader of tasks whose ConfigMap does not exist until ``found_at``."""
+
+    def __init__(self, world: World, found_at: float) -> None:
+        self._world, self._found_at = world, found_at
+        tools = world.reconciler._tools
+        self._loader = tools.loader
+        world.reconciler._tools = replace(tools, loader=cast(TrialLoader, self))
+
+    async def load(self, trial: MultiStepTrial) -> Loaded:
+        if self._world.now < self._found_at:
+            raise SourceError("ConfigMap task does not exist", transient=True)
+        return await self._loader.load(trial)
+
+    def forget(self, uid: str) -> None:
+        self._loader.forget(uid)
+
+
+async def test_a_trial_whose_task_was_deleted_before_its_pod_was_read_ends_without_a_score() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a", podCleanup="Never")
+    started = world.now
+    Missing(world, float("inf"))
+    await world.run()
+    without_score(world)
+    assert "ConfigMap task does not exist" in world.condition[2]
+    assert world.now - started <= 2 * END_SECONDS
+
+
+async def test_a_task_that_is_there_again_soon_lets_the_pod_be_read_after_the_deadline() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a")
+    Missing(world, world.now + END_SECONDS / 2)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+async def test_a_task_that_is_deleted_after_the_pod_was_read_does_not_save_an_agent_that_still_runs() -> None:
+    world = World(trial=manifest({"activeDeadlineSeconds": 1000}), durations={"a/agent": 10_000.0})
+    world.happens = {900.0: lambda _: Missing(world, START + 1050)}
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.score == 0
+
+
+async def test_a_trial_whose_pod_does_not_answer_after_its_deadline_ends_without_a_score() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a", podCleanup="Never")
+
+    def refuse() -> None:
+        if world.faults.trace[-1].startswith("open_exec"):
+            raise Unavailable("no answer")
+
+    world.faults.at_point = refuse
+    await world.run()
+    without_score(world)
+
+
+async def test_a_trial_whose_pod_was_lost_before_it_was_read_after_its_deadline_ends_without_a_score() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a")
+    world.cluster.remove("Pod", "default", "t-1")
+    await world.run()
+    without_score(world)
+    assert "pod t-1 was deleted by another client" in world.condition[2]
+
+
+async def test_a_trial_that_another_shard_ran_until_its_deadline_ends_without_a_score() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a")
+    pod = world.cluster.objects["Pod", "default", "t-1"]
+    pod["metadata"].setdefault("labels", {})[LABEL_SHARD] = "other"
+    await world.run()
+    without_score(world)
+
+
+# -- a running pod that breaks all exec sessions
+
+
+def break_sessions(world: World) -> None:
+    """Let each exec session break before the first answer, as when a process of the container ends it while it starts."""
+    runner = world.runner
+    runner.stream = lambda **_: FakeStream(runner, break_after_received=0)  # type: ignore[method-assign]
+
+
+async def test_an_agent_that_breaks_all_exec_sessions_until_the_deadline_scores_0_however_short_it_ran() -> None:
+    world = await away_at_the_deadline(10.0, toStep="a", podCleanup="Never")
+    break_sessions(world)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "PodUnresponsive")
+    assert world.status.failure is not None and world.status.failure.class_ == "Agent"
+    assert (world.status.score, world.status.outcome, world.pods) == (0, "AgentError", [])
+
+
+async def test_sessions_that_break_at_first_after_the_deadline_hide_no_result() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a")
+    runner, broken = world.runner, list(range(4))
+
+    def stream(**_: Any) -> FakeStream:
+        return FakeStream(runner, break_after_received=0 if broken and broken.pop() >= 0 else None)
+
+    runner.stream = stream  # type: ignore[method-assign]
+    await world.run()
+    assert not broken and world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
+
+
+async def test_sessions_that_break_with_a_verifiers_pod_without_the_agents_files_are_not_the_agents_doing() -> None:
+    config = {**CONFIG, "verifier": {"environment": {"docker_image": "judge", "healthcheck": {"command": "true"}}}}
+    world = World(trial=manifest({"activeDeadlineSeconds": 1000}, config=config), durations={"a/verifier/healthcheck": 10_000.0})
+    await world.run(until=lambda: any("1/a/verifier/healthcheck" in each.starts for each in world.cluster.runners.values()))
+    break_sessions(world)
+    await world.run()
+    without_score(world)

@@ -16,7 +16,7 @@ from multistep.kube.resources import PODS, Resource
 from multistep.reconcile import driver
 from multistep.settings import ModelLimit
 from tests.support.fake_runner import FakeRunner, FakeStream
-from tests.support.world import KEY, SEPARATE, World, manifest
+from tests.support.world import KEY, SEPARATE, START, World, manifest
 from tests.support.wrapped_cluster import Wrapped
 from tests.unit.reconcile.scenarios import HOSTED, HOSTED_OPTIONS
 
@@ -227,7 +227,7 @@ async def test_exec_sessions_that_are_killed_for_a_moment_change_nothing(killed:
     assert world.condition[0] == "Complete" and world.status.failure is None
 
 
-async def test_streams_that_break_without_a_status_are_never_the_agents_doing() -> None:
+async def test_streams_that_break_without_a_status_are_the_agents_doing_only_at_the_deadline() -> None:
     world = World(durations=LONG, trial=manifest({"activeDeadlineSeconds": 3000}))
     await world.run(until=lambda: world.status.current_step == "b")
 
@@ -236,7 +236,8 @@ async def test_streams_that_break_without_a_status_are_never_the_agents_doing() 
 
     world.runner.stream = MethodType(broken, world.runner)  # type: ignore[method-assign]
     await world.run()
-    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert world.condition[:2] == ("Failed", "PodUnresponsive") and world.now - START >= 3000
+    assert (world.status.score, world.status.tampering) == (0, [])
 
 
 # -- readiness probes that fail although no result is waiting

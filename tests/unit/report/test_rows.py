@@ -65,6 +65,16 @@ def test_a_row_shows_evidence_of_tampering_and_what_the_policy_makes_of_it(polic
     assert row(trial(reward=1.0, tampering=EVIDENCE[1:2])).tampering == ""
 
 
+@pytest.mark.parametrize(("choice", "counts", "outcome"), [("Exclude", None, "Excluded"), ("Zero", 0.0, "NotPassed")])
+def test_a_sweep_decides_whether_a_failure_of_the_provider_counts_0(choice: str, counts: float | None, outcome: str) -> None:
+    failed = trial(failure=("Provider", "ProviderFailed"))
+    found = row(failed, Scoring.model_validate({"providerErrors": choice}))
+    assert (found.counts, found.outcome, found.failure_class, found.reason) == (counts, outcome, "Provider", "ProviderFailed")
+    assert found.passed is (None if counts is None else False)
+    how = {None: "excluded, Provider: ProviderFailed", 0.0: "0 by spec.scoring.providerErrors (Provider: ProviderFailed)"}
+    assert found.how == how[counts]
+
+
 def test_a_failure_keeps_its_reason_beside_evidence() -> None:
     found = row(trial(failure=("Agent", "AgentTimeoutError"), tampering=EVIDENCE), Scoring(tampering="Zero"))
     assert found.how == "0, as the trial failed (Agent: AgentTimeoutError)"
