@@ -24,7 +24,7 @@ class PodHint:
     read_at_deadline: whether the pod was read after the trial's deadline; failed_reads, lost_reads: number of reads after the
     deadline that failed for reasons outside the pod, and whose session broke, for which the pod's containers may be the cause;
     node: the pod's node; worked_at: end of the last session that did not break; lost_since: when the first session since broke,
-    None if none did; error: that of the last read that failed."""
+    None if none did; error: that of the last session, "" if it worked."""
 
     uid: str
     quiet_until: float = 0.0
@@ -54,7 +54,7 @@ class PodHint:
 
     def worked(self, now: float) -> None:
         """Record that a session did not break."""
-        self.worked_at, self.lost_since = now, None
+        self.worked_at, self.lost_since, self.error = now, None, ""
 
     def was_not_read(self, error: str) -> None:
         """Record that a read failed for a reason outside the pod."""

@@ -24,10 +24,19 @@ from multistep.reconcile.trial_pods import named_verifiers
 class TrialEnding(TrialContext):
     """The part of a trial's reconcile that finishes, fails and cleans up the trial."""
 
+    async def _end_model_access(self, *, died: bool = False) -> ModelReport | None:
+        """Block the token of the step, or of the agent's setup, that the end of the attempt interrupts. Return the gateway's report
+        on the step, and add its model usage to the status. died: whether also to note the usage of a setup before the step."""
+        found = await self._count_interrupted_usage()
+        if died or not self._trial.status.has_own_step:
+            await self._count_setup_usage()
+        return found
+
     async def _count_setup_usage(self) -> None:
         """Block the token of the agent's setup, and note the setup's model usage, as the script usually does. Raises
         GatewayUnavailable."""
-        if self._t.models is not None and self._trial.spec.agent.uses_gateway and self._trial.status.agent_acted:
+        began = self._trial.status.node_name is not None  # written with the first progress of the attempt
+        if self._t.models is not None and self._trial.spec.agent.uses_gateway and began:
             self._setup_usage = report(await self._t.models.close(self._trial, SETUP_ACCESS)).usage
 
     async def _count_interrupted_usage(self) -> ModelReport | None:

@@ -193,7 +193,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         Its step's token is blocked, and the step's model usage counted, if the gateway answers within STOP_SECONDS."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                await self._count_interrupted_usage()
+                await self._end_model_access()
         except Exception as error:
             logger.warning("the model usage of a failed trial could not be counted: %s", message(error))
         new = status.failed(self._trial, reason, text, self._t.clock())
@@ -209,9 +209,11 @@ class TrialReconcile(TrialCreation, TrialRegrade):
     async def _report(self, found: Waits, error: BaseException) -> None:
         """Write what the trial waits for to its status, and emit an Event if it is new. Best effort: the error is raised anyway."""
         before, text = holds(self._trial.status, "Reconciling"), message(error)
+        new = before is None or before.reason != found.reason
         try:
-            await self._wait(found.reason, text, seconds=None, gated=found.gated)
-            if before is None or before.reason != found.reason:
+            if new or found.reason != CONNECTION_LOST:  # the texts of an outage differ at each retry
+                await self._wait(found.reason, text, seconds=None, gated=found.gated)
+            if new:
                 await self._writer.emit([Transition(found.reason, bounded(text), "Warning")])
         except Exception as second:
             logger.warning("could not report the error in the trial's status: %s", second)
@@ -362,9 +364,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         ends = isinstance(decision, decisions.Fail)
         try:
             async with asyncio.timeout(STOP_SECONDS if ends else None):
-                found = await self._count_interrupted_usage()
-                if isinstance(decision, decisions.PhaseDied):
-                    await self._count_setup_usage()
+                found = await self._end_model_access(died=isinstance(decision, decisions.PhaseDied))
                 decision = unless_model_failed(decision, self._trial, found, self._t.clock())
         except (GatewayError, TimeoutError) as error:
             if not ends:
@@ -410,7 +410,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             expired=lambda: deadlines.cut_short(self._trial, self._t.clock()) is not None,
             changed=lambda: self._t.changed(self._trial.metadata),
         )
-        if (shown := holds(self._trial.status, "Reconciling")) is not None and shown.reason in _OF_LOADING:
+        shown = holds(self._trial.status, "Reconciling")
+        if shown is not None and shown.reason in _OF_LOADING and not (shown.reason == CONNECTION_LOST and hint.error):
             await self._write(status.at_current_step(self._trial, self._t.clock()))  # not after ``acquire``: see there
         if not self._t.execs.acquire(self._key, 1 + self._plan.separate + self._plan.switches_networks):
             hint.read_at_deadline = False  # the pod is read when the trial has its slot

@@ -281,5 +281,6 @@ def test_the_phase_of_an_agent_that_has_not_ended_has_a_start_and_no_duration(ag
     assert shown.durations is not None and shown.durations.agent is None
     assert shown.phase_start_time is not None and shown.phase_start_time.timestamp() == uploaded.started_at
     ended = step_status(replay(scope(made), script_of(made), records).journal.steps[-1])
-    assert ended.durations is not None and ended.durations.agent == records["1/a/agent"].ended_at - uploaded.started_at
+    seconds = (records["1/a/agent"].ended_at or 0.0) - uploaded.started_at
+    assert ended.durations is not None and ended.durations.agent == seconds
     assert ended.phase_start_time is None

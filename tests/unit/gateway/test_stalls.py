@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,14 +55,19 @@ async def reported(it: World, token: str) -> tuple[int, Any]:
         return answer.status, await answer.json()
 
 
-async def test_a_refused_requests_wait_stalls_its_step_also_after_a_restart(tmp_path: Path) -> None:
-    async with world(tmp_path, retry_after=0.3) as it:
+async def test_a_refused_requests_wait_stalls_its_step_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading of the stalls' clock is a second later than the one before."""
+    ticks = itertools.count()
+    monkeypatch.setattr("multistep.gateway.app.Stalls", partial(Stalls, clock=lambda: float(next(ticks))))
+    async with world(tmp_path, retry_after=0) as it:
         token = token_for("chat")
         await it.call("chat", token=token)
         assert await reported(it, token) == (200, {"stalledSeconds": 0.0})
         await it.call("chat", "-fail-429-2", token=token)
         status, found = await reported(it, token)
-        assert status == 200 and found["stalledSeconds"] >= 0.6
+        assert status == 200 and found["stalledSeconds"] >= 2, "two waits of a second or more each"
     async with world(tmp_path) as it:
         assert await reported(it, token) == (status, found)
         assert (await it.admin.close(step_of())).stalled_seconds == round(found["stalledSeconds"], 3)

@@ -212,8 +212,11 @@ async def test_a_task_that_is_there_again_soon_lets_the_pod_be_read_after_the_de
 
 
 async def test_a_task_that_is_deleted_after_the_pod_was_read_does_not_save_an_agent_that_still_runs() -> None:
-    world = World(trial=manifest({"activeDeadlineSeconds": 1000}), durations={"a/agent": 10_000.0})
-    world.happens = {900.0: lambda _: Missing(world, START + 1050)}
+    def delete_task(world: World) -> None:
+        Missing(world, START + 1050)
+
+    trial, durations = manifest({"activeDeadlineSeconds": 1000}), {"a/agent": 10_000.0}
+    world = World(trial=trial, durations=durations, happens={900.0: delete_task})
     await world.run()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.score == 0
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from multistep.api.failures import FAILED
 from multistep.api.waiting import WAITING
+from multistep.engine.model_access import SETUP_ACCESS
 from multistep.errors import (
     AlreadyExists,
     ClusterError,
@@ -271,6 +272,45 @@ async def test_a_trial_that_an_unexpected_error_ends_has_no_open_token(down: int
     assert world.condition[:2] == ("Failed", "ReconcileFailed") and world.status.score is None
     usage = world.status.steps[0].usage
     assert ("1/a" in models.closed, usage is not None and usage.output_tokens) == ((True, 5) if not down else (False, False))
+
+
+@pytest.mark.parametrize("end", ["error", "stop", "lost pod"])
+async def test_a_trial_that_ends_in_its_agents_setup_has_no_open_token(end: str) -> None:
+    models = FakeModels()
+    trial = manifest({**WITH_GATEWAY, "infrastructureRetries": 0})
+    world = World(trial=trial, settings=GATEWAY_SETTINGS, models=models, durations={"/host/agent-setup": 1e6})
+    await world.run(until=lambda: world.status.node_name is not None)
+    assert not world.status.agent_acted and models.closed == []
+    if end == "error":
+        raising_loader(world, TypeError())
+    elif end == "stop":
+        world.change_trial(stop=True)
+    else:
+        world.cluster.remove("Pod", "default", "t-1")
+    await world.run()
+    assert world.condition[0] == "Failed" and world.status.score is None
+    assert models.closed == [f"1/{SETUP_ACCESS}"]
+
+
+async def test_an_outage_is_told_once_however_often_the_trial_is_retried() -> None:
+    world = World(durations={"a/agent": 100.0, "b/agent": 100.0})
+    await world.run(until=lambda: world.status.has_own_step)
+    outage = [0]
+
+    def refuse() -> None:
+        if world.faults.trace[-1].startswith("open_exec") and outage[0] < 30:
+            outage[0] += 1
+            raise Unavailable(f"no answer to request {outage[0]}")
+
+    world.faults.at_point = refuse
+    written = world.status_writes
+    await world.run(until=lambda: outage[0] == 30)
+    assert world.condition[:2] == ("Reconciling", "ConnectionLost")
+    assert len(events(world, "ConnectionLost")) == 1 and world.status_writes <= written + 2
+    await world.run(until=lambda: world.status.current_step == "b")
+    assert world.condition[:2] == ("Reconciling", "Running")
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete")
 
 
 # -- an error at any point at which the operator calls the cluster, a runner or the volume
