@@ -126,8 +126,8 @@ class TrialCreation(TrialContext):
     async def _check_verifiers_pods(self) -> decisions.Wait | None:
         """Let the API server check the pods of separate verifiers while the agent's pod starts: without them, the agent's work has
         no verdict. Return Wait if it rejects one for now. Raises InvalidSpec if one is invalid."""
-        if self._trial.spec.regrade is not None:
-            return None  # no agent runs
+        if self._trial.spec.regrade is not None or self._loaded is None:
+            return None  # no agent runs, or the trial was suspended or stopped: its task is not loaded
         checked: list[VerifierEnvironment] = []
         for step in self._plan.steps:
             if not step.verified_apart or step.verifiers_environment is None:

@@ -33,7 +33,9 @@ from tests.support.work import superlinear
 from tests.unit.sources.trees import tree
 
 TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
-STALL_SECONDS = 1.0  # maximum CPU seconds between two turns of the event loop; reading in the operator's process took 2.8 s to minutes
+STALL_SECONDS = (
+    1.0  # maximum CPU seconds between two turns of the event loop; reading in the operator's process took 2.8 s to minutes
+)
 SLOW_PATTERN = "*a" * 14 + "b"
 
 

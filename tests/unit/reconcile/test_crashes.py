@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -23,6 +24,7 @@ from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
 from tests.support import crash_counts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
+from tests.support.in_part import in_part_or_whole, tried
 from tests.support.recorded_run import RecordedRun, assert_each_phase_once, end_of
 from tests.support.world import KEY, World
 from tests.support.wrapped_cluster import Jittery, Wrapped
@@ -38,7 +40,6 @@ VARIANTS = (
 
 
 STRIDE = 11  # the short form of the tests tries every eleventh point, in each scenario from another one on
-in_part_or_whole = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["part", "whole"])
 
 
 def variants(scenario: Scenario, number: int) -> Sequence[str]:
@@ -59,7 +60,7 @@ def after(run: RecordedRun, at: int, variant: str) -> World | None:
 
 def some(points: Sequence[Point], scenario: Scenario) -> Sequence[Point]:
     """Return the points that the short form tries in a scenario. The short forms of all scenarios try most calls and variants."""
-    return points[list(SCENARIOS.values()).index(scenario) % STRIDE :: STRIDE]
+    return tried(points, whole=False, every=STRIDE, first=list(SCENARIOS.values()).index(scenario))
 
 
 async def undisturbed(options: Mapping[str, Any]) -> World:
@@ -126,8 +127,8 @@ async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario, w
 @in_part_or_whole
 async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same(whole: bool) -> None:
     run = await recorded_run(SCENARIOS["short"])
-    tried = 0
-    for at, point in list(enumerate(run.trace))[:: 1 if whole else 3]:
+    points = tried(list(enumerate(run.trace)), whole, every=5)
+    for at, point in points:
         world = run.with_fault(at, lose_pod)
         await world.run()
         status = world.status
@@ -136,8 +137,7 @@ async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same(who
         assert (status.rewards, world.pods) == (run.world.status.rewards, []), point
         assert world.kept.steps == run.end["steps"], point
         assert_each_phase_once(world)
-        tried += 1
-    crash_counts.crashes["run the pod was lost"] += tried
+    crash_counts.crashes["run the pod was lost"] += len(points)
 
 
 def delete_trial(world: World) -> None:
@@ -150,7 +150,7 @@ def delete_trial(world: World) -> None:
 @pytest.mark.parametrize("name", ["long phases", "verified apart"])
 async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str, whole: bool) -> None:
     run = await recorded_run(SCENARIOS[name])
-    for at, point in list(enumerate(run.trace))[:: 1 if whole else 3]:
+    for at, point in tried(list(enumerate(run.trace)), whole, every=5):
         for world, first in ((run.with_fault(at, delete_trial), None), (run.after_death(at), 1.0)):
             if first:
                 delete_trial(world)
@@ -167,12 +167,13 @@ def owners(each: Object) -> list[str]:
     return [owner["uid"] for owner in each["metadata"].get("ownerReferences", [])]
 
 
-async def test_dying_repeatedly_is_no_worse() -> None:
+@in_part_or_whole
+async def test_dying_repeatedly_is_no_worse(whole: bool) -> None:
     """The operator dies at random points, chosen with a fixed seed."""
     calm = await undisturbed(LONG)
     wanted, points = end_of(calm), len(calm.faults.trace)
     chance = random.Random(1)
-    trials = 60
+    trials = 60 if whole else 12
     for _ in range(trials):
         faults = Faults()
         for _ in range(chance.randint(2, 6)):
@@ -218,25 +219,24 @@ class Stale(Wrapped):
         return self.history[-1]
 
 
-async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write() -> None:
+@in_part_or_whole
+async def test_a_stale_read_of_the_trial_is_found_out_by_its_first_write(whole: bool) -> None:
     calm = await undisturbed(LONG)
     wanted = end_of(calm)
     reads = [each for each in calm.faults.trace if each.startswith("get MultiStepTrial")]
-    tried = 0
-    for at in range(2, len(reads) + 1):
-        for back in (1, 2, 3, 5, 8):
-            stale: list[Cluster] = []
+    points = tried(list(product(range(2, len(reads) + 1), (1, 2, 3, 5, 8))), whole, every=4)
+    for at, back in points:
+        stale: list[Cluster] = []
 
-            def wrap(cluster: FakeCluster, at: int = at, back: int = back, stale: list[Cluster] = stale) -> Cluster:
-                stale.append(cast(Cluster, stale[0] if stale else Stale(cluster, at, back)))
-                return stale[0]
+        def wrap(cluster: FakeCluster, at: int = at, back: int = back, stale: list[Cluster] = stale) -> Cluster:
+            stale.append(cast(Cluster, stale[0] if stale else Stale(cluster, at, back)))
+            return stale[0]
 
-            world = World(**LONG, wrap=wrap)
-            await world.run()
-            assert end_of(world) == wanted, f"read {at}, {back} versions back"
-            assert_each_phase_once(world)
-            tried += 1
-    print(f"\n{tried} stale reads")
+        world = World(**LONG, wrap=wrap)
+        await world.run()
+        assert end_of(world) == wanted, f"read {at}, {back} versions back"
+        assert_each_phase_once(world)
+    print(f"\n{len(points)} stale reads")
 
 
 @dataclass
@@ -284,12 +284,13 @@ async def test_a_pod_that_goes_between_read_and_exec_is_read_again() -> None:
     assert [each.reason for each in world.status.attempts] == ["PodDeleted"]
 
 
+@in_part_or_whole
 @pytest.mark.parametrize(("options", "seeds"), [(LONG, range(30)), (APART, range(15))], ids=["long phases", "verified apart"])
-async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range) -> None:
+async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range, whole: bool) -> None:
     """A Lease cannot stop a former leader's requests, so two operators may work on a trial for a while."""
     wanted = end_of(await undisturbed(options))
-    conflicts = 0
-    for seed in seeds:
+    conflicts, here = 0, tried(seeds, whole, every=5)
+    for seed in here:
         chance = random.Random(seed)
         world = World(**options, wrap=lambda cluster, chance=chance: cast(Cluster, Jittery(cluster, chance)))  # type: ignore[misc]
         operators = [world.fresh(), world.fresh()]
@@ -304,5 +305,5 @@ async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str,
             world.end_phases()
         assert end_of(world) == wanted, f"seed {seed}"
         assert_each_phase_once(world)
-    assert conflicts > len(seeds)  # shows that the calls of the two operators interleaved
-    print(f"\n{len(seeds)} trials with two operators at once, {conflicts} conflicting writes")
+    assert conflicts > len(here)  # shows that the calls of the two operators interleaved
+    print(f"\n{len(here)} trials with two operators at once, {conflicts} conflicting writes")

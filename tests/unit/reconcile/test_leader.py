@@ -17,6 +17,7 @@ from multistep.kube.lease import Lease, Replica
 from multistep.reconcile.reconciler import Reconciler
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fenced import READS, Fenced
+from tests.support.in_part import in_part_or_whole, tried
 from tests.support.reading import reads_here
 from tests.support.recorded_run import assert_each_phase_once, end_of
 from tests.support.world import KEY, World
@@ -127,18 +128,22 @@ class Replicas:
         await self.world.run()
 
 
-# Options of the world, the argument `reconciles` of ``Replicas.run``, and n: every n-th call is tried as the point of suspension.
+# Options of the world, the argument `reconciles` of ``Replicas.run``, and n: every n-th call is tried as the point of suspension,
+# and in the short form every sixth of these.
 CASES = [(LONG, 1, 2), (LONG, 4, 5), (LONG, 1000, 5), (APART, 1, 7), (APART, 1000, 13)]
 
 
+@in_part_or_whole
 @pytest.mark.parametrize(
     ("options", "reconciles", "step"),
     CASES,
     ids=["wakes soon", "wakes later", "wakes after the end", "verified apart, wakes soon", "verified apart, wakes after the end"],
 )
-async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping[str, Any], reconciles: int, step: int) -> None:
+async def test_a_replica_that_wakes_past_its_lease_does_nothing(
+    options: Mapping[str, Any], reconciles: int, step: int, whole: bool
+) -> None:
     wanted, points = end_of(await undisturbed(options)), await calls_of(options)
-    for at in range(1, points + 1, step):
+    for at in tried(range(1, points + 1, step), whole, every=6, first=reconciles):
         replicas = Replicas(options, at)
         await replicas.run(reconciles)
         assert end_of(replicas.world) == wanted, f"suspended before call {at}"
@@ -149,20 +154,21 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(options: Mapping
     print(f"\nsuspended before each {step}. of {points} calls")
 
 
+@in_part_or_whole
 @pytest.mark.parametrize(
     ("options", "reconciles", "step"),
     CASES,
     ids=["arrives soon", "arrives later", "arrives after the end", "verified apart, soon", "verified apart, after the end"],
 )
 async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
-    options: Mapping[str, Any], reconciles: int, step: int
+    options: Mapping[str, Any], reconciles: int, step: int, whole: bool
 ) -> None:
     """The lease check cannot stop a sent request: resource versions, uids, names and operation ids make it harmless.
 
     A pod that such a request creates stays idle, and is deleted as an orphan.
     """
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
-    for at in range(1, points + 1, step):
+    for at in tried(range(1, points + 1, step), whole, every=6, first=reconciles):
         replicas = Replicas(options, at, request_in_flight=True)
         await replicas.run(reconciles)
         assert without_idle_pods(replicas.world) == wanted, f"late: call {at}"

@@ -36,6 +36,7 @@ from tests.support.reading import reads_here
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import READING
 
+MANY = pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.long)])
 FILES = {"instruction.md": "do it\n", "tests/test.sh": "true\n", "solution/solve.sh": "true\n"}
 CROWD, FEW = "crowd", "few"
 EPOCH = 1_700_000_000.0
@@ -190,25 +191,27 @@ class Shedding:
         return stream  # type: ignore[no-any-return]
 
 
+@MANY
 @in_virtual_time
-async def test_five_hundred_trials_keep_to_the_bounds_and_share_them() -> None:
+async def test_many_trials_keep_to_the_bounds_and_share_them(count: int) -> None:
     world = World(starting_pods=10, open_execs=8)
-    for number in range(500):
-        world.cluster.put(trial(CROWD if number < 495 else FEW, number))
+    for number in range(count):
+        world.cluster.put(trial(CROWD if number < count - 5 else FEW, number))
     async with asyncio.timeout(3600):
-        while len(world.finished) < 500:
+        while len(world.finished) < count:
             await asyncio.sleep(10)
-    assert_all_complete(world.cluster, 500)
+    assert_all_complete(world.cluster, count)
     assert (world.most_starting, world.edge.most_execs) == (10, 8)
-    assert max(world.finished.index((FEW, f"t{number}")) for number in range(495, 500)) < 30
+    assert max(world.finished.index((FEW, f"t{number}")) for number in range(count - 5, count)) < 30
     starts, execs = world.reconciler.starts, world.reconciler.execs
     assert (starts.held, starts.waiting, execs.held, execs.waiting, world.queue.depth) == (0, 0, 0, 0, 0)
     await world.queue.stop()
 
 
+@pytest.mark.parametrize("count", [120, pytest.param(500, marks=pytest.mark.long)])
 @in_virtual_time
-async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> None:
-    world, count = World(starting_pods=50, open_execs=48), 200
+async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again(count: int) -> None:
+    world = World(starting_pods=50, open_execs=48)
     world.edge.quota = 5
     for number in range(count):
         world.cluster.put(trial(CROWD, number))
@@ -226,17 +229,18 @@ async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again() -> N
     await world.queue.stop()
 
 
+@MANY
 @in_virtual_time
-async def test_everything_completes_though_one_of_seven_calls_is_refused() -> None:
+async def test_everything_completes_though_one_of_seven_calls_is_refused(count: int) -> None:
     world = World(starting_pods=10, open_execs=8, refused=7)
-    for number in range(150):
+    for number in range(count):
         world.cluster.put(trial(CROWD, number))
     async with asyncio.timeout(24 * 3600):
-        while len(world.finished) < 150:
+        while len(world.finished) < count:
             await asyncio.sleep(10)
-    assert_all_complete(world.cluster, 150)
+    assert_all_complete(world.cluster, count)
     assert (world.most_starting, world.edge.most_execs) == (10, 8)
-    assert world.edge.refused > 300
+    assert world.edge.refused > 2 * count
     await world.queue.stop()
 
 
@@ -317,7 +321,6 @@ def writes(world: World, key: tuple[str, str]) -> int:
 
 # -- the operator as a process, and a slow API server that rejects many requests
 
-TRIALS = 500
 STARTING_PODS, EXEC_SESSIONS = 20, 32
 
 
@@ -354,17 +357,18 @@ async def completed(cluster: FakeCluster, count: int) -> list[tuple[str, str]]:
     return finished
 
 
-async def test_five_hundred_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.long)])
+async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path, count: int) -> None:
     cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16)
     async with serve_cluster(cluster, load) as url, operator(url, tmp_path), asyncio.timeout(550):
         while load.watches < 2:
             await asyncio.sleep(0.1)
-        for number in range(TRIALS):
-            cluster.put(trial(CROWD if number < TRIALS - 5 else FEW, number))
-        finished = await completed(cluster, TRIALS)
-    assert_all_complete(cluster, TRIALS)
+        for number in range(count):
+            cluster.put(trial(CROWD if number < count - 5 else FEW, number))
+        finished = await completed(cluster, count)
+    assert_all_complete(cluster, count)
     # The trials of FEW were created last, so they would finish last if the namespaces did not take turns.
-    assert max(finished.index((FEW, f"t{number}")) for number in range(TRIALS - 5, TRIALS)) < TRIALS / 2
+    assert max(finished.index((FEW, f"t{number}")) for number in range(count - 5, count)) < count / 2
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.max_in_flight <= MAX_IN_FLIGHT
     assert load.most_refused_per_second <= 2 * MAX_IN_FLIGHT  # the operator retries a rejected request only after Retry-After

@@ -11,12 +11,14 @@ import pytest
 
 from multistep.errors import Unavailable
 from tests.support.faults import Faults, Killed
+from tests.support.in_part import in_part_or_whole, tried
 from tests.support.world import MIXED, World, manifest, timeless
 from tests.unit.reconcile.reconciler_cases import ran
 
 LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
 POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
-STRIDE = 7  # each test tries every 7th point, from another first point for each policy; all would take minutes
+STRIDE = 7  # the long form of a test tries every 7th point, from another first point for each policy; all would take minutes
+PART = 5  # and the short form every fifth of these
 
 
 class ActionFaults(Faults):
@@ -98,17 +100,19 @@ SHAPES = {
 }
 
 
+@in_part_or_whole
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_whenever_a_trial_is_suspended_it_continues_to_the_same_end(shape: str, policy: str) -> None:
+async def test_whenever_a_trial_is_suspended_it_continues_to_the_same_end(shape: str, policy: str, whole: bool) -> None:
     made = SHAPES[shape]
     suspension = Suspension(policy, made.durations, made.config, made.user)
     calm = await ran(trial=manifest(config=made.config), durations=made.durations, user=made.user)
     wanted = timeless(calm.object["status"]["steps"])
     points = len(calm.faults.trace)
     held = released = 0
-    tried = range(1 + POLICIES.index(policy), points + 1, STRIDE)
-    for at in tried:
+    number = POLICIES.index(policy)
+    here = tried(range(1 + number, points + 1, STRIDE), whole, every=PART, first=number + list(SHAPES).index(shape))
+    for at in here:
         world = await suspension.play(at)
         assert timeless(world.object["status"]["steps"]) == wanted, f"suspended at point {at}: {calm.faults.trace[at - 1]}"
         assert (
@@ -117,17 +121,19 @@ async def test_whenever_a_trial_is_suspended_it_continues_to_the_same_end(shape:
         )
         held += world.status.suspended_seconds is not None
         released += len(world.status.attempts)
-    assert held > len(tried) / 2 and (released < held if policy == "Pause" else released > len(tried) / 3)
-    print(f"\n{shape}, {policy}: suspended at {len(tried)} of {points} points, {held} held, {released} begun anew")
+    if whole:
+        assert held > len(here) / 2 and (released < held if policy == "Pause" else released > len(here) / 3)
+    print(f"\n{shape}, {policy}: suspended at {len(here)} of {points} points, {held} held, {released} begun anew")
 
 
+@in_part_or_whole
 @pytest.mark.parametrize(
     ("policy", "fault"),
     [("Pause", Killed), ("ReleaseAfterStep", Killed), ("Release", Killed), ("Release", lambda: Unavailable("no answer"))],
     ids=["Pause, killed", "ReleaseAfterStep, killed", "Release, killed", "Release, failing"],
 )
 async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continues_to_the_same_end(
-    policy: str, fault: Callable[[], BaseException]
+    policy: str, fault: Callable[[], BaseException], whole: bool
 ) -> None:
     suspension = Suspension(policy, LONG)
     first = suspension.world(10**9)
@@ -136,18 +142,19 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continue
     calm = await suspension.play(at)
     wanted, points = reported(calm), len(calm.faults.trace)
     assert calm.status.suspended_seconds
-    tried = range(at + 1, points + 1, (points - at) // 40)
-    for dies in tried:
+    here = tried(range(at + 1, points + 1, (points - at) // 40), whole, every=PART, first=POLICIES.index(policy))
+    for dies in here:
         world = await suspension.play(at, {dies: fault()})
         assert reported(world) == wanted, f"at point {dies}: {calm.faults.trace[dies - 1]}"
-    print(f"\n{policy}: {len(tried)} of {points - at} points")
+    print(f"\n{policy}: {len(here)} of {points - at} points")
 
 
-async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse() -> None:
+@in_part_or_whole
+async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse(whole: bool) -> None:
     chance = random.Random(5)
     calm = await ran(durations=LONG)
     wanted, points = timeless(calm.object["status"]["steps"]), len(calm.faults.trace)
-    trials = 24
+    trials = 24 if whole else 6
     for number in range(trials):
         suspension = Suspension(POLICIES[number % 3], LONG)
         faults: dict[int, BaseException] = {
@@ -158,12 +165,13 @@ async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse() -> None:
     print(f"\n{trials} trials, suspended, with one to five deaths and failures each")
 
 
-async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_finished() -> None:
+@in_part_or_whole
+async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_finished(whole: bool) -> None:
     calm = await ran(durations=LONG)
     points = calm.faults.trace
     stopped = 0
-    tried = range(1, len(points) + 1, 3)
-    for at in tried:
+    here = tried(range(1, len(points) + 1, 3), whole, every=PART)
+    for at in here:
         injected = ActionFaults(at, lambda: world.change_trial(stop=True))  # noqa: B023 - called within this iteration
         world = World(durations=LONG, faults=injected)
         await world.run()
@@ -173,5 +181,5 @@ async def test_a_trial_that_is_stopped_at_any_point_has_no_reward_unless_it_was_
         else:
             assert world.condition[0] == "Complete" and world.status.rewards == calm.status.rewards
         assert world.pods == [], f"stopped at point {at}: {points[at - 1]}"
-    assert stopped > len(tried) - 10
-    print(f"\nstopped at {len(tried)} of {len(points)} points; {stopped} in time")
+    assert stopped > len(here) - 10
+    print(f"\nstopped at {len(here)} of {len(points)} points; {stopped} in time")

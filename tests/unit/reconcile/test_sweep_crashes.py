@@ -14,6 +14,7 @@ from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
+from tests.support.in_part import in_part_or_whole, tried
 from tests.support.sweep_world import KEY, Events, SweepWorld, assert_each_once, end_of, reconciles, started, sweep
 from tests.support.wrapped_cluster import Jittery, Wrapped
 from tests.unit.reconcile.test_reconcile_lost_pods import Unserved
@@ -63,13 +64,14 @@ async def undisturbed(options: dict[str, Any]) -> SweepWorld:
     return world
 
 
+@in_part_or_whole
 @pytest.mark.parametrize("options", SCENARIOS.values(), ids=SCENARIOS)
 @pytest.mark.parametrize("what", [Killed, lambda: Unavailable("no answer")], ids=["dies", "a call fails"])
 async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends_the_same(
-    options: dict[str, Any], what: Callable[[], BaseException]
+    options: dict[str, Any], what: Callable[[], BaseException], whole: bool
 ) -> None:
     calm = await undisturbed(options)
-    for at in range(1, len(calm.faults.trace) + 1):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4, first=list(SCENARIOS.values()).index(options)):
         world = SweepWorld(**options, faults=Faults().fail(at, what()))
         await world.run()
         assert_each_once(world)
@@ -94,10 +96,11 @@ async def test_whatever_becomes_of_watch_events_the_sweep_ends_the_same(options:
     assert comparable(world, options) == comparable(calm, options)
 
 
-async def test_dying_repeatedly_is_no_worse_whatever_is_received() -> None:
+@in_part_or_whole
+async def test_dying_repeatedly_is_no_worse_whatever_is_received(whole: bool) -> None:
     calm = await undisturbed({})
     points, chance = len(calm.faults.trace), random.Random(1)
-    for number in range(60):
+    for number in range(60 if whole else 12):
         faults = Faults()
         for _ in range(chance.randint(2, 8)):
             faults.fail(chance.randint(1, points), chance.choice([Killed(), Unavailable("no answer")]))
@@ -107,9 +110,10 @@ async def test_dying_repeatedly_is_no_worse_whatever_is_received() -> None:
         assert end_of(world) == end_of(calm)
 
 
-async def test_wherever_a_trial_is_deleted_it_is_never_created_again() -> None:
+@in_part_or_whole
+async def test_wherever_a_trial_is_deleted_it_is_never_created_again(whole: bool) -> None:
     calm = await undisturbed({})
-    for at in range(1, len(calm.faults.trace) + 1):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4):
         world = SweepWorld()
 
         def delete(world: SweepWorld = world) -> None:
@@ -176,9 +180,10 @@ async def test_a_stale_read_of_the_sweep_makes_nothing_twice(back: int) -> None:
         assert end_of(world) == end_of(calm)
 
 
-async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_ones_are_created_once() -> None:
+@in_part_or_whole
+async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_ones_are_created_once(whole: bool) -> None:
     calm = await undisturbed({"manifest": BRANCHED})
-    for at in range(1, len(calm.faults.trace) + 1):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4):
         world = SweepWorld(manifest=BRANCHED)
 
         def delete(world: SweepWorld = world) -> None:

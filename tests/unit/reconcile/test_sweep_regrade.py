@@ -12,6 +12,7 @@ from multistep.kube.protocols import Cluster
 from multistep.reconcile.source_trials import GRACE_SECONDS, SOURCE_SECONDS
 from multistep.reconcile.sweep_regrade import regraded_sweep
 from tests.support.faults import Faults, Killed
+from tests.support.in_part import in_part_or_whole, tried
 from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 
 REGRADE = sweep(regrade={"sweep": "former"})
@@ -157,14 +158,15 @@ async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:
     assert await regraded(world, its) == {}
 
 
-async def test_wherever_the_operator_dies_the_same_trials_are_regraded() -> None:
+@in_part_or_whole
+async def test_wherever_the_operator_dies_the_same_trials_are_regraded(whole: bool) -> None:
     def world(faults: Faults) -> tuple[SweepWorld, Plan]:
         made = SweepWorld(manifest=REGRADE, faults=faults)
         return made, put_source(made, {4: 4, 8: 1}, 4)
 
     calm, its = world(Faults())
     assert await regraded(calm, its) == {4: 8}
-    for at in range(1, len(calm.faults.trace) + 1):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4):
         hit, its = world(Faults().fail(at, Killed()))
         assert await regraded(hit, its) == {4: 8}, f"point {at}: {calm.faults.trace[at - 1]}"
         assert_each_once(hit)
