@@ -102,10 +102,10 @@ def _ensure_programs() -> None:
     python_env.compile_modules()
 
 
-def _unit_tests() -> list[Ended]:
-    """Run the Go tests and the Python tests, in parallel if there is enough memory."""
+def _unit_tests(*, yields: bool = False) -> list[Ended]:
+    """Run the Go tests and the Python tests, in parallel if there is enough memory. yields: see Run."""
     env = lanes.environment(os.environ)
-    runs = [_target("go-tests"), _python_tests(env), _process_tests(env)]
+    runs = [replace(each, yields=yields) for each in (_target("go-tests"), _python_tests(env), _process_tests(env))]
     with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
         go, *python = threads.map(lanes.execute, runs)
     return [go, *map(_explained, python)]
@@ -165,17 +165,23 @@ def _without(*places: str) -> list[str]:
 
 
 def everything() -> None:
-    """Run `make test`. What fails at one stage does not keep the others from running."""
+    """Run `make test`: beside the end-to-end tests, which mostly wait for the cluster, all others. What fails does not keep the
+    rest from running."""
     _ensure_programs()
-    with stage("cluster, lint and unit tests"), ThreadPoolExecutor(1) as thread:
-        deploying = thread.submit(lanes.execute, _target("deploy"))
-        ended = [lanes.execute(_target("lint")), *_unit_tests(), deploying.result()]
+    workers = load.workers()
+    more: Sequence[Ended] = ()
     again: Sequence[Rerun] = ()
-    if deploying.result().code == 0:
-        with stage("end-to-end tests"):
-            more, again = end_to_end.each_run()
-        ended += more
+    with stage("lint, unit and end-to-end tests"), ThreadPoolExecutor(1) as thread:
+        apart = thread.submit(_without_cluster)
+        deploying = lanes.execute(_target("deploy"))
+        if deploying.code == 0:
+            more, again = end_to_end.each_run(workers, apart.result)
+        ended = [*apart.result(), deploying, *more]
     report(ended, again)
+
+
+def _without_cluster() -> list[Ended]:
+    return [lanes.execute(replace(_target("lint"), yields=True)), *_unit_tests(yields=True)]
 
 
 def long_tests() -> None:
@@ -183,10 +189,10 @@ def long_tests() -> None:
     choice = thirds.chosen(os.environ.get("LONG", ""))
     print_line(f"==> {choice.shown}")
     _ensure_programs()
-    with stage("long Python tests"):
-        arguments = ["tests", *_workers(1, _LONG), *_WIDE, *_without(*end_to_end.PLACES), *choice.options]
-        ended = lanes.execute(Run("long", arguments, lanes.environment(os.environ)))
-    end_to_end.run_long([ended], choice)
+    arguments = ["tests", *_workers(1, _LONG), *_WIDE, *_without(*end_to_end.PLACES), *choice.options]
+    workers, apart = load.workers(), Run("long", arguments, lanes.environment(os.environ), yields=True)
+    with ThreadPoolExecutor(1) as thread:
+        end_to_end.run_long(workers, thread.submit(lanes.execute, apart).result, choice)
     if choice.third:
         thirds.Turn().passed(choice.third)
 

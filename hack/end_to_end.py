@@ -7,7 +7,7 @@ the mark `measures` in `make bench`.
 """
 
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from hack import deployment, load
@@ -38,19 +38,22 @@ def run() -> None:
     report(ended, again)
 
 
-def each_run() -> tuple[list[Ended], list[Rerun]]:
-    """Run the tests of `make test` against the deployed operator; return the finished runs and the repetitions of failed tests."""
-    return _Stage(_EACH_RUN, History()).ended()
+def each_run(workers: int = 0, others: Callable[[], object] = lambda: None) -> tuple[list[Ended], list[Rerun]]:
+    """Run the tests of `make test` against the deployed operator; return the finished runs and the repetitions of failed tests.
+
+    workers: number of pytest-xdist's workers, 0 for as many as suit the machine's load; others: waits for what runs beside them.
+    """
+    return _Stage(_EACH_RUN, History(), workers=workers).ended(others)
 
 
-def run_long(before: Sequence[Ended], choice: Choice) -> None:
-    """Run the chosen ones of the tests that `make test` omits because they take long. before: finished runs of the long tests that
-    need no cluster. The totals include those of this checkout's last `make test`."""
+def run_long(workers: int, others: Callable[[], Ended], choice: Choice) -> None:
+    """Run the chosen ones of the tests that `make test` omits because they take long. workers: as for each_run; others: waits for
+    the long tests that need no cluster. The totals include those of this checkout's last `make test`."""
     past = History(continued=True)
     deployment.deploy()
-    with stage("long end-to-end tests"):
-        ended, again = _Stage("long", past, choice).ended()
-    report([*before, *ended], again, past)
+    with stage("long tests"):
+        ended, again = _Stage("long", past, choice, workers=workers).ended(others)
+    report([others(), *ended], again, past)
 
 
 def run_agents() -> None:
@@ -66,24 +69,25 @@ class _Stage:
     """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. past: the history; the operator's RBAC
     rights are checked against the audit logs since the start of the run that the history extends."""
 
-    def __init__(self, marks: str, past: History, choice: Choice = _EVERY) -> None:
+    def __init__(self, marks: str, past: History, choice: Choice = _EVERY, *, workers: int = 0) -> None:
         cluster = deployment.deployed()
         self._marks, self._choice, self._since = marks, choice, past.newest_start()
         self._is_ours = isinstance(cluster.target, targets.Local)
         self._env = environment(cluster.environment)
-        self._workers = load.workers()
+        self._workers = workers or load.workers()
         print_line(f"{self._workers} workers of pytest-xdist")
 
     @property
     def _is_long(self) -> bool:
         return self._marks != _EACH_RUN
 
-    def ended(self) -> tuple[list[Ended], list[Rerun]]:
-        """Run the tests. Return the finished runs, and the repetitions of failed tests."""
+    def ended(self, others: Callable[[], object] = lambda: None) -> tuple[list[Ended], list[Rerun]]:
+        """Run the tests. Return the finished runs, and the repetitions of failed tests. others: waits for what runs beside them."""
         runs = [*self._side_by_side(), *self._simulated()]
         with ThreadPoolExecutor(len(runs)) as threads:
             ended = list(threads.map(execute, runs))
         ended += map(execute, self._alone())
+        others()  # a repetition shows more on a quiet machine
         again = run_again(ended, self._env, execute)
         if self._is_ours:
             ended.append(execute(self._rights()))

@@ -24,19 +24,21 @@ _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}
 NAME_WIDTH = 14
 NO_TESTS = 5  # pytest's exit code
+_YIELDING = 10  # nice value
 _screen = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Run:
     """One pytest process to run, or one of another program. name: prefix of its output lines, at most 14 characters; may_be_empty:
-    whether pytest may find no test."""
+    whether pytest may find no test; yields: whether runs beside it go first where cores are short."""
 
     name: str
     arguments: Sequence[str]
     env: Mapping[str, str]
     program: Sequence[str] = PYTEST
     may_be_empty: bool = False
+    yields: bool = False
 
     @property
     def is_pytest(self) -> bool:
@@ -106,6 +108,8 @@ def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str], float]:
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
         assert process.stdout is not None
+        if run.yields:
+            os.setpriority(os.PRIO_PROCESS, process.pid, _YIELDING)
         for line in process.stdout:
             if not run.is_pytest or words or _HEADING.fullmatch(line.rstrip()):
                 words.append(line.rstrip())

@@ -33,7 +33,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         monkeypatch.setattr(checks, "_ensure_programs", lambda: None)
         monkeypatch.setattr(lanes, "environment", dict)
         monkeypatch.setattr(lanes, "execute", execute)
-        monkeypatch.setattr(end_to_end, "each_run", lambda: ([CLUSTER_TEST], []))
+        monkeypatch.setattr(end_to_end, "each_run", lambda *_: ([CLUSTER_TEST], []))
         monkeypatch.setattr(checks, "report", report)
         checks.everything()
         return sorted(reported)

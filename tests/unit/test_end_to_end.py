@@ -68,8 +68,13 @@ def test_failures_are_run_again_after_all_others_and_rights_are_judged_last(fake
     assert len(ended) == 4 and [(each.test, each.is_flaky) for each in second] == [(LOST, True)]
 
 
+def apart() -> Ended:
+    """Return the run of the long tests that need no cluster."""
+    return Ended(Run("long", [], {}), 0, [], Outcomes())
+
+
 def test_long_tests_run_the_same_way_and_belong_to_the_run_before(fake: FakePytest) -> None:
-    end_to_end.run_long([Ended(Run("long", [], {}), 0, [], Outcomes())], Choice())
+    end_to_end.run_long(2, apart, Choice())
     assert sorted(fake.names[:3]) == ["leader", "side by side", "simulated"] and fake.names[3:] == ["again", "rights"]
     by_name = {each.name: each.arguments for each in fake.runs}
     assert by_name["leader"] == ["tests/e2e/test_leader.py", "-v", "-m", "alone and long"]
@@ -83,12 +88,12 @@ def test_of_a_third_of_the_long_tests_rights_count_with_those_of_the_others(
     fake: FakePytest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(end_to_end, "_USED", tmp_path)
-    end_to_end.run_long([], Choice(2, "turn"))
+    end_to_end.run_long(2, apart, Choice(2, "turn"))
     assert all("--third=2" in each.arguments for each in fake.runs if each.name in ("leader", "side by side"))
     rights = [each for each in fake.runs if each.name == "rights"]
     for third in (1, 3):
         (tmp_path / f"{third}.json").touch()
-    end_to_end.run_long([], Choice(2, "turn"))
+    end_to_end.run_long(2, apart, Choice(2, "turn"))
     rights += [each for each in fake.runs[len(fake.runs) // 2 :] if each.name == "rights"]
     assert [each.arguments[2] for each in rights] == [end_to_end._EACH_RUN, ""]
     assert {each.env["MULTISTEP_TEST_USED"] for each in rights} == {str(tmp_path / "2.json")}
