@@ -24,7 +24,7 @@ from localkube.config import load_config
 _SIMULATED = "tests/simulated"
 PLACES = ("tests/e2e", "tests/rights", _SIMULATED)  # directories of tests that need a cluster
 _EACH_RUN = "not long and not measures and not agents"
-_SIMULATED_WORKERS = 2  # an operator, played pods and their runners are one process each
+_SIMULATED_WORKERS = 4  # each has an operator and a node; their tests wait for four fifths of their time
 _EVERY = Choice()
 _USED = CACHE / "used-rights"  # of the operator in the last run of each third of the long tests, by its number
 _FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, which are few at the start
