@@ -10,6 +10,7 @@ from multistep.api.plural import plural
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import bytes_text, print_err, working
 from multistep.cli.trial.container import CONTAINER, find_pod
+from multistep.cli.trial.fetch import warn_left_out
 from multistep.cli.trial.unpack import IN_MEMORY_BYTES, unpack
 from multistep.errors import ClusterError, Unavailable, UsageError
 
@@ -24,8 +25,9 @@ def parse_source(text: str) -> tuple[str, str]:
     return trial, posixpath.normpath(path)
 
 
-async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path) -> None:
-    """Copy the file or directory ``path`` of a trial's container into ``directory``. Raises UsageError if tar cannot read the path,
+async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path, max_mb: int) -> None:
+    """Copy the file or directory ``path`` of a trial's container into ``directory``. max_mb: maximum size of the archive in
+    megabytes; the container decides what it sends, and may never end. Raises UsageError if tar cannot read the path or sends more,
     StoreError if the files cannot be written, Unavailable if the connection breaks."""
     pod = await find_pod(cluster, namespace, trial)
     parent, name = posixpath.split(path)
@@ -34,6 +36,9 @@ async def copy(cluster: Cluster, namespace: str, trial: str, path: str, director
         stream = await cluster.open_exec(pod.namespace, pod.name, CONTAINER, argv)
         try:
             while data := await stream.receive():
+                if file.tell() + len(data) > max_mb * 1_000_000:
+                    text = f"{path} of trial {trial} has more than {max_mb} MB, or never ends; nothing was copied"
+                    raise UsageError(f"{text}: name a part of it, or give --max-mb")
                 file.write(data)
         except ClusterError as error:
             raise Unavailable(f"the connection to the container broke: {error}") from error
@@ -45,7 +50,6 @@ async def copy(cluster: Cluster, namespace: str, trial: str, path: str, director
         if code != 0:
             raise UsageError(f"tar in trial {trial} cannot read {path}: {stream.exit_details or f'exit code {code}'}")
         file.seek(0)
-        unpacked = unpack(file, directory)
-    for left, why in unpacked.left_out:
-        print_err(f"warning: left out {left!r}: {why}")
+        unpacked = unpack(file, directory, compressed=False)
+    warn_left_out(unpacked)
     print_err(f"{plural(unpacked.files, 'file')} ({bytes_text(unpacked.bytes)}) in {directory}")

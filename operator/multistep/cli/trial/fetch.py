@@ -69,7 +69,7 @@ async def fetch_results(cluster: Cluster, name: str, status: TrialStatus, direct
         raise UsageError(f"trial {name} is {outcome(status).phase}: its results can be fetched when it has finished")
     with working(f"fetching results into {directory}"):
         unpacked = await download(cluster, status.results, directory)
-    _warn_left_out(unpacked)
+    warn_left_out(unpacked)
     if not (directory / "result.json").exists():
         print_err("warning: result.json is missing: an older copy of the results volume was put back; the trial's status is right")
     return unpacked
@@ -163,7 +163,8 @@ def _shown(uri: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/..."
 
 
-def _warn_left_out(unpacked: Unpacked) -> None:
+def warn_left_out(unpacked: Unpacked) -> None:
+    """Print the first members of an archive that were not unpacked."""
     for path, why in unpacked.left_out[:_SHOWN]:
         print_err(f"warning: left out {path!r}: {why}")
     if len(unpacked.left_out) > _SHOWN:

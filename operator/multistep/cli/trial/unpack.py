@@ -36,14 +36,14 @@ class _LeaveOut(Exception):
     """Raised to skip a member; the text is the reason."""
 
 
-def unpack(file: IO[bytes], directory: Path) -> Unpacked:
-    """Unpack a tar, compressed or not, into a directory; create it if missing. Raises StoreError if the tar is incomplete or the
-    files cannot be written."""
+def unpack(file: IO[bytes], directory: Path, *, compressed: bool = True) -> Unpacked:
+    """Unpack a tar into a directory; create it if missing. compressed: whether the tar may be compressed; without, the files are
+    no larger than the tar. Raises StoreError if the tar is incomplete or the files cannot be written."""
     found = Unpacked()
     links: list[tarfile.TarInfo] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fileobj=file, mode="r:*") as tar:
+        with tarfile.open(fileobj=file, mode="r:*" if compressed else "r:") as tar:
             for member in tar:
                 if member.issym():
                     links.append(member)
