@@ -36,7 +36,9 @@ def _is_terminal() -> bool:
 
 async def delete_all(cluster: Cluster, resource: Resource, namespace: str, found: Sequence[Mapping[str, Any]]) -> None:
     """Delete the objects in ``found``, each only if its UID is unchanged."""
+    from multistep.cli.terminal import print_err
+
     for each in found:
         name = each["metadata"]["name"]
         gone = not await cluster.delete(resource, namespace, name, uid=each["metadata"]["uid"])
-        click.echo(f"{name}: was deleted already" if gone else f"{name}: deleted", err=True)
+        print_err(f"{name}: was deleted already" if gone else f"{name}: deleted")

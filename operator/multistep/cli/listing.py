@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from multistep.cli.cluster import Cluster
     from multistep.kube.resources import Resource
 
+_CELL_CHARACTERS: Final = 253  # the length of the longest name of an object
 F = TypeVar("F", bound=Callable[..., Any])
 Object = Mapping[str, Any]
 
@@ -135,7 +135,7 @@ class _Printer:
             print_json({"apiVersion": "v1", "kind": "List", "items": list(found)})
         elif self._options.output in ("json", "name"):
             for each in found:
-                click.echo(json.dumps(each) if self._options.output == "json" else each["metadata"]["name"])
+                self._print_object(each)
         else:
             rows = [self._cells(each, datetime.now(UTC)) for each in found]
             self._widths = [max(map(len, column)) for column in zip([each.head for each in self._columns], *rows, strict=True)]
@@ -145,15 +145,25 @@ class _Printer:
             print_out(shown)
 
     def changed(self, found: Object) -> None:
+        from multistep.cli.terminal import print_line
+
         content = self._content(found)
         if self._printed.get(found["metadata"]["uid"]) == content:
             return
         self._printed[found["metadata"]["uid"]] = content
         if self._options.output in ("json", "name"):
-            click.echo(json.dumps(found) if self._options.output == "json" else found["metadata"]["name"])
+            self._print_object(found)
         else:
             row = self._cells(found, datetime.now(UTC))
-            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip())
+            print_line("  ".join(cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)).rstrip())
+
+    def _print_object(self, found: Object) -> None:
+        from multistep.cli.terminal import print_json, print_line
+
+        if self._options.output == "json":
+            print_json(found, indent=None)
+        else:
+            print_line(found["metadata"]["name"])
 
     def _content(self, found: Object) -> object:
         """Return the value that determines whether a changed object is printed again: with -o json its resourceVersion, with -o
@@ -165,7 +175,7 @@ class _Printer:
     def _cells(self, found: Object, now: datetime | None) -> list[str]:
         from multistep.cli.terminal import clean
 
-        return [_age(found, now) if each.path == AGE else clean(_text(field_of(found, each.path))) for each in self._columns]
+        return [_age(found, now) if each.path == AGE else clean(_short(field_of(found, each.path))) for each in self._columns]
 
 
 AGE = "age"
@@ -186,8 +196,9 @@ def field_of(found: Object, path: str) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
-    return "-" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+def _short(value: Any) -> str:
+    text = "-" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 3]}..."
 
 
 def _age(found: Object, now: datetime | None) -> str:

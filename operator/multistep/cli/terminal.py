@@ -1,31 +1,44 @@
-"""Terminal output: tables on stdout, progress on stderr. Escapes untrusted text from tasks and clusters."""
+"""The output of all commands: tables, lines and JSON on stdout, progress on stderr. Ruff forbids them to print in another way.
+
+Texts of tasks, agents and clusters are untrusted, and control characters manipulate a terminal, also at the end of a pipe. So every
+function here writes printable characters only. Only `multistep logs`, `shell` and `build --verbose` pass on bytes.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from multistep.api.phases import PRINTING
 from multistep.api.plural import plural
 from multistep.api.score import Level
+from multistep.api.sweep import Scoring
 from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, Usage
 from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, level, outcome, words
+from multistep.engine.score import REWARD
 from multistep.engine.suspensions import SUSPENDED
 from multistep.engine.usage import omission
+from multistep.loglines import escaped
+from multistep.report.explanation import explanation
+from multistep.report.step_row import step_row
 
 _PIPED_WIDTH = 250  # output width in characters of tables, and of all output to a pipe: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
+_NOT_PLAIN = re.compile(r"[^\n -~]+")
 STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
 
 
@@ -70,10 +83,36 @@ def bytes_text(size: int) -> str:
     return f"{amount:.3g} GB"
 
 
-def print_json(document: object) -> None:
-    """Print one JSON document to stdout."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+def print_json(document: object, *, indent: int | None = 2) -> None:
+    """Print one JSON document to stdout. Strings have control and invisible characters as escapes of JSON."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(_NOT_PLAIN.sub(lambda found: "".join(map(_json_escape, found[0])), text) + "\n")
+
+
+def _json_escape(char: str) -> str:
+    return char if char.isprintable() else json.dumps(char)[1:-1]
+
+
+def print_line(text: str) -> None:
+    """Print a text on one line of stdout."""
+    print(clean(text), flush=True)
+
+
+def print_text(text: str) -> None:
+    """Print a text of several lines to stdout, such as a report; its control characters are escaped."""
+    sys.stdout.write("\n".join(map(_escaped_line, text.split("\n"))))
+
+
+def print_bytes(data: bytes) -> None:
+    """Write bytes to stdout at once: a file that the user asked for, or the output of `multistep logs`."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _escaped_line(line: str) -> str:
+    body = line.removesuffix("\r")
+    return escaped(body) + line[len(body) :]
 
 
 def print_out(*renderables: RenderableType) -> None:
@@ -83,7 +122,18 @@ def print_out(*renderables: RenderableType) -> None:
     for each in renderables:
         # A table may be wider than the terminal, which then wraps its lines: Rich would break numbers to fold its columns.
         console.width = max(width, _PIPED_WIDTH) if isinstance(each, Table) else width
-        console.print(each)
+        console.print(_Printable(each))
+
+
+@dataclass(frozen=True)
+class _Printable:
+    """What Rich shows for a renderable, with printable text only; Rich's own styles stay."""
+
+    of: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self.of, options):
+            yield Segment(text if control else "\n".join(map(clean, text.split("\n"))), style, control)
 
 
 def print_err(text: str) -> None:
@@ -96,6 +146,7 @@ def report_view(report: Report) -> Group:
     lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []
     lines += [_line("problem", str(each), "red") for each in report.problems]
     lines += [_line("warning", str(each), "yellow") for each in report.warnings]
+    lines += [_line("note", str(each), "cyan") for each in report.notes]
     lines += [_line("needs", f"--var {name} (for {where})", "cyan") for name, where in report.variables.items()]
     verdict = f"{plural(len(report.steps), 'step')}, ready to run"
     if not report.ok:
@@ -114,6 +165,8 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
     lines += [_line("regrades", f"trial {source.trial} ({source.uid})", "cyan")] if (source := status.regraded) else []
     lines += [_line("tampering", f"step {each.step}: {each.kind}: {each.detail}", "red") for each in status.tampering]
     lines.append(_outcome_line(name, status))
+    if how := _score_text(status):
+        lines.append(Text(how))
     if status.usage:
         lines.append(Text(usage_text(status.usage)))
     if status.results_store:
@@ -134,6 +187,15 @@ def _outcome_line(name: str, status: TrialStatus) -> Text:
     shown = ": ".join(filter(None, [found.phase, ", ".join(filter(None, parts)), clean_lines(text)]))
     style = STYLES[level(status)] or _PHASE_STYLES.get(found.phase, "")
     return Text(f"{clean(name)} {shown}", style=f"bold {style}".strip())
+
+
+def _score_text(status: TrialStatus) -> str:
+    """Return a line that explains a score that is not simply the reward; "" for other trials."""
+    plain = status.rewards is not None and set(status.rewards) == {REWARD} and status.rewards[REWARD] == status.score
+    if status.score is None or status.score_rule is None or plain:
+        return ""
+    steps = [step_row(each, None) for each in status.own_steps]
+    return f"score {status.score:.4g}: {explanation(status, steps, status.score, Scoring(), why='', zeroed=False)}"
 
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
@@ -194,7 +256,7 @@ class Following:
         console = _console(sys.stderr)
         self._live: Live | None = None
         if console.is_terminal:
-            self._live = Live(get_renderable=view, console=console, transient=True, refresh_per_second=4)
+            self._live = Live(get_renderable=lambda: _Printable(view()), console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> Self:
         if self._live:
@@ -257,12 +319,12 @@ def _steps_of_report(steps: Sequence[StepSummary]) -> Table:
     timeouts = ("AGENT TIMEOUT", "VERIFIER TIMEOUT")
     found = table("STEP", *timeouts, "GATE", "SETUP", "HEALTHCHECK", "TESTS", numbers=timeouts)
     for step in steps:
-        gate = ", ".join(f"{key} >= {value:.4g}" for key, value in step.gate.items())
+        gate = "-" if step.gate is None else ", ".join(f"{key} >= {value:.4g}" for key, value in step.gate.items()) or "always met"
         found.add_row(
             Text(clean(step.name)),
             seconds_text(step.agent_limit, none="none"),
             seconds_text(step.verifier_limit, none="none"),
-            Text(clean(gate) or "-"),
+            Text(clean(gate)),
             "yes" if step.setup else "-",
             "yes" if step.healthcheck else "-",
             step.tests,

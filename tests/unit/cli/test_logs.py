@@ -72,13 +72,24 @@ def test_a_running_pod_is_asked_and_nothing_is_acknowledged(cluster: CliCluster,
     assert runner.requests[2]["records"] is False and all(stream.closed for stream in runner.streams)
 
 
-def test_one_piece_has_no_title_and_all_of_its_bytes(cluster: CliCluster, invoke: Invoke) -> None:
-    text = b"\x1b]0;owned\x07\xff\x00\r\n" * 60_000  # more bytes than one request returns
+HOSTILE = b"\x1b]0;owned\x07\xff\x00\xc2\x9b31m" * 2000
+
+
+def test_one_piece_has_no_title_and_with_raw_all_of_its_bytes(cluster: CliCluster, invoke: Invoke) -> None:
+    text = (HOSTILE + b"\r\n") * 20  # more bytes than one request returns
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", text, done=False)
     story(cluster, RUNNING)
     for name in ("1", "a"):
-        assert invoke("logs", "t", "--step", name, "--phase", "agent").stdout_bytes == text
+        assert invoke("logs", "t", "--step", name, "--phase", "agent", "--raw").stdout_bytes == text
+
+
+def test_a_pipe_gets_whole_lines_without_control_characters(cluster: CliCluster, invoke: Invoke) -> None:
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", HOSTILE + b"\nlast", done=False)
+    story(cluster, RUNNING)
+    piped = invoke("logs", "t", "--step", "1", "--phase", "agent").stdout_bytes
+    assert piped == b"^[]0;owned^G\\xff^@<U+009B>31m" * 2000 + b"\nlast"
 
 
 def test_the_results_are_read_when_the_pod_is_gone(cluster: CliCluster, invoke: Invoke) -> None:
@@ -307,7 +318,7 @@ def test_a_giant_line_is_cut_and_the_next_one_is_whole() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))
-def test_a_pipe_gets_the_bytes(data: bytes, size: int) -> None:
+def test_the_raw_form_is_the_bytes(data: bytes, size: int) -> None:
     out: list[bytes] = []
     form = Raw(out.append, titles=False)
     form.start(AGENT)

@@ -10,8 +10,8 @@ from tests.unit.cli.test_logs import COMPLETE, RUNNING, stored, story
 def test_a_services_output_is_read_from_its_container_while_the_pod_exists(cluster: CliCluster, invoke: Invoke) -> None:
     story(cluster, RUNNING)
     cluster.served["t-1/svc-my-db"] = b"one\ntwo\xff\n"
-    assert invoke("logs", "t", "--service", "my.db").stdout_bytes == b"one\ntwo\xff\n"
-    assert invoke("logs", "t", "-f", "--service", "my.db", "--tail", "1").stdout_bytes == b"two\xff\n"
+    assert invoke("logs", "t", "--service", "my.db", "--raw").stdout_bytes == b"one\ntwo\xff\n"
+    assert invoke("logs", "t", "-f", "--service", "my.db", "--tail", "1").stdout_bytes == b"two\\xff\n"
     refused = invoke("logs", "t", "--service", "web")
     assert refused.exit_code == 2 and "the output of service 'web' in pod t-1 cannot be read" in refused.stderr
 

@@ -68,10 +68,10 @@ def build_agent(
 ) -> None:
     """Build an image of an agent's program."""
     from multistep.cli.agent.build import AgentBuild
-    from multistep.cli.terminal import print_json
+    from multistep.cli.terminal import print_json, print_line
 
     built = AgentBuild.of(program, tag, push=push).run(kubeconfig, context, verbose=verbose)
     if output == "json":
         print_json(built)
     else:
-        click.echo(built["image"])
+        print_line(built["image"])

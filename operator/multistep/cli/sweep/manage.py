@@ -117,7 +117,7 @@ def retry(
 async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> int:
     from multistep.cli import cluster
     from multistep.cli.sweep.retry import retry_excluded
-    from multistep.cli.terminal import print_err, print_json
+    from multistep.cli.terminal import print_err, print_json, print_line
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
@@ -125,7 +125,8 @@ async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> i
     if as_json and not follow:
         print_json({"namespace": namespace, "sweep": name, "retried": retried})
     elif not follow:
-        click.echo("".join(f"{each}\n" for each in retried), nl=False)
+        for each in retried:
+            print_line(each)
     what = f"{plural(len(retried), 'trial runs', 'trials run')} again" if retried else "no trial is excluded"
     print_err(f"sweep {name}: {what}")
     if not follow:

@@ -30,7 +30,7 @@ from multistep.cli.sweep.sweep_manifest import (
 )
 from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.terminal import print_err, print_json, print_out
+from multistep.cli.terminal import print_err, print_json, print_line, print_out
 from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, new_name, owned_by
 from multistep.cli.trial.run_trial import built_image, check, check_used
 from multistep.cli.trial.submit import existing_image
@@ -211,7 +211,7 @@ class SweepSession:
                 print_err(f"sweep {name} in namespace {namespace}")
                 status = await _followed(connected, namespace, name)
         if self.detach and not self.as_json:
-            print(name)
+            print_line(name)
             return Exit.FAULT if fault else Exit.OK
         return _shown(namespace, name, status, fault, as_json=self.as_json)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from multistep.cli.options import Target
 from multistep.cli.sweep.branch_tables import branch_tables
 from multistep.cli.sweep.report_excerpts import read_excerpts
 from multistep.cli.sweep.sweep_rows import read
-from multistep.cli.terminal import STYLES, clean, print_err, print_out, table
+from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, table
 from multistep.errors import UsageError
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
@@ -71,8 +70,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
             _write(each.path, _content(each.form, about, summary, excerpts))
             print_err(f"wrote {each.path}")
         else:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(_content(each.form, about, summary, excerpts))
+            _print(each.form, about, summary, excerpts)
 
 
 def _missing(about: About, summary: Summary) -> str:
@@ -80,6 +78,15 @@ def _missing(about: About, summary: Summary) -> str:
     if about.planned is None or len(summary.rows) >= about.planned:
         return ""
     return f"{about.phase}: {len(summary.rows)} of {about.planned} trials were created and exist"
+
+
+def _print(form: str, about: About, summary: Summary, excerpts: Mapping[str, Excerpts]) -> None:
+    if form == "json":
+        print_json(document(about, summary), indent=1)
+    elif form == "parquet":
+        print_bytes(parquet_bytes(summary.rows))
+    else:
+        print_text(_content(form, about, summary, excerpts).decode())
 
 
 def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, Excerpts]) -> bytes:

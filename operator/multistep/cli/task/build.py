@@ -32,7 +32,7 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
     from multistep.cli.image.images import build_image, check_pushable, choose_engine, deliver_image, plan_build
     from multistep.cli.image.kubeconfig import current_cluster
     from multistep.cli.task.task_directory import TaskDirectory
-    from multistep.cli.terminal import print_json
+    from multistep.cli.terminal import print_json, print_line
 
     planned = plan_build(TaskDirectory.open(task), tag)
     if push:
@@ -45,7 +45,7 @@ def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, conte
         runner = planned.image.runner
         print_json({"image": planned.name, "runnerInImage": runner, "pushed": push, "loaded": loaded, "engine": engine.name})
         return
-    click.echo(planned.name)
+    print_line(planned.name)
     _explain(runner=planned.image.runner)
 
 

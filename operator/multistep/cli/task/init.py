@@ -30,9 +30,9 @@ The new task runs unchanged: each step asks for a line in a file, tests for it a
 def init(directory: Path, steps: str) -> None:
     """Create a task from a template in the new directory NAME."""
     from multistep.cli.task.scaffold import scaffold
-    from multistep.cli.terminal import print_err
+    from multistep.cli.terminal import print_err, print_line
 
     names = [each.strip() for each in steps.split(",")]
     scaffold(directory, names)
-    click.echo(directory)
+    print_line(str(directory))
     print_err(f"created a task with {plural(len(names), 'step')}; next: multistep check {shlex.quote(str(directory))}")

@@ -56,7 +56,7 @@ def package(
     """Write the manifests of a trial of the task in directory TASK to stdout."""
     from multistep.api.trial import parse_trial
     from multistep.cli.task.task_directory import TaskDirectory
-    from multistep.cli.terminal import print_err
+    from multistep.cli.terminal import print_err, print_text
     from multistep.cli.trial.manifests import to_yaml
     from multistep.cli.trial.submit import TrialOptions, existing_image, make_request, make_submission
     from multistep.cli.values import Values
@@ -82,4 +82,4 @@ def package(
         request = replace(request, source=published.source)
     submission = make_submission(directory, request, Values(), shared=True)
     parse_trial(submission.trial)
-    click.echo(to_yaml([*submission.dependencies, submission.trial]), nl=False)
+    print_text(to_yaml([*submission.dependencies, submission.trial]))

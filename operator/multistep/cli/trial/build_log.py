@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from multistep.api.conditions import is_finished
 from multistep.api.image_status import ImageStatus
@@ -45,7 +44,6 @@ async def _show_new(cluster: Cluster, image: ImageStatus, offsets: dict[str, int
         form.start(Piece(1, 0, image.name, BUILD))
         form.show(part)
         offset += len(part)
-    sys.stdout.flush()
     offsets[image.name] = offset
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from multistep.api.trial_status import TrialStatus
     from multistep.cli.cluster import Cluster
     from multistep.cli.trial.pieces import Wanted
-    from multistep.cli.trial.printing import Form
+    from multistep.cli.trial.printing import Escaped, Form, Raw
     from multistep.cli.trial.trial_output import Reader
 
 _EPILOG = """\b
@@ -28,9 +28,9 @@ Examples:
   multistep logs -f --build my-task-oracle-x7k2p
 
 While the pod exists, the output is read from its runner, which needs the right to exec into it (get and create on pods/exec);
-afterwards it is read from the results. On a terminal, control characters are escaped, so that no output can control the
-terminal, and lines are cut at 16384 characters; a pipe and --raw get the original bytes. -o json prints one JSON object per
-line.
+afterwards it is read from the results. Control characters are escaped, so that no output can control a terminal, also not at
+the end of a pipe; on a terminal, lines are cut at 16384 characters. --raw prints the original bytes. -o json prints one JSON
+object per line.
 
 \b
 Exit codes:
@@ -58,7 +58,7 @@ Exit codes:
     "--tail", type=click.IntRange(min=0), metavar="N", help="Start with the last N lines of each phase (of its last MiB)."
 )
 @click.option("--build", is_flag=True, help="The logs of the builds of the trial's images; with -f until the images exist.")
-@click.option("--raw", is_flag=True, help="Write the original bytes, also to a terminal.")
+@click.option("--raw", is_flag=True, help="Write the original bytes, with control characters.")
 @namespace_option
 @kubeconfig_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
@@ -97,21 +97,27 @@ def logs(
 async def _service(target: Target, trial: str, service: str, *, raw: bool, follow: bool, tail: int | None) -> None:
     from multistep.cli import cluster
     from multistep.cli.trial import service_output
-    from multistep.cli.trial.printing import Escaped, Raw
 
-    form = (Raw if raw or not sys.stdout.isatty() else Escaped)(sys.stdout.buffer.write, titles=False)
+    form = _text_form(titles=False, raw=raw)
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         await service_output.show(connected, namespace, trial, service, form, follow=follow, tail=tail)
 
 
 def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
-    from multistep.cli.trial.printing import Escaped, Json, Raw
+    from multistep.cli.terminal import print_bytes
+    from multistep.cli.trial.printing import Json
 
-    write = sys.stdout.buffer.write
-    if output == "json":
-        return Json(write)
-    return (Raw if raw or not sys.stdout.isatty() else Escaped)(write, titles=not wanted.one)
+    return Json(print_bytes) if output == "json" else _text_form(titles=not wanted.one, raw=raw)
+
+
+def _text_form(*, titles: bool, raw: bool) -> Raw | Escaped:
+    from multistep.cli.terminal import print_bytes
+    from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Raw
+
+    if raw:
+        return Raw(print_bytes, titles=titles)
+    return Escaped(print_bytes, titles=titles, most=MAX_LINE_CHARACTERS if sys.stdout.isatty() else None)
 
 
 async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:

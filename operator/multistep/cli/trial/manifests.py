@@ -75,11 +75,11 @@ def new_name(stem: str, agent: str = "") -> str:
     return dns_label(stem, _LABEL_LENGTH - len(tail)) + tail
 
 
-def checked_name(name: str) -> str:
-    """Return the name unchanged. Raises UsageError if it is not a DNS label."""
+def checked_name(name: str, argument: str = "--name") -> str:
+    """Return the name unchanged. argument: where the user gave it. Raises UsageError if it is not a DNS label."""
     if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
         hint = dns_label(name, _LABEL_LENGTH)
-        raise UsageError(f"--name {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
+        raise UsageError(f"{argument} {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
     return name
 
 
@@ -137,9 +137,16 @@ def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """Return the manifests as one YAML stream for kubectl; each document starts with ---."""
+    """Return the manifests as one YAML stream for kubectl; each document starts with ---. All characters are printable."""
+    documents = list(manifests)
+    text = _yaml(documents, plain=False)
+    return text if text.replace("\n", "").isprintable() else _yaml(documents, plain=True)
+
+
+def _yaml(manifests: Sequence[Manifest], *, plain: bool) -> str:
+    """Return the manifests as YAML. plain: with escapes for all characters that are not ASCII."""
     text: str = yaml.safe_dump_all(
-        manifests, sort_keys=False, explicit_start=True, allow_unicode=True, width=2**31, default_flow_style=False
+        manifests, sort_keys=False, explicit_start=True, allow_unicode=not plain, width=2**31, default_flow_style=False
     )
     return text
 

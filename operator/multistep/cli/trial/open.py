@@ -34,14 +34,16 @@ have the same name, write trial/NAME or sweep/NAME. A report needs Multistep's e
 @kubeconfig_options
 def open_(name: str, no_browser: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
     """Open the report of a sweep, or the results of a trial, in a browser."""
+    from multistep.cli.terminal import print_err, print_line
+
     path = asyncio.run(_fetched(Target(kubeconfig, context, namespace), name))
-    click.echo(path)
+    print_line(str(path))
     if no_browser:
         return
     import webbrowser
 
     if not webbrowser.open(path.as_uri()):
-        click.echo("no browser could be started here; open the path above", err=True)
+        print_err("no browser could be started here; open the path above")
 
 
 async def _fetched(target: Target, text: str) -> Path:

@@ -1,7 +1,7 @@
-"""Output formats of `multistep logs`: escaped on a terminal, unchanged in a pipe, or JSON.
+"""Output formats of `multistep logs`: escaped, the original bytes, or JSON.
 
-Output of agents is untrusted, and control characters can manipulate a terminal. A pipe gets the original bytes, as with
-`kubectl logs`: programs need them, and `less` escapes control characters.
+Output of agents is untrusted, and control characters can manipulate a terminal, also one that shows what comes out of a pipe. So
+only --raw prints the original bytes.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ class Raw:
 
 
 class Escaped:
-    """The format for a terminal: escapes control characters and cuts long lines."""
+    """The format for people: escapes control characters and cuts long lines. most: maximum number of characters of a line, before
+    they are escaped; None: lines are not cut."""
 
-    def __init__(self, write: Write, *, titles: bool) -> None:
+    def __init__(self, write: Write, *, titles: bool, most: int | None = MAX_LINE_CHARACTERS) -> None:
+        self._most = most
         self._raw = Raw(write, titles=titles)
         self._decoder = _decoder()
         self._held = ""
@@ -93,13 +95,12 @@ class Escaped:
     def _bounded(self, text: str) -> Iterator[str]:
         for line in re.findall(r"[^\n]*\n|[^\n]+", text):
             body = line.removesuffix("\n")
-            room = max(0, MAX_LINE_CHARACTERS - self._column)
+            room = None if self._most is None else max(0, self._most - self._column)
             yield escaped(body[:room])
             self._column += len(body)
             if line.endswith("\n"):
-                yield (
-                    f"[... {self._column - MAX_LINE_CHARACTERS} more characters]\n" if self._column > MAX_LINE_CHARACTERS else "\n"
-                )
+                left_out = 0 if self._most is None else self._column - self._most
+                yield f"[... {left_out} more characters]\n" if left_out > 0 else "\n"
                 self._column = 0
 
 

@@ -38,7 +38,7 @@ def retry(trial: str, namespace: str | None, kubeconfig: str | None, context: st
 async def _retry(target: Target, trial: str) -> None:
     from multistep.cli import cluster
     from multistep.cli.sweep.retry import retry_one
-    from multistep.cli.terminal import print_err
+    from multistep.cli.terminal import print_err, print_line
     from multistep.cli.trial.retry_trial import retry_alone
     from multistep.engine.sweep_trials import owner_of
 
@@ -51,11 +51,11 @@ async def _retry(target: Target, trial: str) -> None:
             await retry_one(connected, namespace, sweep, trial)
             name = sweep["metadata"]["name"]
             print_err(f"trial {trial} runs again in sweep {name}; follow: multistep sweep status --follow {name} -n {namespace}")
-            click.echo(name)
+            print_line(name)
             return
         name = await retry_alone(connected, namespace, found)
     print_err(f"trial {name} runs instead of {trial}; follow: multistep show --follow {name} -n {namespace}")
-    click.echo(name)
+    print_line(name)
 
 
 async def _sweep(connected: Cluster, namespace: str, owner: tuple[str, str]) -> Mapping[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -38,7 +37,6 @@ async def _live(
         async with aclosing(read):
             async for chunk in read:
                 form.show(chunk)
-                sys.stdout.flush()
     except ClusterError as error:
         if error.status not in (400, 403, 404):
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -185,7 +184,6 @@ class Reader:
             self._form.start(piece)
             self._form.show(data)
             self.shown += len(data)
-            sys.stdout.flush()
 
     def _print_once(self, text: str) -> None:
         if text not in self._printed_notes:
