@@ -10,6 +10,8 @@ const (
 	Mapped Outcome = "mapped"
 	// Dropped keys have no effect on what runs in the pod.
 	Dropped Outcome = "dropped"
+	// Ignored keys have no effect, though they may have one with Docker. `multistep check` names them.
+	Ignored Outcome = "ignored"
 	// Refused keys would change what runs; a task with such a key is invalid.
 	Refused Outcome = "refused"
 )
@@ -103,7 +105,7 @@ var Keys = []Key{
 	{"services.*.build.extra_hosts", Refused, "a build has no services"},
 	{"services.*.build.isolation", Refused, "linux only"},
 	{"services.*.build.network", Refused, "a build has the builder's network"},
-	{"services.*.build.platforms", Refused, "the image is built for the nodes' platform"},
+	{"services.*.build.platforms", Ignored, "the image is built for the nodes' platform"},
 	{"services.*.build.privileged", Refused, cannot},
 	{"services.*.build.secrets", Refused, "a build has no secrets"},
 	{"services.*.build.shm_size", Refused, "builders differ in it"},
@@ -245,6 +247,8 @@ var Keys = []Key{
 	{"services.*.stop_grace_period", Dropped, "the pod's grace period applies"},
 	{"services.*.stop_signal", Dropped, "the image's applies"},
 
+	{"services.*.platform", Ignored, "the nodes' platform applies; choose nodes of another one with nodeSelector in `spec.environment.podTemplate`"},
+
 	{"services.*.blkio_config", Refused, cgroups},
 	{"services.*.cgroup", Refused, noHost},
 	{"services.*.cgroup_parent", Refused, noHost},
@@ -275,7 +279,6 @@ var Keys = []Key{
 	{"services.*.oom_score_adj", Refused, cgroups},
 	{"services.*.pid", Refused, noHost},
 	{"services.*.pids_limit", Refused, "the node sets it for the pod"},
-	{"services.*.platform", Refused, "the nodes' platform applies"},
 	{"services.*.post_start", Refused, "make it a part of the command"},
 	{"services.*.pre_start", Refused, "use a service that others wait for with service_completed_successfully"},
 	{"services.*.pre_stop", Refused, "use a collect hook of task.toml"},
@@ -291,7 +294,7 @@ var Keys = []Key{
 	{"services.*.volumes_from", Refused, "use a named volume in both services"},
 }
 
-// find returns the row of a path in a file: the one with the longest path that applies. A row that refuses or drops a key also
+// find returns the row of a path in a file: the one with the longest path that applies. A row that refuses, drops or ignores a key also
 // applies to all keys below it. A row that maps a key applies only to this key, so a key that is new in the specification has no
 // row until somebody decides on it. find returns false if there is no row.
 func find(path []string) (Key, bool) {

@@ -24,7 +24,7 @@ func TestEveryRowIsAKeyOfTheSpecification(t *testing.T) {
 		if !known || seen[key.Path] {
 			t.Errorf("%s is no key of the specification, or has two rows", key.Path)
 		}
-		if key.Outcome == Refused && key.Text == "" || key.Outcome == Dropped && key.Text == "" {
+		if key.Outcome != Mapped && key.Text == "" {
 			t.Errorf("%s: say why it is %s", key.Path, key.Outcome)
 		}
 		seen[key.Path] = true
@@ -39,9 +39,41 @@ func TestEveryRefusedKeyIsNamedWithItsLine(t *testing.T) {
 		}
 		text, line := fileWith(strings.Split(key.Path, "."))
 		answer := Read(Request{Path: "environment/docker-compose.yaml", Text: text})
-		if len(answer.Refused) != 1 || answer.Refused[0].Line != line || !strings.Contains(answer.Refused[0].Message, key.Text) {
+		named := func(found Refusal) bool { return found.Line == line && strings.Contains(found.Message, key.Text) }
+		if !slices.ContainsFunc(answer.Refused, named) {
 			t.Errorf("%s: got %+v, want a refusal in line %d, of\n%s", key.Path, answer.Refused, line, text)
 		}
+	}
+}
+
+// All faults of a file are named at once: unsupported keys and unsupported values of supported keys, in the order of their lines.
+func TestAllRefusedKeysAndValuesAreNamedAtOnce(t *testing.T) {
+	text := "services:\n  db:\n    image: x\n    privileged: true\n    pid: host\n    user: me\n"
+	lines := []int{}
+	for _, found := range Read(Request{Path: "environment/docker-compose.yaml", Text: text}).Refused {
+		lines = append(lines, found.Line)
+	}
+	if !slices.Equal(lines, []int{4, 5, 6}) {
+		t.Errorf("the refused lines are %v", lines)
+	}
+}
+
+// A file that names another file is refused before the library could open it.
+func TestNoFileIsOpenedToFindMoreFaults(t *testing.T) {
+	for _, text := range []string{"include: [/etc/hostname]\n", "services:\n  db: {extends: {file: /etc/hostname, service: x}}\n"} {
+		answer := Read(Request{Path: "environment/docker-compose.yaml", Text: text})
+		if len(answer.Refused) != 1 || !strings.Contains(answer.Refused[0].Message, "into this file") {
+			t.Errorf("got %+v of\n%s", answer.Refused, text)
+		}
+	}
+}
+
+// Keys without effect do not refuse a task, and are named with their lines.
+func TestIgnoredKeysAreNamed(t *testing.T) {
+	text := "services:\n  db:\n    image: x\n    platform: linux/amd64\n    security_opt: [label=disable, no-new-privileges]\n"
+	answer := Read(Request{Path: "environment/docker-compose.yaml", Text: text})
+	if len(answer.Services) != 2 || len(answer.Ignored) != 2 || answer.Ignored[0].Line != 4 || answer.Ignored[1].Line != 5 {
+		t.Errorf("got %+v", answer)
 	}
 }
 

@@ -9,12 +9,14 @@ type Request struct {
 	Files     map[string]string `json:"files"`
 }
 
-// Answer is the output: either the refusals, or the env_files whose contents the model needs, or the model.
+// Answer is the output: either all refusals, or the env_files whose contents the model needs, or the model.
 type Answer struct {
 	Refused  []Refusal `json:"refused,omitempty"`
 	Needs    []Need    `json:"needs,omitempty"`
 	Services []Service `json:"services,omitempty"`
 	Hosts    []Host    `json:"hosts,omitempty"`
+	// Ignored lists the keys that have no effect, though they may have one with Docker.
+	Ignored []Refusal `json:"ignored,omitempty"`
 	// Variables holds, by name, the variables that have placeholders in the model, because the trial sets their values.
 	Variables map[string]Variable `json:"variables,omitempty"`
 }

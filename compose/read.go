@@ -34,26 +34,37 @@ func Read(request Request) Answer {
 	if err != nil {
 		return Answer{Refused: []Refusal{{"", 0, fmt.Sprintf("is not YAML: %v", err)}}}
 	}
-	if file.walk(file.root, nil, nil); len(file.refused) > 0 {
-		return Answer{Refused: file.refused}
+	whole := len(file.refused) == 0
+	if file.walk(file.root, nil, nil); !whole || file.opens || file.visits > maxVisits {
+		return refusals(file)
 	}
 	for name := range file.ofTrial {
 		variables[name] = placeholderStart + name + placeholderEnd
 	}
 	project, err := load(request)
 	if err != nil {
-		return Answer{Refused: []Refusal{failure(err)}}
+		if len(file.refused) == 0 { // else the refused keys may be the reason
+			file.refused = append(file.refused, failure(err))
+		}
+		return refusals(file)
 	}
 	reading := reading{file: file, project: project, request: request, directory: path.Dir(request.Path)}
 	answer := reading.model()
 	if len(file.refused) > 0 {
-		return Answer{Refused: file.refused}
+		return refusals(file)
 	}
 	if len(reading.needs) > 0 {
 		return Answer{Needs: reading.needs}
 	}
 	answer.Variables = file.ofTrial
+	answer.Ignored = file.ignored
 	return answer
+}
+
+// refusals returns the answer for a file with refused keys, in the order of the file's lines.
+func refusals(file *document) Answer {
+	slices.SortStableFunc(file.refused, func(a, b Refusal) int { return a.Line - b.Line })
+	return Answer{Refused: file.refused}
 }
 
 // load loads the file over Harbor's base. It opens no file: walk has refused includes and `extends` of other files, and the request

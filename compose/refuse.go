@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -33,8 +34,14 @@ func (r *reading) check(service types.ServiceConfig) {
 		}
 	}
 	for _, option := range service.SecurityOpt {
-		if !noNewPrivileges(option) {
-			refuse("security_opt", "%q is not supported; only no-new-privileges is", option)
+		switch {
+		case option == "label=disable" || option == "label:disable":
+			r.file.ignored = append(r.file.ignored, Refusal{
+				strings.Join(with(key, "security_opt"), "."), r.file.line(with(key, "security_opt")),
+				fmt.Sprintf("%s has no effect: the container's SELinux label applies; only seLinuxOptions in `spec.environment.podTemplate` change it", option),
+			})
+		case !noNewPrivileges(option):
+			refuse("security_opt", "%q is not supported; only no-new-privileges and label=disable are", option)
 		}
 	}
 	if service.Name == mainService && service.ReadOnly {

@@ -21,13 +21,16 @@ type Refusal struct {
 }
 
 // document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets; skipped: the
-// services, by name, that seemed inactive when walk read the file, so that it did not check their keys.
+// services, by name, that seemed inactive when walk read the file, so that it did not check their keys; ignored: keys without effect;
+// opens: whether the library would open other files, which the keys in refused name.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string
 	ofTrial   map[string]Variable
 	skipped   map[string]*yaml.Node
 	refused   []Refusal
+	ignored   []Refusal
+	opens     bool
 	visits    int
 }
 
@@ -137,7 +140,10 @@ func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	case !found:
 		d.refused = append(d.refused, Refusal{strings.Join(here, "."), pair[0].Line, "is not a key of the compose specification"})
 	case row.Outcome == Refused && !empty(pair[1]):
+		d.opens = d.opens || row.Path == "include" || row.Path == "services.*.extends.file"
 		d.refused = append(d.refused, Refusal{strings.Join(here, "."), pair[0].Line, "is not supported: " + row.Text})
+	case row.Outcome == Ignored && !empty(pair[1]):
+		d.ignored = append(d.ignored, Refusal{strings.Join(here, "."), pair[0].Line, "has no effect: " + row.Text})
 	case row.Outcome == Mapped:
 		d.walk(pair[1], here, kind)
 	}

@@ -34,3 +34,9 @@ class TaskLayout:
     dockerfile: bool = False  # environment/Dockerfile exists
     compose: Services | None = None  # the services of the compose file in environment/, if any
     environment_files: bool = False  # environment/ exists and is not empty
+
+    @property
+    def compose_files(self) -> list[Services]:
+        """Return the services of each compose file: the environment's and those of separate verifiers."""
+        files = [self.compose, *(each.tests_compose for each in (self.root, *self.steps.values()))]
+        return [each for each in files if each is not None]

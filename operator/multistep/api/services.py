@@ -108,16 +108,25 @@ class Host:
 
 
 @dataclass(frozen=True)
+class IgnoredKey:
+    """A key of a compose file that has no effect, though it may have one with Docker. place: FILE:LINE: KEY."""
+
+    place: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Services:
     """The services of one compose file. path: path of the file in the task; files: the task's files that services mount, as a
     tar.gz in base64, "" for none; variables: for the name of each variable that the trial must set, the place in the file that
-    uses it."""
+    uses it; ignored: the keys that have no effect."""
 
     path: str
     services: tuple[Service, ...]
     hosts: tuple[Host, ...] = ()
     files: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[IgnoredKey, ...] = ()
 
     @property
     def main(self) -> Service:

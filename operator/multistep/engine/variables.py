@@ -25,8 +25,7 @@ def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]
 
 def compose_variables(layout: TaskLayout) -> dict[str, str]:
     """Return the variables of the trial that a task's compose files use: for each name, the place in the file."""
-    files = [layout.compose, *(each.tests_compose for each in (layout.root, *layout.steps.values()))]
-    return {name: place for each in files if each for name, place in each.variables.items()}
+    return {name: place for each in layout.compose_files for name, place in each.variables.items()}
 
 
 def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 import multistep
-from multistep.api.services import Host, Mount, Service, Services
+from multistep.api.services import Host, IgnoredKey, Mount, Service, Services
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.engine.services import placeholder
 from multistep.engine.templates import referenced
@@ -82,11 +82,13 @@ def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 def _refusal(path: str, refused: Sequence[Mapping[str, Any]]) -> InvalidTask:
     """Return one error for all keys that a trial does not support."""
-    errors = [
-        InvalidTask(each["message"], kind="ValueError", field=": ".join(filter(None, (_place(path, each["line"]), each["key"]))))
-        for each in refused[:_MAX_REFUSED]
-    ]
-    return InvalidTask.joined(errors)
+    return InvalidTask.joined(
+        [InvalidTask(each["message"], kind="ValueError", field=_key_place(path, each)) for each in refused[:_MAX_REFUSED]]
+    )
+
+
+def _key_place(path: str, key: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (_place(path, key["line"]), key["key"])))
 
 
 def _place(path: str, line: int) -> str:
@@ -142,6 +144,7 @@ def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
         services=_SERVICES.validate_python(services),
         hosts=_HOSTS.validate_python(answer.get("hosts") or ()),
         files=base64.b64encode(files).decode(),
+        ignored=tuple(IgnoredKey(_key_place(path, each), each["message"]) for each in answer.get("ignored") or ()),
         variables={name: f"{_place(path, each['line'])}: {each['key']}" for name, each in (answer.get("variables") or {}).items()},
     )
 
