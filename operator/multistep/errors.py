@@ -32,7 +32,8 @@ MultistepError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class MultistepError(Exception):
@@ -60,6 +61,15 @@ class InvalidTask(MultistepError):
         whole = cls(text, kind=first.kind, field=first.field)
         whole.parts = tuple(parts)
         return whole
+
+
+@contextmanager
+def collected(faults: list[InvalidTask]) -> Iterator[None]:
+    """Add the parts of an InvalidTask that the block raises to ``faults``, so that later checks find more."""
+    try:
+        yield
+    except InvalidTask as error:
+        faults.extend(error.parts)
 
 
 class InvalidSpec(MultistepError):

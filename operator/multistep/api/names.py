@@ -110,7 +110,9 @@ def allowed_host(text: str) -> str:
         if "/" in host or ":" in host:
             return _address(host)
     except ValueError:
-        raise ValueError(f"{text!r} must be a CIDR or IP address; URLs, ports and paths cannot be allowed") from None
+        inside = re.sub(r"^[a-z][a-z0-9+.-]*://", "", host).partition("/")[0].rpartition("@")[2].partition(":")[0]
+        hint = f": write the host only, {inside!r}" if _HOSTNAME.fullmatch(inside) and not _is_address(inside) else ""
+        raise ValueError(f"{text!r} must be a CIDR or IP address; URLs, ports and paths cannot be allowed{hint}") from None
     name = host.removeprefix("*.")
     if not _HOSTNAME.fullmatch(name) or (name != host and _is_address(name)):
         raise ValueError(f"{text!r} must be a host name, '*.' and a host name, an IP address or a CIDR")

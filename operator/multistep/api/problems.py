@@ -84,5 +84,7 @@ def _message(details: Sequence[ErrorDetails]) -> str:
 def _text(detail: ErrorDetails) -> str:
     if detail["type"] == "model_type":
         return "should be a table"
+    if detail["type"] == "string_type" and type(detail["input"]) in (int, float):
+        return "should be a valid string, in quotes"
     text = detail["msg"].removeprefix("Value error, ").replace("dictionary", "table")
     return text.replace("Input should", "should", 1).replace("String should", "should", 1)

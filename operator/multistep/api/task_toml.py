@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import tomli
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from multistep.api import names
 from multistep.api.problems import problems
@@ -316,10 +317,12 @@ class PackageConfig(_Table):
 
 def _unique_names(steps: list[StepConfig] | None) -> list[StepConfig] | None:
     seen: dict[str, str] = {}
-    for step in steps or []:
+    for index, step in enumerate(steps or []):
         key = names.folded(step.name)
         if key in seen:
-            raise ValueError(f"names must differ by more than case: {seen[key]!r} and {step.name!r}")
+            text = "names must differ by more than case, and an earlier step is {former}"
+            problem = PydanticCustomError("step_name", text, {"former": repr(seen[key])})
+            raise ValidationError.from_exception_data("steps", [{"type": problem, "loc": (index, "name"), "input": step.name}])
         seen[key] = step.name
     return steps
 
@@ -327,7 +330,7 @@ def _unique_names(steps: list[StepConfig] | None) -> list[StepConfig] | None:
 class TaskConfig(_Table):
     """A whole task.toml. A task without steps is a single-step task with its files at the task's root."""
 
-    schema_version: str = "1.4"
+    schema_version: Annotated[str, Field(validation_alias=AliasChoices("schema_version", "version"))] = "1.4"
     """Any text; it has no effect. `version` is a deprecated alias."""
     task: PackageConfig | None = None
     """Name and description of the task. Unset: the directory's name is used."""
@@ -349,13 +352,6 @@ class TaskConfig(_Table):
     """The environment that all steps share."""
     solution: SolutionConfig = SolutionConfig()
     """Settings of the oracle agent's solution."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _version_alias(cls, value: object) -> object:
-        if isinstance(value, Mapping) and "version" in value and "schema_version" not in value:
-            return {**value, "schema_version": value["version"]}
-        return value
 
 
 def parse_task(text: str) -> TaskConfig:
@@ -387,4 +383,5 @@ def toml_table(text: str) -> dict[str, Any]:
     try:
         return tomli.loads(text)
     except (tomli.TOMLDecodeError, RecursionError) as error:
-        raise InvalidTask(f"is not TOML: {error}", kind="TOMLDecodeError", field="task.toml") from None
+        mark = "it begins with a byte order mark, save it as UTF-8 without one: " if text.startswith("\ufeff") else ""
+        raise InvalidTask(f"is not TOML: {mark}{error}", kind="TOMLDecodeError", field="task.toml") from None

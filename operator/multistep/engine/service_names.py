@@ -11,8 +11,13 @@ from multistep.errors import InvalidTask
 
 
 def check_services(config: TaskConfig, layout: TaskLayout) -> None:
-    """Raise InvalidTask if an artifact or a collect hook names a service that the task's compose file does not have, or that ends
-    before the first step."""
+    """Raise InvalidTask, with all faults, if an artifact or a collect hook names a service that the task's compose file does not
+    have, or that ends before the first step."""
+    if faults := [*_faults(config, layout)]:
+        raise InvalidTask.joined(faults)
+
+
+def _faults(config: TaskConfig, layout: TaskLayout) -> Iterator[InvalidTask]:
     known = [MAIN, *(each.name for each in layout.compose.others)] if layout.compose else [MAIN]
     for field, entry in _entries(config):
         if entry.service not in (None, *known):
@@ -20,10 +25,10 @@ def check_services(config: TaskConfig, layout: TaskLayout) -> None:
                 "is not a service of environment/docker-compose.yaml" if layout.compose else "needs environment/docker-compose.yaml"
             )
             text = f"{entry.service!r} {where}; must be one of {', '.join(map(repr, known))}"
-            raise InvalidTask(text, kind="ValueError", field=f"{field}.service")
-        if layout.compose and entry.service in layout.compose.jobs:
+            yield InvalidTask(text, kind="ValueError", field=f"{field}.service")
+        elif layout.compose and entry.service in layout.compose.jobs:
             text = f"{entry.service!r} ends before the first step, as others await it with service_completed_successfully: "
-            raise InvalidTask(f"{text}share its files with main in a volume", kind="ValueError", field=f"{field}.service")
+            yield InvalidTask(f"{text}share its files with main in a volume", kind="ValueError", field=f"{field}.service")
 
 
 def _entries(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig | CollectConfig]]:

@@ -18,11 +18,13 @@ TRAJECTORY_FILE = "trajectory.json"
 
 @dataclass(frozen=True)
 class Unsupported:
-    """An unsupported key or file of a task. refused: whether it makes the task invalid; if not, it is ignored."""
+    """An unsupported key or file of a task. refused: whether it makes the task invalid; if not, it is ignored; by_agent: whether it
+    depends on the agent: another one may use it."""
 
     path: str
     message: str
     refused: bool = True
+    by_agent: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
@@ -34,14 +36,15 @@ def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None 
     found: list[Unsupported] = []
     for where, environment in _environments(config):
         found += _environment(where, environment, agent if where == "environment" else None)
+    for services in layout.compose_files:
+        found += (Unsupported(each.place, each.message, refused=False) for each in services.ignored)
     return found + list(_trajectory(config, layout, agent))
 
 
 def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
-    """Raise InvalidTask for the first unsupported part that would change the result."""
-    for each in unsupported(config, layout, agent):
-        if each.refused:
-            raise InvalidTask(each.message, field=each.path)
+    """Raise InvalidTask, with all unsupported parts that would change the result."""
+    if refused := [each for each in unsupported(config, layout, agent) if each.refused]:
+        raise InvalidTask.joined([InvalidTask(each.message, field=each.path) for each in refused])
 
 
 def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
@@ -64,12 +67,15 @@ def _environment(where: str, environment: EnvironmentConfig, agent: AgentSpec | 
         return
     if environment.mcp_servers:
         names = ", ".join(repr(each.name) for each in environment.mcp_servers)
-        message = f"is ignored: no agent is configured to use {names}, and none is started"
-        yield Unsupported(f"{where}.mcp_servers", message, refused=False)
+        yield _ignored(where, "mcp_servers", f"no MCP servers, here {names}")
     if environment.skills_dir is not None:
-        yield Unsupported(
-            f"{where}.skills_dir", f"is ignored: no agent loads skills from {environment.skills_dir!r}", refused=False
-        )
+        yield _ignored(where, "skills_dir", f"no skills, here of {environment.skills_dir!r}")
+
+
+def _ignored(where: str, key: str, what: str) -> Unsupported:
+    by_agent = where == "environment"
+    who = "agents oracle, nop and command use" if by_agent else "an environment of a verifier has"
+    return Unsupported(f"{where}.{key}", f"is ignored: {who} {what}", refused=False, by_agent=by_agent)
 
 
 def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:

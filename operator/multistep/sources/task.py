@@ -14,7 +14,7 @@ from multistep.api.unknown_keys import UnknownKey, unknown_keys
 from multistep.engine.service_names import check_services
 from multistep.engine.unsupported import TRAJECTORY_FILE
 from multistep.engine.verifier_environment import verifier_mode
-from multistep.errors import InvalidTask, SourceError
+from multistep.errors import InvalidTask, SourceError, collected
 from multistep.sources import links
 from multistep.sources.bundle import Bundle, Entry, tar_chunks
 from multistep.sources.compose import COMPOSE_FILE, read_services
@@ -23,6 +23,7 @@ from multistep.sources.ignore import IgnoreRules
 CONFIG_FILE = "task.toml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
 _MAX_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
+_MAX_FAULTS = 50  # maximum number of faults that one error names
 _FILTERED = ("tests", "solution")  # .harborignore applies to these directories only, as in Harbor 0.25
 
 
@@ -63,7 +64,8 @@ def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """Load the task of a bundle. Raises InvalidTask if Harbor 0.25 rejects it, too, or if its links or services are not supported.
+    """Load the task of a bundle. Raises InvalidTask, with all faults, if Harbor 0.25 rejects it, too, or if its links or services
+    are not supported.
 
     verification: whether steps are verified; oracle: whether the agent is oracle. If either is true, all instructions and test
     scripts must exist, as in Harbor. If both are false, files may be missing; a step that needs a missing file fails.
@@ -71,12 +73,18 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     table = config_table(bundle)
     config = task_from_dict(table)
     rules = IgnoreRules(bundle)
+    faults: list[InvalidTask] = []
     for path in _input_directories(config):
-        links.check_tree(bundle, path, rules.excludes)
-    layout = _layout(bundle, rules, config)
-    check_services(config, layout)
+        with collected(faults):
+            links.check_tree(bundle, path, rules.excludes)
+    layout = TaskLayout()
+    with collected(faults):
+        layout = _layout(bundle, rules, config)
+        check_services(config, layout)
     if verification or oracle:
-        _check_files(bundle, rules, config)
+        _check_files(bundle, rules, config, faults)
+    if faults:
+        raise InvalidTask.joined(list({str(each): each for each in faults}.values())[:_MAX_FAULTS])
     return Task(config, bundle, layout, unknown_keys(table, most=_MAX_UNKNOWN))
 
 
@@ -179,19 +187,19 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
     )
 
 
-def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> None:
-    """Check the files that a trial needs: instructions and test scripts, as Harbor 0.25 does when it loads a task."""
-    if not config.steps:
-        _check_instruction(bundle, None)
-        _check_tests(bundle, rules, config, None)
-    for step in config.steps or []:
-        _check_instruction(bundle, step.name)
-        _check_tests(bundle, rules, config, step)
+def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, faults: list[InvalidTask]) -> None:
+    """Add to ``faults`` the files that a trial needs and that are missing: instructions and test scripts, as Harbor 0.25 does when
+    it loads a task."""
+    for step in config.steps or [None]:
+        with collected(faults):
+            if step is not None and not links.is_directory(bundle, f"steps/{step.name}"):
+                raise InvalidTask("is missing: each step has a directory", kind="FileNotFoundError", field=f"steps/{step.name}/")
+            with collected(faults):
+                _check_instruction(bundle, step.name if step else None)
+            _check_tests(bundle, rules, config, step)
 
 
 def _check_instruction(bundle: Bundle, step: str | None) -> None:
-    if step is not None and not links.is_directory(bundle, f"steps/{step}"):
-        raise InvalidTask("is missing: each step has a directory", kind="FileNotFoundError", field=f"steps/{step}/")
     path = _path(step, "instruction.md")
     if not links.is_file(bundle, path):
         raise InvalidTask("is missing: it has the agent's instruction", kind="FileNotFoundError", field=path)

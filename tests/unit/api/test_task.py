@@ -123,14 +123,20 @@ def test_allowed_hosts_are_normalised(host: str, normal: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("schema_version = 1.1", "schema_version: should be a valid string; got 1.1"),
+        ("schema_version = 1.1", "schema_version: should be a valid string, in quotes; got 1.1"),
         (STEP + "min_reward = [1.0]", "steps[0].min_reward: should be a valid number or a valid table; got [1.0]"),
         ("[[steps]]\nmin_reward = 1.0", "steps[0].name: is required, but missing"),
-        (STEP + "[steps.verifier.env]\nX = 1", "steps[0].verifier.env.X: should be a valid string; got 1"),
+        (STEP + "[steps.verifier.env]\nX = 1", "steps[0].verifier.env.X: should be a valid string, in quotes; got 1"),
         (STEP + "healthcheck = { retries = 1 }", "steps[0].healthcheck.command: is required, but missing"),
         ('multi_step_reward_strategy = "Mean"', "should be 'mean' or 'final'; got 'Mean'"),
         ("steps = { name = 'a' }", "steps: should be a valid list"),
         ("steps = [1]", "steps[0]: should be a table; got 1"),
+        ("version = 1.0", "version: should be a valid string, in quotes; got 1.0"),
+        (f"{STEP}{STEP}", "steps[1].name: names must differ by more than case, and an earlier step is 'a'; got 'a'"),
+        (
+            'environment = { network_mode = "allowlist", allowed_hosts = ["https://u@pypi.org:443/simple"] }',
+            "URLs, ports and paths cannot be allowed: write the host only, 'pypi.org'",
+        ),
         ("environment.gpus = 1.5", "environment.gpus: should be a valid integer"),
         ("environment.cpus = inf", "environment.cpus: must be a finite number"),
         ('environment.memory = "2T"', "memory = '2T' must be a number with K, M or G"),

@@ -114,17 +114,82 @@ def test_what_the_pod_or_the_cluster_cannot_have_is_found(task: Path, invoke: In
     assert shown in invoke("check", task).stdout
 
 
-def test_features_that_are_ignored_are_warnings_by_name(task: Path, invoke: Invoke) -> None:
+def test_features_that_depend_on_agent_and_operator_are_notes_by_name(task: Path, invoke: Invoke) -> None:
     keys = 'gpus = 1\ngpu_types = ["RTX"]\nskills_dir = "/s"\nmcp_servers = [{name = "m", url = "http://x"}]\n[[steps]]'
     (task / "task.toml").write_text(TASK_TOML.replace("[[steps]]", keys))
-    (task / "steps/a/trajectory.json").write_text("{}")
-    warnings = json.loads(invoke("check", task, "-o", "json").stdout)["warnings"]
-    assert [(each["field"], each["place"]) for each in warnings] == [
+    found = json.loads(invoke("check", task, "-o", "json").stdout)
+    assert [(each["field"], each["place"]) for each in found["notes"]] == [
         ("environment.gpu_types", "task.toml:7"),
         ("environment.mcp_servers", "task.toml:9"),
         ("environment.skills_dir", "task.toml:8"),
-        ("steps/a/trajectory.json", "steps/a/trajectory.json"),
     ]
+    assert found["warnings"] == [] and invoke("check", "--strict", task).exit_code == 0
+    (task / "steps/a/trajectory.json").write_text("{}")
+    (warning,) = warnings_of(task, invoke)
+    assert warning.startswith("steps/a/trajectory.json: is ignored by the oracle and nop agents")
+
+
+def test_a_task_with_a_limited_network_passes_under_strict(task: Path, invoke: Invoke) -> None:
+    keys = 'network_mode = "allowlist"\nallowed_hosts = ["pypi.org"]\n[[steps]]'
+    (task / "task.toml").write_text(TASK_TOML.replace("[[steps]]", keys))
+    result = invoke("check", "--strict", task)
+    assert result.exit_code == 0
+    assert "note: task.toml:6: environment.network_mode: allowlist needs an operator with trials.egress Sidecar" in result.stdout
+
+
+def test_a_type_of_tpu_that_no_operator_knows_is_a_problem(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(f'{TASK_TOML}[environment.tpu]\ntype = "v99"\ntopology = "2x2"\n')
+    result = invoke("check", task)
+    assert result.exit_code == 2 and "problem: task.toml:10: environment.tpu.type: 'v99' is not a known type: " in result.stdout
+
+
+def test_a_gate_without_keys_is_a_warning_and_shown(task: Path, invoke: Invoke) -> None:
+    (task / "task.toml").write_text(TASK_TOML.replace("min_reward = 1.0", "min_reward = {}"))
+    result = invoke("check", "--strict", task)
+    assert result.exit_code == 1 and "always met" in result.stdout
+    assert "warning: task.toml:8 (step a): steps[0].min_reward: is empty: every reward passes it; name a key" in result.stdout
+
+
+ONE_STEP = "[[steps]]\nname = 'a'\n"
+
+
+@pytest.mark.parametrize(
+    ("toml", "problem"),
+    [
+        (f"\ufeff{TASK_TOML}", "task.toml:1: is not TOML: it begins with a byte order mark, save it as UTF-8 without one: "),
+        (f"version = 1.0\n{TASK_TOML}", "task.toml:1: version: should be a valid string, in quotes; got 1.0"),
+        (
+            f"{TASK_TOML}{ONE_STEP}",
+            "task.toml:10 (step a): steps[1].name: names must differ by more than case, and an earlier step is 'a'; got 'a'",
+        ),
+        (
+            TASK_TOML.replace("[[steps]]", 'network_mode = "allowlist"\nallowed_hosts = ["https://pypi.org/simple"]\n[[steps]]'),
+            "task.toml:7: environment.allowed_hosts[0]: 'https://pypi.org/simple' must be a CIDR or IP address; URLs, ports and "
+            "paths cannot be allowed: write the host only, 'pypi.org'",
+        ),
+    ],
+)
+def test_a_problem_of_the_schema_has_its_line_and_the_right_hint(task: Path, invoke: Invoke, toml: str, problem: str) -> None:
+    (task / "task.toml").write_text(toml)
+    result = invoke("check", task)
+    assert result.exit_code == 2 and f"problem: {problem}" in result.stdout
+
+
+def test_problems_of_all_files_are_named_at_once(task: Path, invoke: Invoke) -> None:
+    image.ensure_compose_reader()
+    toml = TASK_TOML.replace("min_reward = 1.0", "verifier.collect = [{command = 'x', service = 'web'}]")
+    compose = "services:\n  db:\n    image: x\n    privileged: true\n    pid: host\n"
+    write(task, {"task.toml": f"{toml}[[steps]]\nname = 'b'\n[[steps]]\nname = 'c'\n", "environment/docker-compose.yaml": compose})
+    write(task, {"steps/b/tests/test.sh": "#!/bin/sh\n", "steps/c/instruction.md": "go"})
+    problems = [line for line in invoke("check", task).stdout.splitlines() if line.startswith("problem: ")]
+    assert [line.split(": ")[1] for line in problems] == [
+        "environment/docker-compose.yaml:4",
+        "environment/docker-compose.yaml:5",
+        "steps/b/instruction.md (step b)",
+        "steps/c/tests/test.sh (step c)",
+    ]
+    (task / "environment/docker-compose.yaml").unlink()
+    assert "steps[0].verifier.collect[0].service: 'web' needs environment/docker-compose.yaml" in invoke("check", task).stdout
 
 
 def test_an_undeclared_step_is_a_warning(task: Path, invoke: Invoke) -> None:

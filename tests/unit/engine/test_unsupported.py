@@ -41,18 +41,21 @@ def test_what_would_change_the_result_is_refused_by_name(toml: str, layout: Mapp
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('skills_dir = "/skills"', "skills_dir: is ignored: no agent loads skills from '/skills'"),
+        ('skills_dir = "/skills"', "skills_dir: is ignored: {} no skills, here of '/skills'"),
         (
             'mcp_servers = [{name = "files", url = "http://x"}, {name = "web", url = "http://y"}]',
-            "mcp_servers: is ignored: no agent is configured to use 'files', 'web', and none is started",
+            "mcp_servers: is ignored: {} no MCP servers, here 'files', 'web'",
         ),
     ],
 )
-@pytest.mark.parametrize("where", ["environment", "verifier.environment"])
-def test_what_is_ignored_is_warned_of_by_name_and_the_task_runs(where: str, text: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "who"),
+    [("environment", "agents oracle, nop and command use"), ("verifier.environment", "an environment of a verifier has")],
+)
+def test_what_is_ignored_is_warned_of_by_name_and_the_task_runs(where: str, who: str, text: str, message: str) -> None:
     toml = in_environment(text) if where == "environment" else f"{IMAGE}[{where}]\n{text}\n{STEPS}"
     (found,) = ignored(parse_task(toml), TaskLayout(), AgentSpec(name="command", command=["x"]))
-    assert str(found).startswith(f"{where}.{message}")
+    assert str(found) == f"{where}.{message.format(who)}" and found.by_agent == (where == "environment")
     assert plan(toml)
 
 

@@ -1,12 +1,13 @@
 """Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
 
-Runs the operator's checks (sources.task, engine.make_plan) in sequence and returns their findings.
+Runs the operator's checks (sources.accept, engine.make_plan) in sequence and returns their findings.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.unknown_keys import unknown_keys
 from multistep.cli.task.findings import Finding, Locator
 from multistep.cli.task.lint import lint
+from multistep.cli.task.no_effect import entrypoint, no_effect
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.engine.devices import node_terms
 from multistep.engine.image_builds import needed
@@ -35,22 +37,23 @@ from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.pods.manifest import reserved_ports
 from multistep.pods.services import refuse_ports
 from multistep.settings import Settings
+from multistep.sources.accept import accepted
 from multistep.sources.bundle import Bundle
 from multistep.sources.links import lookup
-from multistep.sources.task import CONFIG_FILE, Task, load_task
+from multistep.sources.task import CONFIG_FILE, Task
 
 _RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports that an operator with default settings reserves
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step's plan. agent_limit, verifier_limit: timeouts in seconds; gate: minimum reward by key; tests: where the tests come
-    from (own, shared, image, none)."""
+    """A step's plan. agent_limit, verifier_limit: timeouts in seconds; gate: minimum reward by key, None without a gate; tests:
+    where the tests come from (own, shared, image, none)."""
 
     name: str
     agent_limit: float | None
     verifier_limit: float | None
-    gate: Mapping[str, float]
+    gate: Mapping[str, float] | None
     setup: bool
     healthcheck: bool
     tests: str
@@ -58,12 +61,14 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of all checks. problems: why the task cannot be run; variables: each variable without a default, and a field whose
-    template uses it; used: names of all variables that templates use, with or without a default."""
+    """The result of all checks. problems: why the task cannot be run; warnings: likely mistakes and what has no effect; notes: what
+    depends on the operator's settings or on the trial's agent, and is no mistake of the task; variables: each variable without a
+    default, and a field whose template uses it; used: names of all variables that templates use, with or without a default."""
 
     name: str
     problems: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
     steps: tuple[StepSummary, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     used: frozenset[str] = frozenset()
@@ -76,7 +81,8 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
         steps = [_json_step(each) for each in self.steps]
-        found = {"problems": [asdict(each) for each in self.problems], "warnings": [asdict(each) for each in self.warnings]}
+        kinds = {"problems": self.problems, "warnings": self.warnings, "notes": self.notes}
+        found = {kind: [asdict(each) for each in findings] for kind, findings in kinds.items()}
         return {"name": self.name, "ok": self.ok, **found, "variables": dict(self.variables), "steps": steps}
 
 
@@ -103,8 +109,8 @@ def examine(
         if mistakes:
             report = replace(report, warnings=(*report.warnings, *lint(bundle, table)))
     locator = Locator(table, bundle)
-    problems, warnings = (tuple(map(locator.located, found)) for found in (report.problems, report.warnings))
-    return replace(report, problems=problems, warnings=warnings)
+    problems, warnings, notes = (tuple(map(locator.located, found)) for found in (report.problems, report.warnings, report.notes))
+    return replace(report, problems=problems, warnings=warnings, notes=notes)
 
 
 def _examined(
@@ -115,39 +121,86 @@ def _examined(
     agents: Sequence[AgentSpec],
     image: str | None,
 ) -> Report:
-    warnings = [Finding(each.path, each.text) for each in unknown_keys(table)]
+    unknown = tuple(Finding(each.path, each.text) for each in unknown_keys(table))
     try:
         config = TaskConfig.model_validate(table)
     except ValidationError as error:
         found = [Finding(each.path, each.message) for each in schema_problems(error, table)]
-        return Report(directory_name, tuple(found), tuple(warnings))
-    name = config.task.name if config.task else directory_name
-    warnings += [*_ineffective(table, config), *_limited(config), *_devices(config), *_undeclared(bundle, config)]
-    warnings += [Finding(each.path, each.text) for each in not_finite(config)]
-    variables = dict(_variables(config))
-    try:
-        warnings += reward_key_warnings(bundle, config.steps or [])
-        task = load_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents))
-        variables |= compose_variables(task.layout)
-        parts = dict.fromkeys(part for agent in agents or (None,) for part in unsupported(task.config, task.layout, agent))
-        warnings += [Finding(each.path, each.message) for each in parts if not each.refused]
-        if refused := [Finding(each.path, each.message) for each in parts if each.refused]:
-            return Report(name, tuple(refused), tuple(warnings), variables=variables)
-        plan = _plan(task, name, variables, verification, image)
-        warnings += _missing_dockerfiles(bundle, task, variables, verification)
-    except (InvalidTask, InvalidSpec, SourceError) as error:
-        found = [_problem(each) for each in (error.parts if isinstance(error, InvalidTask) else (error,))]
-        return Report(name, tuple(found), tuple(warnings), variables=variables)
-    steps = tuple(_summary(task, step) for step in plan.steps)
-    return Report(name, (), tuple(warnings), steps, variables, used_variables(config, task.layout))
+        return Report(directory_name, tuple(found), unknown)
+    known = _Known(config, dict(_variables(config)), [], [*unknown], [*_limited(config)])
+    known.warnings += [*_ineffective(table, config), *_undeclared(bundle, config)]
+    known.warnings += [Finding(each.path, each.text) for each in not_finite(config)]
+    with known.problems_of():
+        known.warnings += [*no_effect(bundle, config), *reward_key_warnings(bundle, config.steps or [])]
+    with known.problems_of():
+        known.devices()
+    task: Task | None = None
+    with known.problems_of():
+        task = accepted(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents)).task
+    plan = known.plan(bundle, task, directory_name, verification, agents, image) if task is not None else None
+    steps = tuple(_summary(task, step) for step in plan.steps) if task is not None and plan is not None else ()
+    used = used_variables(config, task.layout) if task is not None else frozenset[str]()
+    return known.report(directory_name, steps, used)
 
 
-def _devices(config: TaskConfig) -> Iterator[Finding]:
-    """Warn of a GPU type that is not in Multistep's defaults, so only some installations may know it."""
-    try:
-        node_terms(config.environment, GPU_TYPES)
-    except InvalidTask as error:
-        yield _problem(error)
+@dataclass
+class _Known:
+    """What is known of a task so far."""
+
+    config: TaskConfig
+    variables: dict[str, str]
+    problems: list[Finding]
+    warnings: list[Finding]
+    notes: list[Finding]
+
+    @contextmanager
+    def problems_of(self) -> Iterator[None]:
+        """Add an error that the block raises to the problems, so that later checks find more."""
+        try:
+            yield
+        except InvalidTask as error:
+            self.problems += map(_problem, error.parts)
+        except (InvalidSpec, SourceError) as error:
+            self.problems.append(_problem(error))
+
+    def devices(self) -> None:
+        """Note a type of GPU that is not in Multistep's defaults, so only some installations may know it. Raises InvalidTask for a
+        type of TPU, which none knows."""
+        try:
+            node_terms(self.config.environment, GPU_TYPES)
+        except InvalidTask as error:
+            if self.config.environment.tpu is not None:
+                raise
+            self.notes.append(_problem(error))
+
+    def plan(
+        self,
+        bundle: Bundle,
+        task: Task,
+        directory_name: str,
+        verification: bool,
+        agents: Sequence[AgentSpec],
+        image: str | None,
+    ) -> TrialPlan | None:
+        """Plan a trial with each agent, and find what is ignored. Return the last plan; None if there are problems."""
+        self.variables |= compose_variables(task.layout)
+        self.warnings += entrypoint(bundle, self.config, task.layout.compose)
+        for part in dict.fromkeys(part for agent in agents or (None,) for part in unsupported(self.config, task.layout, agent)):
+            if not part.refused:
+                (self.notes if part.by_agent and not agents else self.warnings).append(Finding(part.path, part.message))
+        plan = None
+        for agent in agents or (AgentSpec(name="oracle"),):
+            with self.problems_of():
+                plan = _plan(task, directory_name, self.variables, verification, agent, image)
+        with self.problems_of():
+            self.warnings += _missing_dockerfiles(bundle, task, self.variables, verification)
+        return None if self.problems else plan
+
+    def report(self, directory_name: str, steps: tuple[StepSummary, ...], used: frozenset[str]) -> Report:
+        """Return the report. A problem of several agents is one problem."""
+        problems, warnings, notes = (tuple(dict.fromkeys(found)) for found in (self.problems, self.warnings, self.notes))
+        name = self.config.task.name if self.config.task else directory_name
+        return Report(name, problems, warnings, notes, steps, self.variables, used)
 
 
 def _config_text(bundle: Bundle) -> str:
@@ -163,7 +216,9 @@ def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Finding:
     return Finding(where, str(error).removeprefix(f"{where}: ") if where else str(error))
 
 
-def _plan(task: Task, name: str, variables: Mapping[str, str], verification: bool, image: str | None) -> TrialPlan:
+def _plan(
+    task: Task, name: str, variables: Mapping[str, str], verification: bool, agent: AgentSpec, image: str | None
+) -> TrialPlan:
     """Return the plan of a trial with default options, on the assumption that its images are built and its variables are set."""
     main = task.layout.compose.main if task.layout.compose else None
     buildable = task.layout.dockerfile or (main is not None and main.build is not None)
@@ -172,7 +227,7 @@ def _plan(task: Task, name: str, variables: Mapping[str, str], verification: boo
     built = [each.name for each in task.layout.compose.others if each.build] if task.layout.compose else []
     spec = TrialSpec.model_construct(
         task=TaskSource.model_construct(),
-        agent=AgentSpec(name="oracle"),
+        agent=agent,
         environment=EnvironmentSpec(image=image, service_images=dict.fromkeys(built, "built")),
         verifier=VerifierSpec(disable=not verification),
     )
@@ -202,7 +257,7 @@ def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Findi
 
 
 def _limited(config: TaskConfig) -> Iterator[Finding]:
-    """Warn of network modes that an operator accepts only if its settings enable them."""
+    """Note network modes that an operator accepts only if its settings enable them."""
     for where, mode in limits(config):
         text = f"{mode} needs an operator with trials.egress Sidecar, or NetworkPolicy if no host is a name"
         yield Finding(f"{where}.network_mode", text)
@@ -230,7 +285,7 @@ def _summary(task: Task, step: StepPlan) -> StepSummary:
         name=step.name,
         agent_limit=step.agent_timeout,
         verifier_limit=step.verifier.timeout if step.verifier else None,
-        gate={} if gate is None else dict(gate) if isinstance(gate, Mapping) else {"reward": gate},
+        gate={"reward": gate} if isinstance(gate, int | float) else gate,
         setup=step.setup,
         healthcheck=step.healthcheck is not None,
         tests=_tests(task, step),
@@ -253,7 +308,7 @@ def _json_step(step: StepSummary) -> dict[str, Any]:
         "name": step.name,
         "agentTimeoutSeconds": step.agent_limit,
         "verifierTimeoutSeconds": step.verifier_limit,
-        "minReward": {key: value if math.isfinite(value) else str(value) for key, value in step.gate.items()},
+        "minReward": {key: value if math.isfinite(value) else str(value) for key, value in (step.gate or {}).items()},
         "setup": step.setup,
         "healthcheck": step.healthcheck,
         "tests": step.tests,

@@ -52,8 +52,7 @@ class Locator:
 
     def located(self, finding: Finding) -> Finding:
         """Return the finding with its place and step."""
-        if match := _FILE.match(finding.field):
-            place = match["place"] + (match["line"] or "")
+        if place := finding.place or _file_of(finding.field):
             if place == CONFIG_FILE and (line := _TOML_LINE.search(finding.message)):
                 place = f"{place}:{line[1]}"
             step = _STEP_FILE.match(place)
@@ -85,6 +84,12 @@ class Locator:
     def _name(step: object) -> str:
         name = step.get("name") if isinstance(step, Mapping) else None
         return name if isinstance(name, str) else ""
+
+
+def _file_of(field: str) -> str:
+    """Return FILE or FILE:LINE at the start of a finding's field; "" if the field is a key of task.toml."""
+    match = _FILE.match(field)
+    return match["place"] + (match["line"] or "") if match else ""
 
 
 def key_lines(text: str) -> dict[str, int]:

@@ -33,6 +33,11 @@ def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     steps = [step.name for step in config.steps or []]
     directories = [f"steps/{name}/" for name in steps] or [""]
     yield from _numbers(config)
+    yield from (
+        Finding(f"steps[{index}].min_reward", "is empty: every reward passes it; name a key, or remove it")
+        for index, step in enumerate(config.steps or [])
+        if step.min_reward == {}
+    )
     yield from _workdir(bundle, config)
     for directory in directories:
         yield from _instruction(bundle, f"{directory}instruction.md")

@@ -22,6 +22,7 @@ _OPEN_FILES: Final = 64
 _NICENESS: Final = 5
 
 CONFIG_BYTES: Final = 256 << 10
+ANSWER_BYTES: Final = 2 << 20  # maximum size of the JSON message with task.toml, the instructions and the compose files
 _STEPS: Final = 1000
 _ITEMS: Final = 50_000
 

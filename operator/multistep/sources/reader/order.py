@@ -13,7 +13,6 @@ from multistep.api.layout import TaskLayout
 from multistep.api.unknown_keys import UnknownKey
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
 
-ANSWER_BYTES: Final = 2 << 20
 _MESSAGE_LENGTH: Final = 2000
 _LAYOUT = TypeAdapter(TaskLayout)
 

@@ -9,20 +9,17 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from multistep.api.content import Content
-from multistep.api.layout import StepLayout
 from multistep.api.task_source import InlineSource
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
+from multistep.sources.accept import accepted
 from multistep.sources.bundle import DEFAULT_LIMITS, Bundle, copy_plain
 from multistep.sources.inline import inline_bundle
-from multistep.sources.reader.limits import CONFIG_BYTES, CONTENTS_BYTES, check_size
-from multistep.sources.reader.order import ANSWER_BYTES, Answer, ContentKey, Order, Span, error_answer
+from multistep.sources.reader.limits import CONFIG_BYTES
+from multistep.sources.reader.order import Order, error_answer
 from multistep.sources.reasons import DIGEST, TOO_LARGE
-from multistep.sources.task import Task, config_table, load_task
 
 _CHUNK = 1 << 20
 
@@ -30,11 +27,7 @@ _CHUNK = 1 << 20
 def perform(order: Order) -> bytes:
     """Read the task and return the answer for the operator; any exception becomes an error answer."""
     try:
-        answer = _read(order).to_json()
-        if len(answer) > ANSWER_BYTES:
-            text = f"task.toml and the instructions have {len(answer)} bytes together, more than the limit of {ANSWER_BYTES}"
-            raise SourceError(text, reason=TOO_LARGE)
-        return answer
+        return _read(order)
     except (InvalidTask, InvalidSpec, SourceError) as error:
         return error_answer(error)
     except MemoryError:
@@ -46,15 +39,11 @@ def perform(order: Order) -> bytes:
         return error_answer(InvalidSpec(f"spec.task: the task cannot be read: {type(error).__name__}"))
 
 
-def _read(order: Order) -> Answer:
+def _read(order: Order) -> bytes:
     with tempfile.TemporaryFile(dir=Path(order.output).parent) as plain:
         bundle = _bundle(order, plain)
-        task = load_task(bundle, verification=order.verification, oracle=order.oracle)
-        table = config_table(bundle)
-        check_size(task.config, len(json.dumps(table, default=str)))
         with Path(order.output).open("wb") as output:
-            contents = _write_contents(task, output)
-        return Answer(bundle.digest, table, task.layout, tuple(task.unknown), contents)
+            return accepted(bundle, verification=order.verification, oracle=order.oracle, write=output.write).answer
 
 
 def _bundle(order: Order, plain: BinaryIO) -> Bundle:
@@ -104,41 +93,3 @@ def _check_digest(order: Order, packed: BinaryIO) -> None:
         if order.form == "bundle":
             raise SourceError(f"the fetched task changed in the cache: its digest is {found}, not {order.digest}", reason=DIGEST)
         raise SourceError(f"the bundle's digest is {found}, not {order.digest}: package the task again")
-
-
-def _write_contents(task: Task, output: BinaryIO) -> Mapping[ContentKey, Span]:
-    """Write the tar stream of each upload to the file, and return the streams' offsets and sizes. Uploads of the same directory
-    share one stream."""
-    spans: dict[ContentKey, Span] = {}
-    written: dict[tuple[str, str], Span] = {}
-    for ref in _references(task):
-        real, paths = task.selection(ref)
-        key = real, hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()
-        if key not in written:
-            start = output.tell()
-            _write(output, task.content(ref))
-            written[key] = start, output.tell() - start
-        spans[ref.kind, ref.step] = written[key]
-    return spans
-
-
-def _references(task: Task) -> Iterator[Content]:
-    directories: list[tuple[str | None, StepLayout]] = [(None, task.layout.root), *task.layout.steps.items()]
-    for step, layout in directories:
-        if layout.workdir:
-            yield Content("workdir", step)
-        if layout.tests:
-            yield Content("tests", step)
-        if layout.tests_dockerfile or layout.tests_compose:
-            yield Content("verifier", step)
-        if layout.solution:
-            yield Content("solution", step)
-    if task.layout.environment_files:
-        yield Content("environment")
-
-
-def _write(output: BinaryIO, chunks: Iterable[bytes]) -> None:
-    for chunk in chunks:
-        output.write(chunk)
-        if output.tell() > CONTENTS_BYTES:
-            raise SourceError(f"the task's uploads have more than {CONTENTS_BYTES} bytes, which is the limit", reason=TOO_LARGE)
