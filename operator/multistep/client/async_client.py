@@ -101,7 +101,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                 sweep does not depend on this client.
             spec: Further fields of the sweep's spec, such as template, overrides, scoring or budget.
 
-        Raises UsageError if a task or agent is invalid, InvalidSpec if a field is invalid (the message names it), ClusterError.
+        Raises InvalidTask if a directory's task cannot be run, UsageError if an agent is invalid, InvalidSpec if a field is invalid
+        (the message names it), ClusterError.
         """
         if wrong := [each for each in _ARGUMENTS if each in (spec or {})]:
             raise UsageError(f"spec: {wrong[0]} is an argument of submit: give it there, not in spec")

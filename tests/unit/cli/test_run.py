@@ -198,7 +198,7 @@ def test_a_trajectory_is_refused_for_the_command_agent_and_a_warning_for_others(
     assert refused.exit_code == 2 and cluster.objects == {}
     assert "  steps/a/trajectory.json (step a): is not supported: agent 'command'" in refused.stderr
     warned = invoke("run", task, "--agent", "oracle")
-    assert warned.exit_code == 0 and "warning: steps/a/trajectory.json (step a): is ignored" in warned.stderr
+    assert warned.exit_code == 0 and "warning: task My_Task: steps/a/trajectory.json (step a): is ignored" in warned.stderr
 
 
 def test_without_verification_tests_may_be_missing(task: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,7 @@ import pytest
 import multistep
 from multistep.client import AsyncClient, Client
 from multistep.client.trl import TrialReward
-from multistep.errors import InvalidSpec, NotFound, StoreError, Unavailable, UsageError
+from multistep.errors import InvalidSpec, InvalidTask, NotFound, StoreError, Unavailable, UsageError
 from multistep.kube.client import Client as Cluster
 from tests.support.waiting import eventually
 
@@ -178,6 +179,28 @@ async def test_a_directory_of_a_task_becomes_a_bundle(client: AsyncClient, clust
     (task,) = cluster.objects["TrialSweep", "s"]["spec"]["tasks"]
     assert task["bundle"]["digest"].startswith("sha256:")
     assert [kind for kind, _ in cluster.objects] == ["TrialSweep", "ConfigMap"]
+
+
+async def test_a_directory_that_the_operator_would_not_load_is_refused(
+    client: AsyncClient, cluster: FakeCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client checks tasks as `multistep sweep run` does."""
+    shutil.copytree("examples/hello-multi-step-advanced", tmp_path / "hello")
+    toml, instruction = tmp_path / "hello/task.toml", next((tmp_path / "hello/steps").glob("*/instruction.md"))
+    text = toml.read_text()
+    toml.write_text(f'min_rewards = 1\n{text}\n[solution.env]\nKEY = "${{KEY}}"\n')
+    with pytest.raises(UsageError, match=r"needs a variable: set it in spec\['template'\]\['spec'\]\['variables'\]: KEY"):
+        await client.submit([tmp_path / "hello"], image="i:1")
+    assert "task hello-multi-step-advanced: task.toml:1: min_rewards: unknown key" in caplog.text
+    given = {"template": {"spec": {"variables": [{"name": "KEY", "value": "v"}]}}}
+    await client.submit([tmp_path / "hello"], image="i:1", spec=given)
+    cluster.objects.clear()
+    instruction.write_text("x" * (3 << 20))
+    with pytest.raises(InvalidTask, match="more than the limit"):
+        await client.submit([tmp_path / "hello"], image="i:1", spec=given)
+    with pytest.raises(UsageError, match="name 'A_B' must be at most 63"):
+        await client.submit([TASK], name="A_B")
+    assert not cluster.objects
 
 
 async def test_bad_input_names_what_is_wrong(client: AsyncClient, cluster: FakeCluster) -> None:

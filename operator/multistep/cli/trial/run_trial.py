@@ -19,7 +19,7 @@ from multistep.cli.image.kubeconfig import current_cluster
 from multistep.cli.options import Target
 from multistep.cli.task.examine import Report, examine
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.terminal import Progress, print_err, print_json, print_out, status_document, trial_view
+from multistep.cli.terminal import Progress, print_err, print_json, print_line, print_out, status_document, trial_view
 from multistep.cli.trial.fetch import check_directory, fetch_results
 from multistep.cli.trial.follow import follow
 from multistep.cli.trial.manifests import TrialImage, TrialRequest
@@ -110,7 +110,7 @@ class Followed:
         if self.as_json:
             print_json(status_document(namespace, name, TrialStatus()))
         else:
-            print(name)
+            print_line(name)
             print_err(f"submitted; {_hints(namespace, name)}")
         return Exit.OK
 
@@ -146,19 +146,26 @@ class Followed:
 def check(
     directory: TaskDirectory, *, verification: bool, agents: Sequence[AgentSpec], given: Collection[str], image: str | None = None
 ) -> Report:
-    """Print a task's warnings, and return the report. Raises InvalidTask, or UsageError if a variable is missing.
+    """Print a task's warnings and notes, and return the report. Raises InvalidTask, or UsageError if a variable is missing.
 
     given: names of the variables that have a value. image: image that replaces the task's image.
     """
     report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image or None)
-    for warning in report.warnings:
-        print_err(f"warning: {warning}")
-    if not report.ok:
-        raise InvalidTask("\n".join([f"the task {directory.directory_name} cannot be run:", *map(str, report.problems)]))
-    missing = [name for name in report.variables if name not in given]
-    if missing:
-        raise UsageError(f"{report.variables[missing[0]]} needs a variable: give --var {' --var '.join(missing)}")
+    for kind, found in (("warning", report.warnings), ("note", report.notes)):
+        for each in found:
+            print_err(f"{kind}: task {directory.name}: {each}")
+    refuse(report, directory.directory_name, given, "give --var {}", " --var ")
     return report
+
+
+def refuse(report: Report, name: str, given: Collection[str], remedy: str, separator: str = ", ") -> None:
+    """Raise InvalidTask if the task with this directory name has problems, and UsageError if a variable is missing. remedy: how to
+    give the variables; their names, joined with the separator, replace ``{}``."""
+    if not report.ok:
+        raise InvalidTask("\n".join([f"the task {name} cannot be run:", *map(str, report.problems)]))
+    missing = [each for each in report.variables if each not in given]
+    if missing:
+        raise UsageError(f"{report.variables[missing[0]]} needs a variable: {remedy.format(separator.join(missing))}")
 
 
 def check_used(given: Collection[str], used: Collection[str], *, agents: Sequence[AgentSpec]) -> None:
