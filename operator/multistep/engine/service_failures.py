@@ -39,12 +39,20 @@ def service_ended(s: Situation) -> Decision | None:
     unhealthy = ended.unhealthy and not s.pod.running  # once the trial's container runs, all services have been healthy
     if ended.exit_code in KILLED_FROM_OUTSIDE and not (ended.out_of_memory or unhealthy or by_agent):
         return FailAttempt(SERVICE_KILLED, message)
-    if not s.trial.status.agent_acted:
-        return Fail(SERVICE_FAILED, f"{message} (before the first step)", "EnvironmentStartError")
+    before = "" if s.trial.status.agent_acted else " (before the first step)"
+    message += f"{before}{_output(s, ended.name)}"
+    if before:
+        return Fail(SERVICE_FAILED, message, "EnvironmentStartError")
     type_ = "OutOfMemoryError" if ended.out_of_memory else "ServiceEndedError"
     if not s.trial.status.has_own_step:
         return PhaseDied(type_, message, AGENT_SETUP)
     return PhaseDied(type_, message, AGENT if by_agent else None)
+
+
+def _output(s: Situation, service: str) -> str:
+    """Return which command shows the service's output; "" for a service of a verifier, whose output is not kept."""
+    where = s.trial.metadata
+    return "" if s.pod is s.verifier else f"; its output: multistep logs {where.name} --service {service} -n {where.namespace}"
 
 
 def volumes_unfilled(service: str, how: str) -> Fail:

@@ -51,6 +51,21 @@ def test_each_fault_is_found_with_its_fix(seen: dict[str, Any], check: str, text
     assert found.verdict == "fault" and text in found.message and fix in found.fix
 
 
+def test_a_trial_that_fits_no_node_is_a_fault_with_the_schedulers_reason() -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu."}
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    pods = [
+        {"metadata": {"name": name}, "status": {"conditions": [condition]}}
+        for name, condition in (("t-1", unscheduled), ("u-1", gated), ("v-1", {"type": "PodScheduled", "status": "True"}))
+    ]
+    found = judged(trial_pods=pods)["scheduling"]
+    assert (
+        found.verdict == "fault" and "1 pod fits no node of the cluster, such as t-1: 0/1 nodes: " in found.message
+    )
+    assert "--override-cpus" in found.fix and "spec.activeDeadlineSeconds" in found.fix
+    assert judged(trial_pods=pods[1:])["scheduling"].verdict == "ok" and judged()["scheduling"].verdict == "unknown"
+
+
 def test_an_old_crd_lacks_fields() -> None:
     old = {"spec": {"versions": [{"served": True, "schema": {"openAPIV3Schema": {"properties": {"spec": {"properties": {}}}}}}]}}
     names = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")

@@ -20,6 +20,7 @@ from multistep.cli.trial.follow import describe
 from multistep.cli.trial.outcome import outcome
 from multistep.errors import Unavailable
 
+from .conftest import Invoke
 from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step
 
 
@@ -118,6 +119,31 @@ def test_exit_codes_of_trials(document: Mapping[str, Any], code: int, over: bool
 def test_an_exception_of_the_trial_is_a_fault() -> None:
     document = {**GOOD, "exception": {"type": "HealthcheckError", "message": "sick"}}
     assert outcome(_status(document)).faults == ("trial: HealthcheckError: sick",)
+
+
+def test_a_wait_that_alternates_between_two_reasons_is_printed_once_each(invoke: Invoke, cluster: CliCluster) -> None:
+    back_off = status("Pending", reason="ImagePullBackOff", message="Back-off pulling image")
+    cluster.put("MultiStepTrial", "t", spec={}, status=dict(PENDING))
+    cluster.story = [PENDING, back_off, PENDING, back_off, PENDING, AGENT, GOOD]
+    lines = invoke("show", "--follow", "t").stderr.splitlines()
+    assert [line for line in lines if line.startswith("Pending")] == [
+        "Pending: ErrImagePull: no such image",
+        "Pending: ImagePullBackOff: Back-off pulling image",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "strategy", "shown"),
+    [
+        ({"correctness": 1, "style": 0.5}, "Mean", ["score 0.75: a 0.75 (correctness 1, style 0.5)"]),
+        ({"reward": 0.75, "style": 0}, "Mean", ["score 0.75: a 0.75 (reward 0.75, style 0)"]),
+        ({"reward": 0.75}, "Mean", []),
+    ],
+)
+def test_a_score_that_is_not_simply_the_reward_is_explained(rewards: dict[str, float], strategy: str, shown: list[str]) -> None:
+    rule = {"scoreRule": {"steps": 1, "strategy": strategy}, "score": 0.75, "completionTime": "2026-01-01T00:01:00Z"}
+    document = status("Complete", step("a", rewards=rewards), rewards=rewards, outcome="NotPassed", message="ran", **rule)
+    assert [line for line in _shown(document) if line.startswith("score")] == shown
 
 
 def _shown(document: Mapping[str, Any], now: datetime | None = None) -> list[str]:

@@ -37,7 +37,7 @@ def at(seconds: float) -> datetime:
 
 def trial(spec: Mapping[str, Any] | None = None, **status: Any) -> MultiStepTrial:
     """Return a trial with uid "t"."""
-    made = {"metadata": {"name": "t", "uid": "t"}, "spec": {"task": {"inline": {"config": {}}}, **(spec or {})}}
+    made = {"metadata": {"name": "t", "namespace": "ns", "uid": "t"}, "spec": {"task": {"inline": {"config": {}}}, **(spec or {})}}
     return parse_trial(made).model_copy(update={"status": TrialStatus(**status)})
 
 

@@ -17,7 +17,8 @@ EXITED = ServiceEnd("db", "ended with status 1 (Error)", 1)
 KILLED = ServiceEnd("db", "ended with status 137 (Error)", 137)
 OUT_OF_MEMORY = ServiceEnd("db", "ended with status 137 (OOMKilled)", 137, out_of_memory=True)
 UNHEALTHY = ServiceEnd("db", "did not become healthy in time; it ended with status 137", 137, unhealthy=True)
-_BEFORE = "(before the first step)"
+_OUTPUT = "; its output: multistep logs t --service db -n ns"
+_BEFORE = f"(before the first step){_OUTPUT}"
 
 SERVICES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
     "a service ends at its start": (
@@ -57,32 +58,32 @@ SERVICES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
     "a service ends in the first setup": (
         in_phase("Setup"),
         pod(service=EXITED),
-        PhaseDied("ServiceEndedError", "service db ended with status 1 (Error)"),
+        PhaseDied("ServiceEndedError", f"service db ended with status 1 (Error){_OUTPUT}"),
     ),
     "a service ends in the setup of a custom class": (
         IN_CLASS_SETUP,
         pod(service=EXITED),
-        PhaseDied("ServiceEndedError", "service db ended with status 1 (Error)", "agent setup"),
+        PhaseDied("ServiceEndedError", f"service db ended with status 1 (Error){_OUTPUT}", "agent setup"),
     ),
     "a service is killed in the setup of a custom class, which may have done it itself": (
         IN_CLASS_SETUP,
         pod(service=KILLED),
-        PhaseDied("ServiceEndedError", "service db ended with status 137 (Error)", "agent setup"),
+        PhaseDied("ServiceEndedError", f"service db ended with status 137 (Error){_OUTPUT}", "agent setup"),
     ),
     "a service ends while an agent works": (
         in_phase("Agent"),
         pod(service=EXITED),
-        PhaseDied("ServiceEndedError", "service db ended with status 1 (Error)", "agent"),
+        PhaseDied("ServiceEndedError", f"service db ended with status 1 (Error){_OUTPUT}", "agent"),
     ),
     "a service is killed while an agent works, which it may have done itself": (
         in_phase("Agent"),
         pod(service=KILLED),
-        PhaseDied("ServiceEndedError", "service db ended with status 137 (Error)", "agent"),
+        PhaseDied("ServiceEndedError", f"service db ended with status 137 (Error){_OUTPUT}", "agent"),
     ),
     "a service runs out of memory in a later setup": (
         in_phase("Setup", "earlier"),
         pod(service=OUT_OF_MEMORY),
-        PhaseDied("OutOfMemoryError", "service db ended with status 137 (OOMKilled)", "agent"),
+        PhaseDied("OutOfMemoryError", f"service db ended with status 137 (OOMKilled){_OUTPUT}", "agent"),
     ),
     "a service ends with the trial's container": (
         in_phase("Agent"),
@@ -92,6 +93,6 @@ SERVICES: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {
     "a service ends although the steps are unknown": (
         began(current_step="s", steps=[]),
         pod(service=EXITED),
-        PhaseDied("ServiceEndedError", "service db ended with status 1 (Error)"),
+        PhaseDied("ServiceEndedError", f"service db ended with status 1 (Error){_OUTPUT}"),
     ),
 }

@@ -44,6 +44,7 @@ def run_checks(seen: Observation) -> list[Finding]:
         _quota,
         _pod_security,
         _images,
+        _unschedulable,
         _unseen_trials,
     )
     return [finding for check in checks for finding in check(seen)]
@@ -262,6 +263,26 @@ def _images(seen: Observation) -> Iterator[Finding]:
         yield Finding("image pull", "fault", f"images of trials in {seen.namespace} cannot be pulled: {some}", fix)
     else:
         yield Finding("image pull", "ok", f"no trial in {seen.namespace} waits for an image that cannot be pulled")
+
+
+def _unschedulable(seen: Observation) -> Iterator[Finding]:
+    if seen.trial_pods is None:
+        yield unread(seen, "trial_pods", "scheduling")
+        return
+    waiting = [(pod["metadata"]["name"], each.get("message", "")) for pod in seen.trial_pods for each in _unscheduled(pod)]
+    if waiting:
+        pod, why = waiting[0]
+        text = f"{plural(len(waiting), 'pod fits', 'pods fit')} no node of the cluster, such as {pod}: {why}"
+        fix = "add a node, or lower what the trial needs (--override-cpus, --override-memory-mb, nodeSelector of its podTemplate)"
+        yield Finding("scheduling", "fault", text, f"{fix}; it waits without limit, unless spec.activeDeadlineSeconds is set")
+    else:
+        yield Finding("scheduling", "ok", f"no trial in {seen.namespace} waits for a node that it fits")
+
+
+def _unscheduled(pod: Object) -> Iterator[Object]:
+    for each in (pod.get("status") or {}).get("conditions") or ():
+        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
+            yield each
 
 
 def _unseen_trials(seen: Observation) -> Iterator[Finding]:

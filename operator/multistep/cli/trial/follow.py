@@ -32,10 +32,13 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
     Raises Gone if the trial is deleted, Unavailable if the API server does not answer (the trial continues), and ClusterError.
     """
     status: TrialStatus | None = None
+    waits: set[str] = set()  # a pull that fails alternates between two reasons: each line is shown once until the pod runs
     async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
         async for each in found:
             newer = parse_status(each)
-            progress.show(newer, describe(status, newer))
+            lines = [line for line in describe(status, newer) if line not in waits]
+            progress.show(newer, lines)
+            waits = waits.union(lines) if newer.phase == "Pending" else set()
             status = newer
             if is_finished(newer):
                 return newer
