@@ -190,7 +190,8 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
 def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, faults: list[InvalidTask]) -> None:
     """Add to ``faults`` the files that a trial needs and that are missing: instructions and test scripts, as Harbor 0.25 does when
     it loads a task."""
-    for step in config.steps or [None]:
+    steps: Sequence[StepConfig | None] = config.steps or [None]
+    for step in steps:
         with collected(faults):
             if step is not None and not links.is_directory(bundle, f"steps/{step.name}"):
                 raise InvalidTask("is missing: each step has a directory", kind="FileNotFoundError", field=f"steps/{step.name}/")

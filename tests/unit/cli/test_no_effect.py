@@ -17,7 +17,7 @@ SEPARATE = f'{TASK_TOML}[steps.verifier]\nenvironment_mode = "separate"\n'
 
 def by_place(task: Path, invoke: Invoke) -> dict[str, str]:
     """Return the task's warnings by their place."""
-    return dict(each.split(": ", 1) for each in warnings_of(task, invoke))  # type: ignore[arg-type]
+    return dict(each.split(": ", 1) for each in warnings_of(task, invoke))
 
 
 @pytest.mark.parametrize(
