@@ -59,9 +59,7 @@ def test_a_trial_that_fits_no_node_is_a_fault_with_the_schedulers_reason() -> No
         for name, condition in (("t-1", unscheduled), ("u-1", gated), ("v-1", {"type": "PodScheduled", "status": "True"}))
     ]
     found = judged(trial_pods=pods)["scheduling"]
-    assert (
-        found.verdict == "fault" and "1 pod fits no node of the cluster, such as t-1: 0/1 nodes: " in found.message
-    )
+    assert found.verdict == "fault" and "1 pod fits no node of the cluster, such as t-1: 0/1 nodes: " in found.message
     assert "--override-cpus" in found.fix and "spec.activeDeadlineSeconds" in found.fix
     assert judged(trial_pods=pods[1:])["scheduling"].verdict == "ok" and judged()["scheduling"].verdict == "unknown"
 

@@ -141,8 +141,8 @@ def test_a_wait_that_alternates_between_two_reasons_is_printed_once_each(invoke:
     ],
 )
 def test_a_score_that_is_not_simply_the_reward_is_explained(rewards: dict[str, float], strategy: str, shown: list[str]) -> None:
-    rule: dict[str, Any] = {"scoreRule": {"steps": 1, "strategy": strategy}, "score": 0.75, "completionTime": "2026-01-01T00:01:00Z"}
-    document = status("Complete", step("a", rewards=rewards), rewards=rewards, outcome="NotPassed", message="ran", **rule)
+    of: dict[str, Any] = {"scoreRule": {"steps": 1, "strategy": strategy}, "score": 0.75, "completionTime": "2026-01-01T00:01:00Z"}
+    document = status("Complete", step("a", rewards=rewards), rewards=rewards, outcome="NotPassed", message="ran", **of)
     assert [line for line in _shown(document) if line.startswith("score")] == shown
 
 
