@@ -94,7 +94,7 @@ def find_python() -> Path | None:
 
 
 def _candidates() -> Iterator[Path]:
-    names = [f"python3.{minor}" for minor in range(OLDEST[1], _NEWEST_MINOR + 1)]
+    names = [f"python3.{minor}" for minor in range(_NEWEST_MINOR, OLDEST[1] - 1, -1)]  # newer ones are faster
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for name in names:
         if found := shutil.which(name):
