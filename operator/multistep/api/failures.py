@@ -144,6 +144,13 @@ ATTEMPTS = (
         "check the node",
     ),
     Failure(
+        "PodUnknown",
+        "Infrastructure",
+        "for 300 s, the pod's node answered that it does not know the pod, for example because the API server's store was restored "
+        "from an older copy, which has pods that ended since",
+        _RETRIED,
+    ),
+    Failure(
         "EgressRefused",
         "Infrastructure",
         "the egress sidecar refused to switch the network five times in a row, for at least 60 s (InvalidSpec if it rejects the "

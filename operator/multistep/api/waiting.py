@@ -123,7 +123,8 @@ WAITING = (
     Waiting(
         CONNECTION_LOST,
         "for 30 s or longer, the API server does not answer or no exec session with the pod succeeds; the message has the error",
-        f"when the connection works; retried after 0.5 s, 1 s, ... at most 60 s; {NO_TIMEOUT}",
+        f"when the connection works; retried after 0.5 s, 1 s, ... at most 60 s; the attempt ends with PodUnknown if the node does "
+        f"not know the pod for 300 s; else {NO_TIMEOUT}",
     ),
     Waiting(
         ACCESS_DENIED,
@@ -132,7 +133,7 @@ WAITING = (
     ),
     Waiting(
         RECONCILE_FAILED,
-        "an error that the operator does not expect; the message has it, the operator's log its origin",
+        "an error that the operator does not expect, or objects that changed at each try for 30 s; the message has it",
         "when the error is gone; retried after 0.5 s, 1 s, ... at most 60 s; fails with ReconcileFailed after 300 s",
     ),
     Waiting("BackingOff", "an attempt failed; the next one starts after a back-off", "after 1 s, 2 s, 4 s, ... at most 60 s"),

@@ -71,7 +71,7 @@ class PodFacts:
     egress_out_of_memory: bool = False
 
 
-ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled", "EgressRefused", "InvalidSpec"]
+ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKilled", "EgressRefused", "InvalidSpec", "PodUnknown"]
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,16 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "ExecSessionsKilled": "a process in the container killed the exec session",
     "EgressRefused": "the switch of the network failed",
     "InvalidSpec": "the egress sidecar rejected the task's allowed_hosts",
+    "PodUnknown": "the node did not know the pod",
 }
+_OF_INFRASTRUCTURE = frozenset({"EgressRefused", "PodUnknown"})
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
 # A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
-# Replaces _VIOLATION_SECONDS for killed exec sessions. It is longer than a container's termination, which also kills sessions.
-_EXEC_KILLED_SECONDS = 90
+# Replaces _VIOLATION_SECONDS for killed exec sessions: longer than a container's termination, which also kills sessions. And for a
+# pod that its node does not know: longer than the restart of a kubelet, which reads its pods first.
+_LONGER_SECONDS: Mapping[ViolationReason, int] = {"ExecSessionsKilled": 90, "PodUnknown": 300}
 _CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # their pods may still have processes
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
 _SWEEP_SECONDS = 30.0  # within this time, a sweep suspends its trials after its budget refused a request
@@ -307,18 +310,19 @@ def _paused(s: Situation) -> Decision | None:
 
 def _runner_broken(s: Situation) -> Decision | None:
     """Fail a trial whose runner violates the protocol repeatedly: a retry would help an agent that replaced the runner. Fail only
-    the attempt if the egress sidecar refuses, as no agent reaches it. If the pod only compares verdicts, first go on without it."""
+    the attempt if the egress sidecar refuses, or the node does not know the pod: no agent causes that. If the pod only compares
+    verdicts, first go on without it."""
     violation = s.violation
     if violation is None:
         return None
-    seconds = _EXEC_KILLED_SECONDS if violation.reason == "ExecSessionsKilled" else _VIOLATION_SECONDS
+    seconds = _LONGER_SECONDS.get(violation.reason, _VIOLATION_SECONDS)
     periods = min(violation.times // _VIOLATION_TIMES, (s.now - violation.since) // seconds)
     if periods < 1:
         return None
     message = f"{_WHAT_FAILED[violation.reason]} {violation.times} times in a row; last: {violation.message}"
     if periods < 2 and s.compares_verdicts and s.trial.status.verifier is not None:
         return DriveWithoutVerifier(f"the verifier of step {s.trial.status.current_step}: {message}")
-    return (FailAttempt if violation.reason == "EgressRefused" else Fail)(violation.reason, message)
+    return (FailAttempt if violation.reason in _OF_INFRASTRUCTURE else Fail)(violation.reason, message)
 
 
 _LIFE_RULES: tuple[Rule, ...] = (

@@ -69,7 +69,12 @@ class BackgroundJobs(Generic[I, T]):
     def settle(self, key: Key) -> None:
         """Release the key's slot unless a job uses it. Call it at the end of each reconcile."""
         if self._started_by(key) is None:
-            self._limit.release(key)
+            self._limit.settle(key)
+
+    def leave(self, key: Key) -> None:
+        """Remove the key from the queue, because it needs no job any more: a reconcile that goes on for long must hold no slot."""
+        if self._started_by(key) is None:
+            self._limit.leave(key)
 
     async def stop(self) -> None:
         """Cancel all running jobs."""

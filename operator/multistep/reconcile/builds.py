@@ -96,6 +96,11 @@ class Builds:
         self._lookups.settle(key)
         self._jobs.settle(key)
 
+    def leave(self, key: Key) -> None:
+        """Drop the trial from the queues: its images are known."""
+        self._lookups.leave(key)
+        self._jobs.leave(key)
+
     async def stop(self) -> None:
         """Cancel all running jobs. The builds in the pods continue."""
         await self._lookups.stop()

@@ -39,6 +39,14 @@ class FairQueue:
         """The namespaces with queued keys; ``pop`` serves the first one next."""
         return self._lines.keys()
 
+    def remove(self, key: Key) -> None:
+        """Remove a key, wherever it is in its namespace's queue. Idempotent."""
+        if key in self._keys:
+            self._keys.discard(key)
+            self._lines[key[0]].remove(key)
+            if not self._lines[key[0]]:
+                del self._lines[key[0]]
+
     def first(self, namespace: str) -> Key:
         """Return a namespace's first queued key."""
         return self._lines[namespace][0]
@@ -88,6 +96,7 @@ class ConcurrencyLimit:
         self._shared = 0
         self._by_namespace: Counter[str] = Counter()
         self._wanted: dict[Key, _Request] = {}
+        self._refused: set[Key] = set()  # keys for which the running reconcile's last ``acquire`` returned False
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
         self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant among all; breaks ties between namespaces
@@ -105,13 +114,13 @@ class ConcurrencyLimit:
     def acquire(self, key: Key, slots: int = 1, *, first: bool = False) -> bool:
         """Return whether the key has its slots; if not, it is queued. first: queue before all keys without this flag.
 
-        After False the caller must end its reconcile without another await: slots that are granted during an await are released
-        unused at the end of the reconcile.
+        After False the caller should end its reconcile soon: slots that are granted meanwhile are used by the next reconcile.
         """
         if key not in self._held and key not in self._wanted:
             self._wanted[key] = _Request(min(slots, self.limit), _now())
             self._queues[not first].add(key)
             self._serve(asking=key)
+        (self._refused.discard if key in self._held else self._refused.add)(key)
         return key in self._held
 
     def is_queued(self, key: Key) -> bool:
@@ -135,8 +144,25 @@ class ConcurrencyLimit:
 
     def release(self, key: Key) -> None:
         """Release the key's slots, if any. A queued key stays queued."""
+        self._refused.discard(key)
         self._change(key, None)
         self._serve()
+
+    def settle(self, key: Key) -> None:
+        """Release the key's slots at the end of a reconcile, unless they were granted after the reconcile asked in vain: ``wake``
+        has requeued the key then, and the next reconcile uses them. Else keys that ask and then write a status, one after the
+        other, would release every slot unused."""
+        if key in self._refused:
+            self._refused.discard(key)
+        else:
+            self.release(key)
+
+    def leave(self, key: Key) -> None:
+        """Remove the key from the queue and release its slots, because it has what it waited for."""
+        if self._wanted.pop(key, None) is not None:
+            for queue in self._queues:
+                queue.remove(key)
+        self.release(key)
 
     def _change(self, key: Key, held: _Slots | None) -> None:
         for each, sign in ((self._held.pop(key, None), -1), (held, 1)):

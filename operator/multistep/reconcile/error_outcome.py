@@ -56,7 +56,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Again:
-    """The object changed meanwhile, or another replica leads: reconcile it again, and say nothing."""
+    """Another replica leads: say nothing."""
 
 
 Outcome = Ends | Waits | Again
@@ -79,13 +79,23 @@ def outcome(error: BaseException) -> Outcome:
             return Waits(RESULTS_NOT_WRITABLE, gated=True)
         case GatewayError():
             return Waits(GATEWAY_UNAVAILABLE)
-        case Conflict() | NotFound() | NotLeading():
+        case NotLeading():
             return Again()
+        case NotFound() if is_of_another_server(error):
+            return Waits(CONNECTION_LOST, after=REPORT_SECONDS)
+        case Conflict() | NotFound():  # the object changed meanwhile; if nothing else happens for long, something else is wrong
+            return Waits(RECONCILE_FAILED, after=REPORT_SECONDS, ends=True)
         case Unavailable() | PodError():
             return Waits(CONNECTION_LOST, after=REPORT_SECONDS)
         case ClusterError() if error.status in _DENIED:
             return Waits(ACCESS_DENIED, ends=True)
     return Waits(RECONCILE_FAILED, ends=True)
+
+
+def is_of_another_server(error: NotFound) -> bool:
+    """Return whether a 404 is not the API server's, which names its reason, but that of a proxy, or of a kubelet that does not know
+    the pod: the object may exist."""
+    return error.reason != "NotFound"
 
 
 def message(error: BaseException) -> str:

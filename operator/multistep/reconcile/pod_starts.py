@@ -40,7 +40,7 @@ class PodStarts(ConcurrencyLimit):
     def settle(self, key: Key) -> None:
         """Release the slot at the end of a reconcile that created no pod."""
         if key not in self._pods:
-            self.release(key)
+            super().settle(key)
 
     def _started(self, key: Key, name: str) -> None:
         """Release the trial's slot if this pod holds it. An event may be about an earlier pod, which holds no slot."""

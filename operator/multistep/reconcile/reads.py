@@ -66,6 +66,10 @@ class Reads:
         """Release the trial's slot unless a read uses it. Call it at the end of each reconcile."""
         self._jobs.settle(key)
 
+    def leave(self, key: Key) -> None:
+        """Drop the trial from the queue: its task is loaded."""
+        self._jobs.leave(key)
+
     async def stop(self) -> None:
         """Cancel all running reads."""
         await self._jobs.stop()

@@ -22,7 +22,7 @@ from multistep.reconcile.builds import Builds
 from multistep.reconcile.checkpointing import Checkpointing
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.driver import Driver
-from multistep.reconcile.error_outcome import ErrorSeries
+from multistep.reconcile.error_outcome import ErrorSeries, is_of_another_server
 from multistep.reconcile.event_filter import Changed, PodEvent
 from multistep.reconcile.fetches import Fetches
 from multistep.reconcile.finisher import Finisher, Sign
@@ -88,6 +88,7 @@ class Reconciler:
             cluster=self.cluster,
             pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=self._loader(),
+            loaded=self._loaded,
             driver=self._driver(),
             checkpointing=Checkpointing(self.volume),
             finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
@@ -120,6 +121,11 @@ class Reconciler:
             self.builds,
             egress=self.settings.egress,
         )
+
+    def _loaded(self, key: Key) -> None:
+        self.fetches.leave(key)
+        self.reads.leave(key)
+        self.builds.leave(key)
 
     def _driver(self) -> Driver:
         return Driver(
@@ -169,7 +175,7 @@ class Reconciler:
         try:
             trial = await self.cluster.get(TRIALS, *key)
         except NotFound as error:
-            if error.reason != "NotFound":  # a 404 of a proxy, or of a server that does not serve trials now: this one may exist
+            if is_of_another_server(error):
                 raise
             self._forget(key)
             return AT_NEXT_EVENT
@@ -178,8 +184,10 @@ class Reconciler:
             return AT_NEXT_EVENT
         try:
             return await TrialReconcile(self._tools, trial).run()
-        except (Conflict, NotFound):  # an object changed or was deleted; requeue, because its watch event may be missed
-            return Requeue(SOON_SECONDS)
+        except (Conflict, NotFound) as error:
+            if isinstance(error, NotFound) and is_of_another_server(error):
+                raise
+            return Requeue(SOON_SECONDS)  # an object changed or was deleted; its watch event may be missed
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
             self.metrics.exec_session_failures.labels(cause).inc()

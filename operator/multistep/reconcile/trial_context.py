@@ -45,11 +45,13 @@ from multistep.store.volume import Volume
 @dataclass(frozen=True)
 class Tools:
     """The objects that all reconciles share. hints: hints about the trials' pods; clock: seconds since the epoch; changed: function
-    that returns whether an event showed a newer spec of a trial, or its deletion; errors: trials whose last reconcile failed."""
+    that returns whether an event showed a newer spec of a trial, or its deletion; errors: trials whose last reconcile failed;
+    loaded: called when a trial's task is loaded: the trial leaves the queues for fetches, reads and builds."""
 
     cluster: Cluster
     pods: TrialPods
     loader: TrialLoader
+    loaded: Callable[[Key], object]
     driver: Driver
     checkpointing: Checkpointing
     finisher: Finisher

@@ -59,7 +59,17 @@ from multistep.reconcile.drive_results import (
     TransferQueued,
     VerifierRequired,
 )
-from multistep.reconcile.error_outcome import REPORT_SECONDS, Again, Ends, Outcome, Waits, is_cancelled, message, outcome
+from multistep.reconcile.error_outcome import (
+    REPORT_SECONDS,
+    Again,
+    Ends,
+    Outcome,
+    Waits,
+    is_cancelled,
+    is_of_another_server,
+    message,
+    outcome,
+)
 from multistep.reconcile.events import Transition, task_warnings
 from multistep.reconcile.pod_hints import PodHint, PodHints
 from multistep.reconcile.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
@@ -310,6 +320,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         end = deadlines.cut_short(trial, self._t.clock())
         if end is None or _is_unread(trial, end, self._hint):
             self._loaded = await self._t.loader.load(trial)
+            self._t.loaded(self._key)
             return
         try:
             async with asyncio.timeout(STOP_SECONDS):
@@ -478,7 +489,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         connection may have caused, such as a broken stream, are not recorded."""
         try:
             left = await session
-        except PodError as error:
+        except (PodError, NotFound) as error:
             if (reason := _violation_reason(error)) is not None:
                 hint.violation = ProtocolViolation.after(hint.violation, str(error), self._t.clock(), reason)
             raise
@@ -542,10 +553,12 @@ def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:
     return (decisions.Fail if lost.final else decisions.FailAttempt)(lost.reason, lost.message)
 
 
-def _violation_reason(error: PodError) -> ViolationReason | None:
+def _violation_reason(error: PodError | NotFound) -> ViolationReason | None:
     """Return the reason with which the trial or its attempt fails if this error repeats. None: the connection may have caused the
     error, or the kubelet will report its cause."""
     match error:
+        case NotFound():
+            return "PodUnknown" if is_of_another_server(error) else None
         case ExecKilled():
             return "ExecSessionsKilled"
         case ContradictoryRecords():

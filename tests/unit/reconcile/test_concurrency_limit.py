@@ -213,6 +213,7 @@ async def test_a_pod_that_does_not_start_holds_its_place_for_a_minute_only_and_a
     a, b = keys("ns", 2)
     bound.observe(a, POD)
     bound.acquire(b)
+    bound.settle(b)
     await asyncio.sleep(STARTING_SECONDS - 1)
     bound.observe(a, POD)  # the pod has not changed, so its minute does not restart
     assert woken == []

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from multistep.reconcile.background_jobs import BackgroundJobs
 from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
+from multistep.reconcile.requeue import Requeue
+from multistep.reconcile.workqueue import WorkQueue
 from tests.support.virtual_time import in_virtual_time
 
 KEYS = st.tuples(st.sampled_from("abc"), st.sampled_from("1234"))
@@ -122,6 +124,8 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
                 gates.setdefault(id, asyncio.Event()).clear()
                 if (job := jobs.start(id, key, str(id), lambda id=id: run(id))) is not None:  # type: ignore[misc]
                     tasks[id], job.waiting[str(id)] = job.task, key
+                else:
+                    jobs.settle(key)  # the end of the reconcile that asked
             elif event == "cancel" and id in tasks:
                 tasks[id].cancel()  # perhaps before the task has started
             elif event == "end" and id in gates:
@@ -140,6 +144,62 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
         await jobs.stop()
 
     check()
+
+
+@in_virtual_time
+async def test_trials_that_write_a_status_after_asking_in_vain_give_no_slot_away() -> None:
+    """Regression: each slot was granted while the trial wrote that it is queued, and released unused at the end of this reconcile.
+    While the API server was slow, as after a restore of its store, no trial's task was read."""
+    jobs: BackgroundJobs[str, str] = BackgroundJobs(2, lambda key: queue.add(key))
+    read: dict[Key, float] = {}
+
+    async def job(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "read"
+
+    async def reconcile(key: Key) -> Requeue:
+        try:
+            if key not in read and (started := jobs.start(key[1], key, key[1], lambda: job(1.0))) is not None:
+                await started.task
+                read[key] = asyncio.get_running_loop().time()
+            elif key not in read:
+                await asyncio.sleep(30.0)  # a write of the status that fails
+            return Requeue(None)
+        finally:
+            jobs.settle(key)
+
+    queue = WorkQueue(reconcile, workers=10)
+    queue.start()
+    for number in range(4):
+        queue.add(("ns", f"t{number}"))
+        await asyncio.sleep(0.4)
+    await asyncio.sleep(130.0)
+    assert len(read) == 4
+    await queue.stop()
+
+
+@in_virtual_time
+async def test_a_trial_with_a_task_holds_no_slot_while_its_reconcile_goes_on() -> None:
+    """Regression: a trial that was queued, and then found its task in the cache, got a slot during its exec session, and kept it
+    until the session ended. The other trials of its namespace stood at TaskFetching meanwhile."""
+    woken: list[Key] = []
+    jobs: BackgroundJobs[str, str] = BackgroundJobs(2, woken.append)
+    gate = asyncio.Event()
+
+    async def run() -> str:
+        await gate.wait()
+        return "done"
+
+    first, busy, other = (("ns", name) for name in ("first", "busy", "other"))
+    assert jobs.start("one", first, "1", run) is not None
+    for key in (busy, other):
+        assert jobs.start(f"of {key[1]}", key, key[1], run) is None
+        jobs.settle(key)
+    jobs.leave(busy)  # its next reconcile found its task
+    gate.set()
+    await asyncio.sleep(1)
+    assert woken == [other] and jobs.start("of other", other, "other", run) is not None
+    await jobs.stop()
 
 
 async def test_an_object_created_again_under_its_name_gets_no_second_job_with_the_slot_of_the_first() -> None:
