@@ -546,7 +546,7 @@ def _unless_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint, wh
 def _shows_nothing(error: BaseException) -> bool:
     """Return whether an error of a drive leaves unknown what the pod has finished, and is not the doing of the pod's containers."""
     found = outcome(error)
-    return isinstance(error, Unavailable) or (isinstance(found, Waits) and found.ends)
+    return isinstance(error, Unavailable | NotFound) or (isinstance(found, Waits) and found.ends)
 
 
 def _end_of(lost: AttemptLost) -> decisions.Fail | decisions.FailAttempt:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from multistep.errors import Conflict, NotFound
 from multistep.kube.protocols import Cluster, Object
 from multistep.reconcile.error_outcome import END_SECONDS, REPORT_SECONDS
-from tests.support.world import World
+from tests.support.world import World, manifest
 from tests.support.wrapped_cluster import Wrapped
 
 LONG = {"a/agent": 100.0, "b/agent": 100.0}
@@ -53,6 +53,17 @@ async def test_a_trial_whose_pod_ended_after_the_copy_was_made_starts_again() ->
     assert world.condition[0] == "Complete" and world.status.rewards == rewards
     assert [each.reason for each in world.status.attempts] == ["PodUnknown"]
     assert world.reconciles - before < 40, "with back-off"
+
+
+async def test_a_pod_that_its_node_does_not_know_at_the_deadline_is_not_the_agents_doing() -> None:
+    unknown = set[str]()
+    world = forgetful(unknown, trial=manifest({"activeDeadlineSeconds": 90}))
+    await world.run(until=lambda: world.status.current_step == "a")
+    unknown.update(pod_uids(world))
+    world.reconciler = world.fresh()
+    await world.run()
+    assert (world.status.phase, world.status.score) == ("Failed", None), world.condition
+    assert world.status.failure is not None and world.status.failure.class_ == "Infrastructure"
 
 
 async def test_a_kubelet_that_restarts_costs_no_attempt() -> None:
