@@ -52,6 +52,11 @@ class _Called:
     result: PhaseResult
 
     @property
+    def ended(self) -> float:
+        """Return when the command ended, in seconds since the epoch."""
+        return self.record.ended_at or self.record.started_at
+
+    @property
     def timed_out(self) -> bool:
         error = self.outcome.error
         stopped = error is not None and error.type in ("AgentTimeoutError", "AgentSetupTimeoutError")
@@ -92,7 +97,7 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, f
     down = _lost_by_downtime(called, found)
     if found.failure is not None and found.failure.kind != "Budget":
         return down or _lost_by_provider(hosted, found.failure)
-    if why := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None):
+    if why := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None, ended=called.ended):
         return AttemptLost(PROVIDER_FAILED, why)
     if error.type == _NO_CLASS and called.result.exit_code == _NO_CLASS_STATUS:
         return AttemptLost(AGENT_NOT_STARTED, f"{error.message}; check spec.agent.importPath", final=True)
@@ -139,7 +144,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         run.lost = AttemptLost(AGENT_NOT_STARTED, f"{own.type}: {own.message}; {_hint(hosted)}", final=True)
         return None
     timed_out = error is not None and error.type == "AgentTimeoutError"
-    if why := found.provider_fault(failed=error is not None, timeout=step.agent_timeout if timed_out else None):
+    if why := found.provider_fault(failed=error is not None, timeout=step.agent_timeout if timed_out else None, ended=called.ended):
         run.lost = AttemptLost(PROVIDER_FAILED, why)
         return None
     return error
@@ -173,8 +178,8 @@ def _lost_by_requests(hosted: HostedAgent, called: _Called, found: ModelReport) 
 def _lost_by_downtime(called: _Called, found: ModelReport) -> AttemptLost | None:
     """Return why the attempt is lost if the model gateway was down while the agent ran: a request may not have reached it. No agent
     can cause a downtime."""
-    record, error = called.record, called.outcome.error
-    if (down := found.downtime(record.ended_at or record.started_at)) is None:
+    error = called.outcome.error
+    if (down := found.downtime(called.ended)) is None:
         return None
     ended = f"; the agent ended with {error.type}: {error.message}" if error is not None else ""
     return AttemptLost(MODEL_GATEWAY_DOWN, f"the model gateway {down.why} while the agent ran{ended}")

@@ -77,7 +77,11 @@ PROVIDER: Final = (
     _provider("unreachable", "the provider refuses connections for so long"),
     _provider("left-refused", "the agent leaves a request that the provider has refused for 10 s or more", if_failed=True),
     _provider("held-at-timeout", "a request is held at the agent's timeout, as the provider refuses it"),
-    _provider("silent", "the agent leaves its last request after 10 s or more of silence; no answer follows", if_failed=True),
+    _provider(
+        "silent",
+        "the agent leaves its last request after 10 s or more of silence, and ends soon; no answer follows",
+        if_failed=True,
+    ),
     _provider("silent-at-timeout", "the same for half of the agent's timeout or more, until the timeout"),
 )
 """States of the provider."""

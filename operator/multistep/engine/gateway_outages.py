@@ -31,6 +31,6 @@ def unless_model_failed(decision: Interruption, trial: MultiStepTrial, found: Mo
         return Fail(MODEL_GATEWAY_DOWN, message) if missed else decision
     if missed and found.failure is not None and found.failure.kind in _REASONS:
         return Fail(_REASONS[found.failure.kind], f"{found.failure.message}; {decision.message}")
-    if missed and (why := found.provider_fault(failed=True, timeout=trial.spec.active_deadline_seconds)):
+    if missed and (why := found.provider_fault(failed=True, timeout=trial.spec.active_deadline_seconds, ended=now)):
         return Fail(PROVIDER_FAILED, f"{why}; {decision.message}")
     return decision

@@ -55,28 +55,34 @@ class ModelReport:
     """The gateway's report on a step. usage: None if the gateway received no request of the step; failure: counts whatever the
     agent made of it; fault: a failure of the provider that counts if the agent failed; stalled_seconds: time in which at least one
     request of the step waited because the provider refused requests; silent_seconds: for how long the step had waited for the
-    provider, without a part of an answer, when the agent left its last requests; downtimes: the first ones that ended after the
-    step's start."""
+    provider, without a part of an answer, when the agent left its last requests; last_request_at: when the gateway ended the last
+    request, at most a minute after the agent had left it, in seconds since the epoch; downtimes: the first ones that ended after
+    the step's start."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None
     fault: ModelFailure | None = None
     stalled_seconds: float = 0.0
     silent_seconds: float = 0.0
+    last_request_at: float | None = None
     downtimes: tuple[Downtime, ...] = ()
 
-    def provider_fault(self, *, failed: bool, timeout: float | None) -> str:
+    def provider_fault(self, *, failed: bool, timeout: float | None, ended: float) -> str:
         """Return why the provider is to blame for the end of the agent, although its last request did not fail; "" if it is not.
 
         failed: whether the agent exited with an error, or reached its timeout: an agent that exits with status 0 did not need the
-        answer; timeout: the timeout in seconds that the agent reached, None if it reached none. An agent may reach its timeout
-        while it waits for a slow answer, so a silence explains that only if it took at least half of the timeout.
+        answer; timeout: the timeout in seconds that the agent reached, None if it reached none; ended: when it ended, in seconds
+        since the epoch. An agent may reach its timeout while it waits for a slow answer, so a silence explains that only if it
+        took at least half of the timeout. A silence explains no end of an agent that did not wait any more, but went on without
+        the answer.
         """
         if not failed:
             return ""
         if self.fault is not None and (timeout is not None or not self.fault.at_timeout):
             return self.fault.message
         least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
+        if self.last_request_at is not None and ended - self.last_request_at > SILENCE_SECONDS:
+            return ""
         silent = self.silent_seconds >= min(least, _LONGEST_ANSWER_SECONDS) > 0
         return f"the provider sent nothing for {self.silent_seconds:.0f} s until the agent left" if silent else ""
 
@@ -102,6 +108,7 @@ def report(result: Mapping[str, Any] | None) -> ModelReport:
         usage=None if usage is None else _usage(Fields(usage, "usage")),
         stalled_seconds=measured.optional_number("stalledSeconds") or 0.0,
         silent_seconds=measured.optional_number("silentSeconds") or 0.0,
+        last_request_at=measured.optional_number("lastRequestAt"),
         failure=None if failure is None else _failure(Fields(failure, "failure")),
         fault=None if fault is None else _failure(Fields(fault, "fault")),
         downtimes=tuple(_downtime(Fields(each, "downtimes")) for each in downtimes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Literal
@@ -54,7 +55,7 @@ class ModelUsage(_Model):
 class StepUsage(ModelUsage):
     """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
     status; failures: why the last request for a model failed, by model; stalled_seconds: time for which the provider stalled the
-    step (see multistep.gateway.stalls); last_request_at: time of its last request, in seconds since the epoch. spent: if the budget
+    step (see multistep.gateway.stalls); last_request_at: end of its last request, in seconds since the epoch. spent: if the budget
     of the trial refused the last request, what each of the trial's steps used, by ATTEMPT/STEP.
 
     fault: the provider's last failure after which it answered no new request for the model; it counts if the agent fails.
@@ -96,7 +97,7 @@ def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float, sile
         stalled_seconds=round(stalled_seconds, 3),
         fault=_fault(rows),
         silent_seconds=round(silent_seconds, 3),
-        last_request_at=max((row.ended or row.began for row in rows), default=None),
+        last_request_at=max((time.time() if row.ended is None else row.ended for row in rows), default=None),
     )
 
 

@@ -408,9 +408,9 @@ def test_a_downtime_comes_before_a_failed_request_as_the_record_that_explains_it
 FAULT_SEEN = {"kind": "Provider", "message": "the provider refused the request"}
 
 
-def silent(seconds: float) -> dict[str, Any]:
+def silent(seconds: float, **usage: Any) -> dict[str, Any]:
     report = closed()
-    return {**report, "usage": {**report["usage"], "silentSeconds": seconds}}
+    return {**report, "usage": {**report["usage"], "silentSeconds": seconds, **usage}}
 
 
 @pytest.mark.parametrize(
@@ -433,6 +433,19 @@ def test_a_fault_or_a_silence_that_is_no_usual_wait_counts_if_the_agent_failed(
     result = outcome(error=None if error is None else (error, "words"))
     journal = play(hosted(CREDENTIALS, toml=toml), {"a/host/agent": result, "a/host/model-usage": report}).journal
     assert (journal.lost and (journal.lost.reason, journal.lost.final)) == (("ProviderFailed", False) if lost else None)
+
+
+@pytest.mark.parametrize(("before", "lost"), [(-60.0, True), (10.0, True), (10.1, False)])
+@pytest.mark.parametrize("error", ["ApiError", "AgentTimeoutError"])
+def test_a_silence_counts_only_for_an_agent_that_still_waited(before: float, lost: bool, error: str) -> None:
+    """before: seconds from the end of the last request to the end of the agent."""
+    toml = THREE + "[agent]\ntimeout_sec = 40\n"
+    failed = {"a/host/agent": outcome(error=(error, "words"))}
+    ended = play(hosted(CREDENTIALS, toml=toml), failed).records["1/a/host/agent"].ended_at or 0.0
+    report = silent(40.0, lastRequestAt=ended - before)
+    journal = play(hosted(CREDENTIALS, toml=toml), {**failed, "a/host/model-usage": report}).journal
+    assert (journal.lost is not None) is lost
+    assert lost or (journal.steps[0].exception is not None and journal.steps[0].exception.type == error)
 
 
 @pytest.mark.parametrize("report", [{**closed(), "fault": FAULT_SEEN}, silent(15.0)])

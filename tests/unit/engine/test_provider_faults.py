@@ -32,4 +32,4 @@ def test_a_fault_or_a_long_silence_of_the_provider_explains_the_end(
     fault: ModelFailure | None, silent: float, failed: bool, timeout: float | None, why: str
 ) -> None:
     report = ModelReport(usage=None, fault=fault, silent_seconds=silent)
-    assert report.provider_fault(failed=failed, timeout=timeout) == why
+    assert report.provider_fault(failed=failed, timeout=timeout, ended=0.0) == why
