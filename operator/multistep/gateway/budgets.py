@@ -25,11 +25,13 @@ _MAX_ACCOUNTS: Final = 20_000
 class BudgetSpent(Exception):
     """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status.
 
-    by_own_requests: whether it is the sweep's budget, and has no room only because the trial has other requests in flight."""
+    by_own_requests: whether it is the sweep's budget, and has no room only because the trial has other requests in flight;
+    alone: whether the request may use more than the whole budget."""
 
-    def __init__(self, scope: Scope, message: str, *, by_own_requests: bool = False) -> None:
+    def __init__(self, scope: Scope, message: str, *, by_own_requests: bool = False, alone: bool = False) -> None:
         super().__init__(message)
         self.scope: Final = scope
+        self.alone: Final = alone
         self.by_own_requests: Final = by_own_requests
 
 
@@ -171,7 +173,8 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     as the reservations of these requests: otherwise one trial could make the requests of all other trials wait, and fail."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
-            raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
+            alone = bool(_exceeded(Spent(), most, limits, "used"))
+            raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}", alone=alone)
     own = limited[0][1].reserved
     for scope, account, limits in limited:
         how, used = "used or reserved by other requests", plus(account.spent, account.reserved)

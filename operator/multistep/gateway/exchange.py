@@ -256,7 +256,7 @@ class Exchange:
             if error.by_own_requests:
                 await self.finish("failed", HELD_TOO_LONG, Usage(), "Own", str(error))
                 raise Refused(HELD_TOO_LONG, str(error)) from error
-            own = error.scope == "trial"
+            own = error.scope == "trial" or (error.alone and await self.model_works(for_others=False))  # smaller ones fitted
             # Else an agent that asks for many answers could get any sweep suspended, or lost attempts blamed for a spent budget.
             if self._call.asked.answers > 1:
                 own, self._row = True, replace(self._row, reserved_input=0, reserved_output=0, reserved_usd=0.0)

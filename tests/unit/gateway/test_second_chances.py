@@ -83,6 +83,23 @@ async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: P
         assert usage.last_failure is not None and usage.last_failure.kind == kind
 
 
+@pytest.mark.parametrize(("before", "kind"), [(0, "SweepBudget"), (1, "Budget")])
+async def test_a_request_beyond_the_sweeps_whole_budget_does_not_suspend_it_after_others_that_fitted(
+    tmp_path: Path, before: int, kind: str
+) -> None:
+    """Without any that fitted, the budget may be too small for each request of the agent."""
+    async with world(tmp_path) as it:
+        token = token_for("chat", sweep="ns/s/uid", sweepLimits={"outputTokens": 1000})
+        path, headers, body = request_of("chat", "gpt-4o", token)
+        for most, status in [*[(100, 200)] * before, (1001, 400)]:
+            async with it.http.post(
+                f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body | {"max_tokens": most}
+            ) as answer:
+                assert answer.status == status
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None and usage.last_failure.kind == kind
+
+
 async def test_an_agents_own_reservations_do_not_suspend_the_sweep(tmp_path: Path) -> None:
     async with world(tmp_path, hold_seconds=0.3, drain_seconds=0.1) as it:
         token = token_for("messages", sweep="ns/s/uid", sweepLimits={"outputTokens": 1500})
