@@ -8,13 +8,12 @@ from multistep.api.records import PhaseResult
 from multistep.engine.journal import AttemptLost, StepRun
 from multistep.engine.plan import StepPlan
 from multistep.engine.rewards import StepException
-from multistep.engine.scope import Scope, TrialError, at_timeout, ending, killed_for_memory
+from multistep.engine.scope import NO_USER, Scope, TrialError, at_timeout, ending, killed_for_memory
 
 NOT_STARTED = (126, 127)
 """Exit statuses of a shell whose command cannot be executed, or does not exist."""
 SECONDS_TO_START = 30.0
 """An agent that ended later than this had started, whatever its exit status."""
-_NO_USER = "NoSuchUser"
 _NO_PROGRAM = ("NoSuchCommand", "Permission")
 _KILLED = 128 + 9  # exit status of a shell whose child got SIGKILL
 
@@ -49,7 +48,7 @@ def is_first(scope: Scope) -> bool:
 
 def require_user(scope: Scope, run: StepRun, result: PhaseResult) -> None:
     """Raise TrialError, as for every kind of agent, if the image lacks the agent's user: the agent's phase then did not start."""
-    if result.error is not None and result.error.code == _NO_USER and is_first(scope):
+    if result.error is not None and result.error.code == NO_USER and is_first(scope):
         run.timings.pop(AGENT, None)
         raise TrialError(StepException("RuntimeError", f"the agent could not be started: {result.error.message}"))
 

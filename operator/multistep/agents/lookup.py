@@ -12,12 +12,15 @@ from typing import Final
 NO_PROGRAM: Final = 127
 """Exit status of the lookup if a program does not exist."""
 _SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
+_NO_INSTALLER: Final = r"(?:cd|set|cat|echo|printf|mkdir|sleep|test|ulimit|umask)"
 _FIRST: Final = re.compile(
-    r"""(?:\s+|\#[^\n]*\n|(?:cd|set)[ \t][^;&|\n`$()]*(?:&&|;|\n)|(?!PATH=)[A-Za-z_]\w*=[^\s;&|`$()'"]*\s)*(?:exec\s+)?"""
+    rf"""(?:\s+|\#[^\n]*\n|{_NO_INSTALLER}[ \t](?:[^;&|<>\n`$()]|\$\w+|\$\{{\w+\}})*(?:&&|[;\n]|\|(?!\|))"""
+    r"""|(?!PATH=)[A-Za-z_]\w*=[^\s;&|`$()'"]*\s)*(?:exec\s+)?"""
     r"(/[\w./+-]+|\w[\w.+-]*)(?=[\s;&|]|$)(?!\s*\()",
     re.ASCII,
 )
-"""The first program of a script, after comments, cd, set and assignments. What comes later may exist only then."""
+"""The first program of a script, after comments, assignments and commands that create no program. What comes later may exist only
+then."""
 _INTERPRETER: Final = re.compile(r"#![ \t]*(?:/usr/bin/env[ \t]+(?:-S[ \t]+)?)?([\w./+-]+)", re.ASCII)
 _LOOKUP: Final = 'for each do case $each in */*) [ -x "$each" ];; *) command -v "$each" >/dev/null;; esac || exit 127; done'
 

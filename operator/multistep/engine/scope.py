@@ -15,6 +15,7 @@ from multistep.engine.operations import Healthcheck, Place, operation_id
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException
 
+NO_USER = "NoSuchUser"  # error code of a phase whose user the image lacks
 _MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
 
 
