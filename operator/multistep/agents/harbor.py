@@ -278,10 +278,11 @@ def _agent(scope: Scope) -> dict[str, Any]:
 
 
 def _options(scope: Scope) -> dict[str, Any]:
-    """Return the agent's options. If any step's network is limited, the agent does not search the web, as in Harbor 0.25, unless
-    its options say otherwise."""
+    """Return the agent's options. The agent does not search the web, unless its options say otherwise, if any step's network is
+    limited, as in Harbor 0.25, or if the gateway refuses tools of the provider."""
     spec = _hosted(scope).spec
-    limited = spec.name in WEB_TOOLS and any(step.network.limited for step in scope.plan.steps)
+    closed = spec.provider_tools == "Refuse" or any(step.network.limited for step in scope.plan.steps)
+    limited = spec.name in WEB_TOOLS and closed
     return {**({"disable_web_search": True} if limited else {}), **spec.options}
 
 

@@ -71,6 +71,9 @@ class AgentSpec(Model):
     provider, its processes have the key, and its own count is used."""
     base_url: Annotated[str | None, Field(alias="baseURL", pattern=r"^https?://", max_length=2048)] = None
     """URL of the model's API, if it is not the provider's own."""
+    provider_tools: Literal["Allow", "Refuse"] = "Allow"
+    """Refuse: the model gateway refuses requests that use tools of the provider, such as web search, or files that it fetches by
+    URL, as the network of a step does not limit the provider; access must be Gateway. Allow: it does not."""
     limits: ModelLimits | None = None
     """Budget of the trial's model requests. The model gateway refuses a request that might exceed it; access must be Gateway."""
     preinstalled: bool = False
@@ -156,6 +159,12 @@ class AgentSpec(Model):
     def _gateway_keeps_limits(self) -> Self:
         if self.limits is not None and self.hosted and not self.uses_gateway:
             raise ValueError("limits need the model gateway: access must be Gateway, and credentials must hold the provider's key")
+        return self
+
+    @model_validator(mode="after")
+    def _gateway_refuses_tools(self) -> Self:
+        if self.provider_tools == "Refuse" and not self.uses_gateway:
+            raise ValueError("providerTools Refuse needs the model gateway: access must be Gateway, with credentials")
         return self
 
     @model_validator(mode="after")

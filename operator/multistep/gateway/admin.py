@@ -69,7 +69,7 @@ class Admin:
         return web.Response(body=self._services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _list_signing_keys(self, _: web.Request) -> web.Response:
-        return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True, "sources": True})
+        return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True, "sources": True, "toolPolicy": True})
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})

@@ -16,6 +16,7 @@ from typing import Any, Final
 from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque
 from multistep.gateway.dialects import CHAT
 from multistep.gateway.parts import MAX_PARTS, has_too_many_parts
+from multistep.gateway.provider_tools import provider_content
 from multistep.gateway.routes import Route
 from multistep.gateway.verdicts import CONFIGURATION_MESSAGES
 
@@ -39,7 +40,7 @@ class Asked:
     gateway requested this event and the agent did not; plain: then the body without that request, as the agent sent it, for
     providers that reject the field; output_tokens: the request's maximum of output tokens for all its answers
     together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
-    is_opaque, asks_for_caching and asks_for_tier in contents.
+    is_opaque, asks_for_caching and asks_for_tier in contents; by_provider: the result of provider_content, if it was asked for.
     """
 
     body: bytes
@@ -51,6 +52,7 @@ class Asked:
     opaque: bool = False
     caches: bool = False
     tier: bool = False
+    by_provider: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class _Member:
     value: Any
 
 
-def read_body(body: bytes, route: Route) -> Asked:
-    """Parse a request's body. Raises InvalidBody."""
+def read_body(body: bytes, route: Route, *, searches_tools: bool = False) -> Asked:
+    """Parse a request's body. searches_tools: whether to search it for tools of the provider. Raises InvalidBody."""
     if not body:
         return Asked(body, route.model)
     text, members = _members(body)
@@ -81,6 +83,7 @@ def read_body(body: bytes, route: Route) -> Asked:
         opaque=is_opaque(values),
         caches=asks_for_caching(values),
         tier=asks_for_tier(values),
+        by_provider=provider_content(values, model) if searches_tools else "",
     )
 
 

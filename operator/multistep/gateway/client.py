@@ -31,11 +31,13 @@ _LATER: Final = (401, 409)
 @dataclass(frozen=True)
 class AcceptedTokens:
     """What a gateway accepts. key_ids: ids of the signing keys of step tokens, oldest first; sealed: whether the gateway reads
-    sealed (encrypted) claims; sources: whether it takes the sources of providers' keys. Gateways of earlier releases do not."""
+    sealed (encrypted) claims; sources: whether it takes the sources of providers' keys; tool_policy: whether it can refuse tools of
+    providers. Gateways of earlier releases do not."""
 
     key_ids: tuple[str, ...] = ()
     sealed: bool = False
     sources: bool = False
+    tool_policy: bool = False
 
 
 def step_token(claims: StepClaims, key: SigningKey, *, sealed: bool) -> str:
@@ -58,7 +60,8 @@ class GatewayAdmin:
     async def accepted_tokens(self) -> AcceptedTokens:
         """Return which tokens the gateway accepts."""
         found = await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS)
-        return AcceptedTokens(tuple(found["accepted"]), found.get("sealed") is True, found.get("sources") is True)
+        can = (found.get(name) is True for name in ("sealed", "sources", "toolPolicy"))
+        return AcceptedTokens(tuple(found["accepted"]), *can)
 
     async def wanted(self) -> list[str]:
         """Return the ids of credentials for which requests wait, e.g. after the gateway restarted."""

@@ -18,7 +18,7 @@ from multistep.gateway.headers import token_of
 from multistep.gateway.keyring import Keyring
 from multistep.gateway.refusal import Refused
 from multistep.gateway.routes import Route, find_route, provider_of
-from multistep.gateway.tokens import InvalidToken, StepClaims, StepKey, verify
+from multistep.gateway.tokens import InvalidToken, StepClaims, verify
 from multistep.providers import ProviderName
 
 _log: Final = logging.getLogger(__name__)
@@ -81,10 +81,12 @@ class Public:
             raise await self._unknown_path(request)
         claims = self._claims(request, route.provider)
         with self._services.steps.working(claims.key) as hold:
-            asked = await self._asked(request, route, hold, claims.key)
+            asked = await self._asked(request, route, hold, claims)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
             if claims.models and asked.model not in claims.models and (asked.model or route.counted):
                 raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
+            if asked.by_provider:
+                raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {asked.by_provider}")
             self._services.steps.request_model(claims.key, asked.model)
             credential = await self._credential(claims, route)
             response = await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
@@ -113,7 +115,7 @@ class Public:
         self._services.steps.refuse_closed(claims.key)
         return claims
 
-    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None], step: StepKey) -> Asked:
+    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None], claims: StepClaims) -> Asked:
         if any(each.lower() != "identity" for each in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
         body = bytearray()
@@ -123,8 +125,8 @@ class Public:
             if len(body) > self._services.settings.body_bytes:
                 raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
         try:
-            async with self._services.steps.parsing(step):
-                return read_body(bytes(body), route)
+            async with self._services.steps.parsing(claims.key):
+                return read_body(bytes(body), route, searches_tools=claims.refuses_tools)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error
 

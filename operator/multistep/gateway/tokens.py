@@ -71,7 +71,8 @@ class StepClaims(_Model):
 
     sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME/UID or "" (UID: a new sweep may have the name of a deleted one);
     agent: the agent's name, for metrics; models: the allowed models, empty for any; limits: budget of the trial, over all steps and
-    attempts; sweep_limits: budget of all trials of the sweep together; credential: id of the provider's key; exp: Unix time.
+    attempts; sweep_limits: budget of all trials of the sweep together; refuses_tools: whether requests may not use tools of the
+    provider; credential: id of the provider's key; exp: Unix time.
     """
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=1024)
@@ -80,6 +81,7 @@ class StepClaims(_Model):
     models: tuple[str, ...] = ()
     limits: Limits = Limits()
     sweep_limits: Limits = Field(default=Limits(), alias="sweepLimits")
+    refuses_tools: bool = Field(default=False, alias="refusesTools")
     credential: str = Field(min_length=1, max_length=253)
     exp: int
 

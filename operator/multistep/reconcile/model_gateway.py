@@ -92,6 +92,8 @@ class ModelGateway:
         """Register the keys, and return the agent's variables with a token in place of each key."""
         self.remember(hosted, trial.metadata.namespace)
         signing, found = await self._signing_key(), dict[str, str]()
+        if trial.spec.agent.provider_tools == "Refuse" and not self._accepted.tool_policy:
+            raise GatewayUnavailable("the model gateway is of an earlier release, which cannot refuse tools of the provider")
         of_sweep = await self._sweep_limits(trial)
         key, until = _key(trial, call.model_access), self._expiry(call)
         await self._admin.open(key, signing, until)
@@ -274,6 +276,7 @@ def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: Limi
         agent=trial.spec.agent.label,
         limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
         sweep_limits=of_sweep,
+        refuses_tools=trial.spec.agent.provider_tools == "Refuse",
         credential=credential,
         exp=until,
     )

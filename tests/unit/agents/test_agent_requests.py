@@ -18,6 +18,7 @@ from tests.unit.agents.test_harbor_agents import CREDENTIALS
     ("agent", "mode", "disabled"),
     [
         (CREDENTIALS, "no-network", True),
+        ({**CREDENTIALS, "providerTools": "Refuse"}, "public", True),
         (CREDENTIALS, 'allowlist"\nallowed_hosts = ["10.0.0.1', True),
         (CREDENTIALS, "public", None),
         ({**CREDENTIALS, "kwargs": {"disable_web_search": False}}, "no-network", False),

@@ -117,6 +117,10 @@ def test_null_is_absent() -> None:
             {"agent": {"name": "codex", "model": "a/b", "limits": {"costUSD": 1}}},
             "spec.agent: limits need the model gateway: access must be Gateway",
         ),
+        *(
+            ({"agent": {**agent, "providerTools": "Refuse"}}, "spec.agent: providerTools Refuse needs the model gateway")
+            for agent in ({"name": "nop"}, {"name": "codex", "model": "a/b", "access": "Direct"})
+        ),
         ({"agent": {"name": "nop", "limits": {"costUSD": 1}}}, "spec.agent: limits is not allowed: the nop agent uses no model"),
         ({"agent": {"name": "nop", "model": "a/b"}}, "spec.agent: model is not allowed: the nop agent uses no model"),
         (

@@ -23,7 +23,7 @@ from multistep.gateway.tokens import verify
 from multistep.reconcile.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan
 from tests.support.world import manifest
-from tests.unit.gateway.world import ADMIN_TOKEN, KEY, World, world
+from tests.unit.gateway.world import ADMIN_TOKEN, KEY, MODELS, World, request_of, world
 
 CALL = HostCall("1/a/host/agent", "step", "1/a/agent-admit", {}, timeout=60.0, model_access="a")
 
@@ -179,10 +179,10 @@ async def test_the_signing_key_with_the_highest_number_signs(tmp_path: Path) -> 
 
 
 class Earlier(GatewayAdmin):
-    """The client of a gateway of an earlier release, which cannot read sealed claims."""
+    """The client of a gateway of an earlier release, which can neither read sealed claims nor refuse tools of providers."""
 
     async def accepted_tokens(self) -> AcceptedTokens:
-        return replace(await super().accepted_tokens(), sealed=False)
+        return replace(await super().accepted_tokens(), sealed=False, tool_policy=False)
 
 
 async def test_a_token_does_not_show_the_trial_its_attempt_and_its_sweep(tmp_path: Path) -> None:
@@ -204,6 +204,26 @@ async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path)
         plain = jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})
         assert plain["sub"] == f"{trial().metadata.uid}/1/a/agent"
         assert await ask(here, variables) == 200
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_a_trial_that_refuses_tools_of_the_provider_waits_for_a_gateway_that_can(tmp_path: Path, earlier: bool) -> None:
+    agent = {"name": "codex", "model": "openai/m", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    closed = parse_trial({**manifest({"agent": {**agent, "providerTools": "Refuse"}}), "status": {"attempt": 1}})
+    async with world(tmp_path) as here:
+        admin = (Earlier if earlier else GatewayAdmin)(here.http, f"http://127.0.0.1:{here.admin_port}", ADMIN_TOKEN)
+        keyring = Keyring(here.settings.signing_keys_dir)
+        operator = ModelGateway(admin, f"http://127.0.0.1:{here.port}", keyring, no_sweep)
+        if earlier:
+            with pytest.raises(GatewayUnavailable, match="cannot refuse tools"):
+                await operator.variables(closed, hosted(f"{here.model.url}/v1"), CALL)
+            return
+        token = (await operator.variables(closed, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        assert (await here.call("chat", token=token)).status == 200
+        path, headers, body = request_of("chat", MODELS["chat"], token)
+        body["tools"] = [{"type": "web_search"}]
+        async with here.http.post(f"http://127.0.0.1:{here.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 400
 
 
 async def test_a_new_signing_key_is_not_used_before_the_gateway_has_it(tmp_path: Path) -> None:
