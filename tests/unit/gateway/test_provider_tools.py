@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from multistep.gateway.provider_tools import provider_content
-from tests.unit.gateway.world import MODELS, Api, request_of, token_for, world
+from tests.support.model_answers import Api
+from tests.unit.gateway.world import MODELS, request_of, token_for, world
 
 FUNCTION = {"type": "function", "function": {"name": "fetch", "parameters": {"properties": {"image_url": "https://x"}}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
