@@ -46,7 +46,8 @@ class EnvironmentSpec(Model):
     """Images of services of the task's compose files, by the service's name; they replace the file's `image` or `build`. An image
     applies to every service of that name: the environment's and those of separate verifiers."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """Pull policy, as in a pod."""
+    """Pull policy, as in a pod. If `image` is set, Never applies to it only: other images, of services and verifiers, are pulled if
+    they are not present."""
     env: EnvVars = []
     """Variables of every phase; override the task's environment.env."""
     pod_template: dict[str, Any] | None = None

@@ -120,6 +120,9 @@ class Run:
         self._client, self._run = client, run
         self.name, self.namespace = run.name, run.namespace
 
+    def __repr__(self) -> str:
+        return f"Run(name={self.name!r}, namespace={self.namespace!r})"
+
     def __iter__(self) -> Iterator[Rollout]:
         found = self._run.__aiter__()
         try:

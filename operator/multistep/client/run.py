@@ -30,6 +30,9 @@ class AsyncRun:
         self.namespace = sweep.metadata.namespace
         self._members = Members(sweep.metadata.uid, ())
 
+    def __repr__(self) -> str:
+        return f"AsyncRun(name={self.name!r}, namespace={self.namespace!r})"
+
     @property
     def uid(self) -> str:
         """Return the UID of the sweep: another sweep of the same name has another UID."""

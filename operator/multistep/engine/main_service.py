@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from multistep.engine.operations import Healthcheck, Launch, Script
@@ -32,5 +33,5 @@ def start_main(scope: Scope, services: PodServices | None, env: Mapping[str, str
         retries=check.retries,
         where=scope.where,
     )
-    failure = healthcheck_failure(record)
+    failure = healthcheck_failure(record, shlex.join(check.argv))
     return f"services.main.healthcheck: {failure}" if failure else None

@@ -6,7 +6,10 @@ from multistep.engine.decisions import Decision, Fail, PodFacts, Rule, Situation
 from multistep.engine.suspensions import QUEUED_BY_KUEUE, SCHEDULING_GATED
 
 # CreateContainerConfigError and RunContainerError are not in this set: restarts of the API server or of containerd cause them, too.
-_NEVER_STARTS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_NEVER_STARTS = {
+    "InvalidImageName": "",
+    "ErrImageNeverPull": "; load the image into the cluster's nodes, or set spec.environment.imagePullPolicy to IfNotPresent",
+}  # by reason: what to do, if the kubelet's message does not say it
 # Parts of messages about failed pulls. If an image does not exist in a private registry, the message may have parts of both tuples,
 # so _NO_ACCESS is checked first.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
@@ -42,7 +45,8 @@ def _cannot_start(s: Situation) -> Decision | None:
         return None
     message = s.pod.waiting_message
     if s.pod.waiting_reason in _NEVER_STARTS:
-        return Fail(s.pod.waiting_reason, message or f"pod {s.pod.name}: {s.pod.waiting_reason}", "EnvironmentStartError")
+        text = f"{message or f'pod {s.pod.name}: {s.pod.waiting_reason}'}{_NEVER_STARTS[s.pod.waiting_reason]}"
+        return Fail(s.pod.waiting_reason, text, "EnvironmentStartError")
     if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_ACCESS):
         return Fail("ImageAccessDenied", f"{message}; check the image's name and its credentials", "EnvironmentStartError")
     if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_SUCH_IMAGE):

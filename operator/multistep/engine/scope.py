@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from multistep.api.plural import plural
+from multistep.api.problems import shown
 from multistep.api.records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
 from multistep.api.regrade import RegradeStatus
 from multistep.api.task_toml import HealthcheckConfig
@@ -114,13 +115,13 @@ def failed(record: Record) -> Fault | None:
     return Fields(record.result, f"result of {record.id}").optional_fault("error")
 
 
-def healthcheck_failure(record: Record) -> str | None:
-    """Return why a healthcheck failed; None if it succeeded."""
+def healthcheck_failure(record: Record, command: str) -> str | None:
+    """Return which command of a healthcheck failed, and how; None if it succeeded."""
     result = HealthcheckResult.from_record(record)
     if result.healthy:
         return None
     last = _ending(result.exit_code, None, result.timed_out, result.error, result.tail)
-    return f"failed after {plural(result.attempts, 'attempt')}; the last one {last}"
+    return f"{shown(command)} failed after {plural(result.attempts, 'attempt')}; the last one {last}"
 
 
 def ending(result: PhaseResult, *, output: bool = True) -> str:

@@ -186,7 +186,7 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     yield from resume_steps(scope, scope.plan.steps[: len(scope.kept)], RESUME_SECONDS)
     if scope.plan.healthcheck is not None:
         record = yield scope.healthcheck(scope.plan.healthcheck, scope.plan.environment_env, user="")
-        if failure := healthcheck_failure(record):
+        if failure := healthcheck_failure(record, scope.plan.healthcheck.command):
             raise TrialError(StepException("HealthcheckError", f"environment.healthcheck: {failure}", HEALTHCHECK))
     if not scope.kept:
         yield from _require_users(scope)
@@ -276,7 +276,7 @@ def _stage(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
         record = yield scope.healthcheck(step.healthcheck, scope.plan.environment_env, user=step.agent_user)
         run.timed(HEALTHCHECK, record)
         run.printed[HEALTHCHECK] = HealthcheckResult.from_record(record).tail
-        if failure := healthcheck_failure(record):
+        if failure := healthcheck_failure(record, step.healthcheck.command):
             run.fail(StepException("HealthcheckError", failure, HEALTHCHECK))
 
 

@@ -134,7 +134,7 @@ def _furnish(
     if environment.healthcheck is not None:
         record = yield there.healthcheck(environment.healthcheck, environment.env, user="")
         run.timed(VERIFIER, record)
-        if unhealthy := healthcheck_failure(record):
+        if unhealthy := healthcheck_failure(record, environment.healthcheck.command):
             return StepException("HealthcheckError", f"verifier.environment.healthcheck: {unhealthy}", VERIFIER)
     run.untouched = False
     if environment.restored is None:

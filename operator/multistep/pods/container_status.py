@@ -20,11 +20,15 @@ def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return why an init container waits, for example because its image is missing; None if none waits."""
+    """Return why an init container waits, for example because its image is missing; None if none waits. The message names the
+    service that the container runs."""
     for each in status.get("initContainerStatuses") or []:
         waiting = (each.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") != "PodInitializing":
-            return dict(waiting)
+            service = each["name"].removeprefix(CONTAINER_PREFIX)
+            message = waiting.get("message")
+            named = {"message": f"service {service}: {message}"} if message and service != each["name"] else {}
+            return {**waiting, **named}
     return None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from multistep.api import labels
 from multistep.api.task_toml import EnvironmentConfig
 from multistep.api.trial import MultiStepTrial
+from multistep.api.trial_spec import EnvironmentSpec
 from multistep.api.trial_status import VerifierStatus
 from multistep.engine import devices
 from multistep.engine.network import PUBLIC, Network
@@ -191,7 +193,7 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     settings, spec = request.settings, request.trial.spec.environment
     own = container_image(settings.operator_image, settings.operator_image_pull_policy)
     if request.runner_in_image:
-        own = container_image(request.image, spec.image_pull_policy)
+        own = container_image(request.image, _pull_policy(spec, request.image))
     program, how = request.agent_image, settings.agent_image_mount
     added = _services(request, own)
     return {
@@ -214,10 +216,17 @@ def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of the pod's spec that its services add. runner: image that contains the runner, with its pull policy."""
     if request.services is None:
         return {}
-    policy = request.trial.spec.environment.image_pull_policy or ""
+    policy = partial(_pull_policy, request.trial.spec.environment)
     parts = services.parts(request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar))
-    parts["initContainers"] += services.main_copies(request.services, request.image, policy)
+    parts["initContainers"] += services.main_copies(request.services, request.image, policy(request.image))
     return parts
+
+
+def _pull_policy(spec: EnvironmentSpec, image: str) -> str | None:
+    """Return an image's pull policy; None for Kubernetes' default. Never is for spec.environment.image, which `multistep run` loads
+    into the nodes; other images, of services and verifiers, may have to be pulled."""
+    other = spec.image is not None and image != spec.image
+    return "IfNotPresent" if other and spec.image_pull_policy == "Never" else spec.image_pull_policy
 
 
 def _container(request: PodRequest) -> dict[str, Any]:
@@ -225,7 +234,7 @@ def _container(request: PodRequest) -> dict[str, Any]:
     env = [dict(runner_mount.POD_UID)]
     container: dict[str, Any] = {
         "name": CONTAINER,
-        **container_image(request.image, spec.image_pull_policy),
+        **container_image(request.image, _pull_policy(spec, request.image)),
         "command": [
             RUNNER,
             "serve",

@@ -5,7 +5,7 @@ All parts comply with the Pod Security Standard ``baseline``. Pure functions on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from multistep.api.services import MAIN, Service
@@ -30,14 +30,15 @@ _FILL_FILES: Final = "fill-files"  # init container for the task's files; for a 
 _CHUNK: Final = 96 << 10  # size of one command-line argument in bytes; Linux allows at most 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"
+Policy = Callable[[str], str | None]
 STATE: Final = f"{_STATE_DIR}/records"
 """Directory with the runner's records of its operations in a service's container."""
 
 
-def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
+def parts(services: PodServices, policy: Policy, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
     """Return the parts of a pod's spec that its services add: volumes, initContainers, hostAliases.
 
-    policy: pull policy, "" for the default; runner: image that contains the runner, with its pull policy; reserved: ports that
+    policy: returns an image's pull policy; runner: image that contains the runner, with its pull policy; reserved: ports that
     services must not use, with their purpose. Raises InvalidSpec for a service with such a port.
     """
     refuse_ports(services, reserved)
@@ -47,12 +48,12 @@ def parts(services: PodServices, policy: str, runner: Mapping[str, Any], reserve
     containers = [{**runner, **_files(services.files)}] if services.files else []
     for each in services.order:
         mounted = mounts.of(each.name)
-        containers += _copies(each.container, each.image, policy, mounted)
-        containers.append(_container(each, policy, mounted))
+        containers += _copies(each.container, each.image, policy(each.image), mounted)
+        containers.append(_container(each, policy(each.image), mounted))
     return {"volumes": volumes, "initContainers": containers, "hostAliases": _aliases(services)}
 
 
-def main_copies(services: PodServices, image: str, policy: str) -> list[dict[str, Any]]:
+def main_copies(services: PodServices, image: str, policy: str | None) -> list[dict[str, Any]]:
     """Return the init container that fills the volumes that the trial's container mounts and no service mounts; [] if there are
     none."""
     return _copies(MAIN, image, policy, plan_mounts(services).of(MAIN))
@@ -107,7 +108,7 @@ def _files(packed: str) -> dict[str, Any]:
     }
 
 
-def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) -> list[dict[str, Any]]:
+def _copies(name: str, image: str, policy: str | None, mounts: tuple[PodMount, ...]) -> list[dict[str, Any]]:
     """Return the init container that copies the image's files at each mount's target into the new volume, as Docker does."""
     copied = [each for each in mounts if each.copied]
     if not copied:
@@ -131,7 +132,7 @@ def _copies(name: str, image: str, policy: str, mounts: tuple[PodMount, ...]) ->
     ]
 
 
-def _container(plan: ServicePlan, policy: str, mounts: tuple[PodMount, ...]) -> dict[str, Any]:
+def _container(plan: ServicePlan, policy: str | None, mounts: tuple[PodMount, ...]) -> dict[str, Any]:
     service = plan.service
     mounted = [_mount(each) for each in mounts]
     if not plan.once:  # the operator runs hooks and collects files through the runner in the service's container

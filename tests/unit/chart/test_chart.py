@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,6 +205,7 @@ def test_without_an_object_store_none_is_mentioned(render: Render) -> None:
         ),
         ({"settings": {"resultsStore": "s3://b"}}, "at '/settings': additional properties 'resultsStore' not allowed"),
         ({"gateway": {"persistence": {"size": "much"}}}, 'gateway.persistence.size: "much" is not a quantity'),
+        ({"builds": {"registry": "https://registry.example/builds"}}, "at '/builds/registry': .* does not match pattern"),
         ({"settings": {"shard": "team a"}}, "at '/settings/shard': 'team a' does not match pattern"),
         ({"gateway": {"settings": {"logLevel": "debug"}}}, "at '/gateway/settings/logLevel': value must be one of 'DEBUG', 'INFO'"),
         ({"gateway": {"settings": {"port": 1}}}, "at '/gateway/settings': additional properties 'port' not allowed"),
@@ -217,6 +221,22 @@ def test_values_that_mean_nothing_are_refused_with_what_would_be_right(render: R
     with pytest.raises(ValueError) as refused:
         render(values)
     assert re.search(output, str(refused.value), re.DOTALL), refused.value
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({}, "runs the trials of all namespaces.\n"),
+        ({"settings": {"shard": "blue"}}, "of all namespaces, but only those with the label multistep.dev/shard: blue.\n"),
+        ({"namespaces": ["a", "b"], "settings": {"shard": "blue"}}, "of the namespaces a, b, but only those with the label"),
+    ],
+)
+def test_the_notes_name_the_trials_that_the_operator_runs(program: str, tmp_path: Path, values: Object, text: str) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps({"crds": {"install": False}, **values}))
+    command = [program, "install", "x", str(CHART), "--dry-run=client", "--values", str(file)]
+    done = subprocess.run(command, env=os.environ | {"KUBECONFIG": os.devnull}, capture_output=True, text=True, check=True)
+    assert text in done.stdout.partition("NOTES:")[2]
 
 
 @pytest.mark.parametrize(

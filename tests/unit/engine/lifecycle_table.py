@@ -339,6 +339,16 @@ ROWS: dict[str, Row] = {
         starting(waiting_reason="InvalidImageName"),
         Fail("InvalidImageName", "pod t-1: InvalidImageName", "EnvironmentStartError"),
     ),
+    "its image is not on the node and must not be pulled": (
+        began(),
+        starting(waiting_reason="ErrImageNeverPull", waiting_message="service db: not present"),
+        Fail(
+            "ErrImageNeverPull",
+            "service db: not present; load the image into the cluster's nodes, "
+            "or set spec.environment.imagePullPolicy to IfNotPresent",
+            "EnvironmentStartError",
+        ),
+    ),
     "too slow": (
         began(),
         starting(scheduled_at=NOW - 60),

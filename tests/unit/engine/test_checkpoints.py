@@ -107,7 +107,7 @@ def test_a_checkpoint_that_cannot_be_restored_costs_the_attempt_and_is_nobodys_f
 @pytest.mark.parametrize(
     ("toml", "results", "message"),
     [
-        (EVERYTHING, {"/healthcheck": {"healthy": False, "exitCode": 7}}, "environment.healthcheck: failed after"),
+        (EVERYTHING, {"/healthcheck": {"healthy": False, "exitCode": 7}}, "environment.healthcheck: 'up' failed after"),
         (
             THREE,
             {"/prepare": {"error": {"code": "Reset", "message": "no directory"}}},

@@ -34,7 +34,7 @@ def test_a_trial_whose_main_is_not_healthy_has_no_steps() -> None:
     played = play(plan(IMAGE + ONE, compose=COMPOSED), {"/main-healthcheck": UNHEALTHY})
     assert not played.journal.steps and played.journal.exception
     assert played.journal.exception.type == "HealthcheckError"
-    assert "services.main.healthcheck: failed after 5 attempts" in played.journal.exception.message
+    assert "services.main.healthcheck: 'ask 7000' failed after 5 attempts" in played.journal.exception.message
 
 
 def test_a_trial_whose_main_has_a_command_that_does_not_exist_has_no_steps() -> None:

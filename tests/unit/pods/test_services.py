@@ -63,6 +63,17 @@ def test_a_job_may_end_with_success_only() -> None:
     assert found.service == ServiceEnd("seed", "ended with status 1 (x): no table", 1) and not found.init_failed
 
 
+def test_a_service_that_cannot_start_is_named() -> None:
+    """The kubelet's message names the image only, which the task's author may not know."""
+    waiting = {"waiting": {"reason": "ErrImageNeverPull", "message": 'Container image "redis" is not present'}}
+    containers = [{"name": "svc-db", "state": waiting}]
+    facts = pod_facts(pod(containerStatuses=[{"name": "main", "state": {"waiting": {}}}], initContainerStatuses=containers))
+    assert (facts.waiting_reason, facts.waiting_message) == (
+        "ErrImageNeverPull",
+        'service db: Container image "redis" is not present',
+    )
+
+
 def test_a_service_that_is_not_ready_is_no_result() -> None:
     unready = [{"type": "Ready", "status": "False"}]
     containers = [{"name": "main", "ready": True}, {"name": "agent-host", "ready": True}]
@@ -93,7 +104,7 @@ DB = Service(
 def test_a_service_is_a_native_sidecar_with_all_that_its_file_says() -> None:
     containers = {each["name"]: each for each in composed(DB)["spec"]["initContainers"]}
     db = containers["svc-db"]
-    assert (db["restartPolicy"], db["image"], db["imagePullPolicy"]) == ("Always", "redis", "Never")
+    assert (db["restartPolicy"], db["image"]) == ("Always", "redis")
     assert (db["command"], db["args"], db["workingDir"], db["stdin"], db["tty"]) == (
         ["tini"],
         ["redis", "$$(HOME)"],
@@ -113,6 +124,16 @@ def test_a_service_is_a_native_sidecar_with_all_that_its_file_says() -> None:
         "readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False,
     }  # fmt: skip
     assert [each["mountPath"] for each in db["volumeMounts"]] == ["/data", "/etc/a", "/tmp", "/multistep", "/run/multistep-service"]
+
+
+def test_only_the_image_of_the_trial_is_never_pulled() -> None:
+    """`multistep run` loads the trial's image into the nodes, but not those of services."""
+    made = composed(DB, Service("own", "i", mounts=(Mount("volume", "/own", "o"),)))["spec"]
+    policies = {each["name"]: each.get("imagePullPolicy") for each in (*made["initContainers"], *made["containers"])}
+    assert {name: policy for name, policy in policies.items() if name != "install-runner"} == {
+        **{"fill-svc-db": "IfNotPresent", "svc-db": "IfNotPresent"},
+        **{"fill-svc-own": "Never", "svc-own": "Never", "main": "Never"},
+    }
 
 
 def test_an_empty_entrypoint_is_not_the_images() -> None:
