@@ -29,6 +29,7 @@ TamperingKind = Literal[
     "InspectionIncomplete",
     "VerdictsDiffer",
     "ComparisonIncomplete",
+    "ComparisonPrevented",
     "ExecSessionsKilled",
     "RunnerReplaced",
 ]

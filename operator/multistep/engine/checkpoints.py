@@ -19,6 +19,8 @@ from multistep.engine.rewards import StepException
 from multistep.engine.scope import Scope, TrialError, ending, require
 from multistep.engine.status_size import bounded, shortened
 
+STORING: Final = "storing the environment for the verifier: "
+UNUSUAL: Final = "Unusual: "  # start of the runner's refusal of files of a kind that no program makes by itself
 RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
@@ -54,7 +56,7 @@ def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     found = Fields(record.result, "checkpoint")
     if (missing := found.optional_text("missing")) is None:
         return True
-    message = f"storing the environment for the verifier: {missing}"
+    message = f"{STORING}{missing}"
     if found.boolean("byAgent"):
         run.fail(StepException("RuntimeError", message, VERIFIER))
     else:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from multistep.api.phases import VERIFIER
 from multistep.api.records import Fields
 from multistep.api.trial_status import Tampering, TrialStatus
-from multistep.engine.checkpoints import snapshot
+from multistep.engine.checkpoints import STORING, UNUSUAL, snapshot
 from multistep.engine.journal import Finding, StepRun
 from multistep.engine.operations import Release, Script
 from multistep.engine.plan import StepPlan, TrialPlan, VerifierPlan
@@ -24,6 +24,7 @@ from multistep.engine.verification import verify_there
 from multistep.engine.verifier_environment import VerifierEnvironment
 
 _LOST: Final = "podLost"
+_NO_COMPARISON: Final = frozenset({"ComparisonIncomplete", "ComparisonPrevented"})
 _ENDED: Final = "the agent's container ended before the step was verified in a fresh pod"
 
 
@@ -69,7 +70,8 @@ def _unless_lost(script: Script[bool]) -> Script[tuple[bool, str]]:
 
 def _incomplete(scope: Scope, second: StepRun, lost: str = "") -> tuple[Finding, ...]:
     why = lost or (second.lost.message if second.lost else second.exception.message if second.exception else "")
-    return (Finding("ComparisonIncomplete", scope.attempt, (why,), 1),)
+    kind = "ComparisonPrevented" if why.startswith(f"{STORING}{UNUSUAL}") else "ComparisonIncomplete"
+    return (Finding(kind, scope.attempt, (why,), 1),)
 
 
 def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepRun) -> tuple[Finding, ...]:
@@ -100,7 +102,7 @@ def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
     last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1
     if last is None or last.completion_time is not None or last.rewards is None:
         return status.tampering
-    known = any((each.attempt, each.step, each.kind) == (attempt, last.name, "ComparisonIncomplete") for each in status.tampering)
+    known = any((each.attempt, each.step) == (attempt, last.name) and each.kind in _NO_COMPARISON for each in status.tampering)
     if known or not any(step.name == last.name and step.compares_verdicts for step in plan.steps):
         return status.tampering
     missed = Tampering(attempt=attempt, step=last.name, kind="ComparisonIncomplete", detail=_ENDED)

@@ -35,7 +35,7 @@ from multistep.store.volume import TrialKey, Volume
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
 # Error codes of the runner that blame the size or kind of the agent's changes. TooSlow is not listed, because storing is also slow
 # if many trials store checkpoints at the same time.
-_BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "DiskFull", "Running", "Restore"})
+_BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "Unusual", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # maximum number of tries to pack and store a checkpoint
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
 _MAX_CHARACTERS: Final = 500

@@ -221,7 +221,7 @@ func (p *packer) copy(out io.Writer, file *os.File, part manifest.Extent) (compl
 func xattrs(fd int, path string) ([]manifest.XAttr, error) {
 	found, err := at.Xattrs(fd, maxAttributes)
 	if err == at.ErrXattrs {
-		return nil, wire.Errorf(wire.CodeTooLarge, "%.300q has extended attributes of more than %d bytes", path, maxAttributes)
+		return nil, wire.Errorf(wire.CodeUnusual, "%.300q has extended attributes of more than %d bytes", path, maxAttributes)
 	}
 	if err != nil {
 		return nil, wire.Errorf(wire.CodeUnreadable, "%.300q: %v", path, err)

@@ -19,7 +19,7 @@ const (
 )
 
 var (
-	errTooDeep  = wire.Errorf(wire.CodeTooLarge, "directories are nested more than %d levels deep", maxDepth)
+	errTooDeep  = wire.Errorf(wire.CodeUnusual, "directories are nested more than %d levels deep", maxDepth)
 	errTooMany  = wire.Errorf(wire.CodeTooLarge, "a directory has more entries than maxFiles permits, or the directories of a path have %d bytes of names", maxNames)
 	errReplaced = wire.Errorf(wire.CodeChanged, "a file was replaced while it was packed; try again")
 )

@@ -14,6 +14,7 @@ const (
 	CodeTooLarge   = "TooLarge"   // a limit of files, bytes or depth was exceeded
 	CodeTooSlow    = "TooSlow"    // maxSeconds were exceeded
 	CodeUnreadable = "Unreadable" // PID 1 cannot read a changed file
+	CodeUnusual    = "Unusual"    // files of a kind that no program makes by itself
 	CodeChanged    = "Changed"    // a file was replaced while it was packed
 	CodeDamaged    = "Damaged"    // the stream of a restore does not match its manifest
 	CodeRestore    = "Restore"    // the container rejects a file to restore

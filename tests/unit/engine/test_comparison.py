@@ -94,6 +94,14 @@ NO_FILES = "storing the environment for the verifier: "
 NOT_RESTORED = "restoring the environment for the verifier: "
 
 
+def test_files_that_no_program_makes_by_itself_and_that_prevent_the_second_verification_are_evidence() -> None:
+    played = play(plan(THREE, BOTH), {"a/snapshot": {"missing": "Unusual: nested more than 800 levels deep", "byAgent": True}})
+    ((step, kind, shown),) = found(played)
+    assert (step, kind) == ("a", "ComparisonPrevented") and shown.endswith("800 levels deep")
+    assert evidence([kind]) == ["ComparisonPrevented"]
+    assert played.journal.rewards == play(plan(THREE)).journal.rewards, "a sweep's policy decides"
+
+
 @pytest.mark.parametrize(
     ("results", "detail"),
     [
