@@ -47,7 +47,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     manifest = trial(Step("a", solve=FIRST, test=TEST, setup=SETUP), Step("b", solve=SECOND, test=TEST), name="logs")
     await given.applied(manifest)
     options = ("logs", "-n", given.namespace)  # arguments after `multistep logs`: the trial is named "logs", too
-    async with following(*options) as follower:
+    async with following(*options, "--raw") as follower:
         assert follower.stdout is not None
         while b"begun" not in (heard := await asyncio.wait_for(follower.stdout.readline(), DEADLINE_SECONDS)):
             assert heard in (b"==> step 1 a, setup <==\n", b"prepared\n", b"==> step 1 a, agent <==\n")
@@ -66,7 +66,7 @@ async def test_logs_of_a_pod_that_runs_and_of_one_that_is_gone(given: Given, tmp
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and lines[0] == {"attempt": 1, "step": "a", "phase": "setup", "text": "prepared"}, err
     assert [line["text"] for line in lines if (line["step"], line["phase"]) == ("b", "agent")] == ["second"]
-    process = await asyncio.create_subprocess_exec(*command(*only_agent), stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(*command(*only_agent, "--raw"), stdout=asyncio.subprocess.PIPE)
     assert (await process.communicate())[0] == PRINTED
     code, out, err = await multistep(*only_agent, "--tail", "2")
     assert (code, out) == (0, "29999\n30000\n"), err

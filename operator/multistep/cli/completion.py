@@ -119,7 +119,8 @@ def sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
 
 
 def _matching(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    return [each for each in items if each.value.startswith(incomplete) and each.value.isprintable()][:_MAX_ITEMS]
+    fit = (each for each in items if each.value.startswith(incomplete))
+    return [each for each in fit if f"{each.value}{each.help or ''}".isprintable()][:_MAX_ITEMS]
 
 
 def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]]]) -> list[CompletionItem]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import CompletionItem
 
 from multistep.api import harbor_agents
 from multistep.api.agent_names import BUILT_IN
@@ -55,6 +56,12 @@ def test_agents_are_completed_without_the_cluster_and_without_slow_imports(words
         [sys.executable, "-c", f"{KUBECTL}; {slow}", *words], capture_output=True, text=True, check=False, timeout=60
     )
     assert (result.returncode, result.stdout.split(), result.stderr) == (0, [*wanted, ":4"], "")
+
+
+def test_names_and_texts_with_control_characters_are_not_completed() -> None:
+    hostile = [CompletionItem("a\x1b[2J"), CompletionItem("ab", help="x\x9by")]
+    items = [CompletionItem("a"), *hostile, CompletionItem("ac", help="Running")]
+    assert [each.value for each in completion._matching(items, "a")] == ["a", "ac"]
 
 
 def test_the_names_of_built_in_agents_are_those_of_the_api() -> None:
