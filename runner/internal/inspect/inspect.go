@@ -110,7 +110,7 @@ func (i *Inspector) Baseline(scope Scope) (wire.BaselineResult, error) {
 		if module.top {
 			found.names[module.name] = true
 		}
-	})
+	}, func(string, string, *syscall.Stat_t) {})
 	if err != nil {
 		return wire.BaselineResult{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -202,6 +203,31 @@ func contains(found []string, want string) bool {
 func (i *image) dpkg(file, content string) {
 	line := fmt.Sprintf("%x  %s\n", md5.Sum([]byte(content)), file)
 	i.write("var/lib/dpkg/info/"+filepath.Base(file)+".md5sums", line)
+}
+
+func TestCompiledModulesThatMayDifferFromTheirSourcesAreCompiledAgain(t *testing.T) {
+	i := newImage(t)
+	caches := "usr/lib/python3.11/__pycache__/"
+	i.write(caches+"old.cpython-311.pyc", "of the image")
+	i.write("usr/lib/python3.11/old.py", "of the image")
+	i.baseline()
+	for _, name := range []string{"os.cpython-311.pyc", "os.cpython-311.opt-1.pyc", "new.cpython-311.pyc"} {
+		i.write(caches+name, "an agent's")
+	}
+	i.write("usr/lib/python3.11/new.py", "an agent's")
+	i.expect()
+	left, err := os.ReadDir(filepath.Join(i.root, caches))
+	i.check(err)
+	names := []string{}
+	for _, each := range left {
+		names = append(names, each.Name())
+	}
+	if !slices.Equal(names, []string{"new.cpython-311.pyc", "old.cpython-311.pyc"}) {
+		t.Error(names)
+	}
+	i.write("usr/lib/python3.11/old.pyc", "never run, as old.py comes first")
+	i.write("usr/lib/python3.11/os/__init__.pyc", "in place of os.py")
+	i.expect("ProgramShadowed /usr/lib/python3.11/os/__init__.pyc")
 }
 
 func TestWhatAPackageManagerInstalledIsNoFinding(t *testing.T) {

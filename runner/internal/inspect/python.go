@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bufio"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -43,13 +44,16 @@ func (i *Inspector) pythonLibraries(env map[string]string) (found []string) {
 	return found
 }
 
-// walkModules visits the files that Python can import, or runs at its start.
-func (i *Inspector) walkModules(env map[string]string, visit func(moduleFile)) error {
+// walkModules visits the files that Python can import, or runs at its start. cached is called for compiled modules in Python's
+// caches, with the path of their source.
+func (i *Inspector) walkModules(env map[string]string, visit func(moduleFile), cached func(source, file string, stat *syscall.Stat_t)) error {
 	left := maxModules
 	for _, library := range i.pythonLibraries(env) {
 		err := i.files.walk(library, left, func(file string, stat *syscall.Stat_t) {
 			left--
-			if isModule(file) && !isIn(file, "/__pycache__/") {
+			if isIn(file, "/__pycache__/") {
+				cached(sourceOf(file), file, stat)
+			} else if isModule(file) && !i.hasSource(file) {
 				name, top := moduleName(library, file)
 				visit(moduleFile{file, name, top, stat})
 			}
@@ -63,10 +67,28 @@ func (i *Inspector) walkModules(env map[string]string, visit func(moduleFile)) e
 
 func isModule(file string) bool {
 	switch path.Ext(file) {
-	case ".py", ".pth", ".so":
+	case ".py", ".pyc", ".pth", ".so":
 		return true
 	}
 	return false
+}
+
+// hasSource returns whether Python runs the source beside a file in place of this file.
+func (i *Inspector) hasSource(file string) bool {
+	if path.Ext(file) != ".pyc" {
+		return false
+	}
+	_, err := i.files.lstat(strings.TrimSuffix(file, "c"))
+	return err == nil
+}
+
+// sourceOf returns the path of the source of a compiled module, DIRECTORY/__pycache__/NAME.TAG.pyc or NAME.TAG.opt-N.pyc.
+func sourceOf(file string) string {
+	name := strings.TrimSuffix(path.Base(file), ".pyc")
+	if at := strings.LastIndex(name, ".opt-"); at > 0 {
+		name = name[:at]
+	}
+	return path.Join(path.Dir(path.Dir(file)), strings.TrimSuffix(name, path.Ext(name))+".py")
 }
 
 func isIn(file, directory string) bool { return strings.Contains(file, directory) }
@@ -79,11 +101,12 @@ func moduleName(library, file string) (name string, top bool) {
 	}
 	directory, base, nested := strings.Cut(rest, "/")
 	name, _, _ = strings.Cut(directory, ".")
-	return name, !nested || base == "__init__.py"
+	return name, !nested || strings.TrimSuffix(base, "c") == "__init__.py"
 }
 
 // modules finds changed files of Python's libraries, new files that shadow a module, and files that run code in every Python
-// process.
+// process. It deletes the later compiled forms of modules that were there before: Python would run them in place of the sources,
+// which are compared, and compiles them again.
 func (s *search) modules() {
 	err := s.walkModules(s.scope.Env, func(module moduleFile) {
 		final, later := module.path, s.isLater(module.stat)
@@ -109,6 +132,10 @@ func (s *search) modules() {
 			s.suspect(SystemFileChanged, module.path, final)
 		case module.top && s.baseline.names[module.name]:
 			s.suspect(ProgramShadowed, module.path, final)
+		}
+	}, func(source, file string, stat *syscall.Stat_t) {
+		if s.baseline.modules.has(source) && s.isLater(stat) && os.Remove(s.files.root+file) != nil {
+			s.incomplete = true
 		}
 	})
 	if err != nil {

@@ -133,10 +133,10 @@ async def test_what_it_was_is_written_down_before_there_is_a_pod(remote_source: 
     seen: list[object] = []
     create = made.cluster.create
 
-    async def noted(manifest: Any) -> Any:
+    async def noted(manifest: Any, *, dry_run: bool = False) -> Any:
         if manifest["kind"] == "Pod":
             seen.append(made.status.task_source)
-        return await create(manifest)
+        return await create(manifest, dry_run=dry_run)
 
     made.cluster.create = noted  # type: ignore[method-assign]
     await reconciles(made)

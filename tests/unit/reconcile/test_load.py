@@ -161,7 +161,7 @@ class Shedding:
 
         return shed
 
-    async def create(self, pod: Mapping[str, Any]) -> Object:
+    async def create(self, pod: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         namespace = pod["metadata"]["namespace"]
         if (
             pod["kind"] == "Pod"
@@ -171,7 +171,7 @@ class Shedding:
             await asyncio.sleep(0.01)
             self.over_quota += 1
             raise ClusterError(f"pods {pod['metadata']['name']} is forbidden: exceeded quota: few", status=403, reason="Forbidden")
-        return cast(Object, await self.__getattr__("create")(pod))
+        return cast(Object, await self.__getattr__("create")(pod, dry_run=dry_run))
 
     async def open_exec(self, *args: Any) -> ExecStream:
         stream = await self.__getattr__("open_exec")(*args)

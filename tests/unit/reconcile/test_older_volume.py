@@ -38,7 +38,7 @@ def results(world: World) -> dict[str, Any]:
 
 
 async def ran(
-    trial: Any, plans: dict[str, Loaded], at_reconcile: Callable[[World, int], object], counters: Metrics | None = None
+    trial: Any, plans: dict[str, Loaded], at_reconcile: Callable[[World, int], None], counters: Metrics | None = None
 ) -> World:
     world = World(trial=trial, durations=LONG, plans=plans, counters=counters)
     world.at_reconcile = lambda: at_reconcile(world, world.reconciles)
