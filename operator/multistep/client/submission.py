@@ -44,13 +44,23 @@ def submission(
             raise UsageError(f"{each.path}: its image must be built first: `multistep build {each.path}`, then pass image=")
     name = checked_name(name, "name") if name else new_name("rollouts")
     planned = sweep_of_tasks(given, images, SweepOptions(name), namespace, given_image)
-    entries = [agent_of_text(each) if isinstance(each, str) else dict(each) for each in agents]
+    entries = [_agent(each) for each in agents]
     sweep = {**planned.sweep, "spec": {**planned.sweep["spec"], **fields, "agents": entries}}
     spec = parse_sweep(sweep).spec
     for each in given:
         if isinstance(each, TaskDirectory):
             _check(each, spec, image)
     return SweepSubmission(sweep, planned.owned, planned.others)
+
+
+def _agent(agent: Agent) -> Manifest:
+    """Return the entry of spec.agents. Raises UsageError, which names the argument and not the option of the command line."""
+    if not isinstance(agent, str):
+        return dict(agent)
+    try:
+        return agent_of_text(agent)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--agent ", "agents: ")) from None
 
 
 def _check(task: TaskDirectory, spec: SweepSpec, image: str | None) -> None:

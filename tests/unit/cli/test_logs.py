@@ -245,6 +245,13 @@ def test_a_trial_without_a_pod_has_printed_nothing_yet(cluster: CliCluster, invo
     assert (done.exit_code, done.stdout) == (0, "") and "is Pending: Queued: no room" in done.stderr
 
 
+def test_a_finished_trial_that_printed_nothing_says_how_it_ended(cluster: CliCluster, invoke: Invoke) -> None:
+    story(
+        cluster, {**COMPLETE, **status("Complete", step("a"), message="ended with HealthcheckError: 'up' failed", results=RESULTS)}
+    )
+    assert invoke("logs", "t").stderr == "nothing was printed: ended with HealthcheckError: 'up' failed\n"
+
+
 def test_a_trial_that_is_deleted_meanwhile_is_exit_code_3(cluster: CliCluster, invoke: Invoke) -> None:
     runner = cluster.runners["t-1"] = FakeRunner()
     running(runner, "1/a/agent", b"x", done=False)

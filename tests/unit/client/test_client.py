@@ -50,6 +50,7 @@ async def client(cluster: FakeCluster) -> AsyncIterator[AsyncClient]:
 
 async def test_trials_are_returned_once_each_as_they_finish(client: AsyncClient, cluster: FakeCluster) -> None:
     run = await client.submit([TASK], name="s", attempts=4)
+    assert repr(run) == f"AsyncRun(name='s', namespace={run.namespace!r})"
     rollouts = run.__aiter__()
     cluster.trial("s", "one", scored(0.5))
     assert cluster.aliases[(await anext(rollouts)).name] == "one"
@@ -208,7 +209,7 @@ async def test_bad_input_names_what_is_wrong(client: AsyncClient, cluster: FakeC
         await client.submit(["examples/hello-multi-step-advanced"])
     with pytest.raises(InvalidSpec, match=r"spec\.attempts"):
         await client.submit([TASK], attempts=0)
-    with pytest.raises(UsageError, match="--agent x: must be oracle, nop"):
+    with pytest.raises(UsageError, match=r"^agents: x: must be oracle, nop"):
         await client.submit([TASK], agents=["x"])
     with pytest.raises(UsageError, match="sweep 'none' does not exist"):
         await client.get("none")

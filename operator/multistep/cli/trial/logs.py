@@ -150,7 +150,8 @@ def _nothing(trial: str, status: TrialStatus) -> str:
 
     if not is_finished(status):
         return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
-    return "nothing was printed" if status.results else f"no output is stored: {outcome(status).why}"
+    what = "nothing was printed" if status.results else "no output is stored"
+    return f"{what}: {outcome(status).why}"
 
 
 async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
