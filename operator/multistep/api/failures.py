@@ -31,6 +31,7 @@ RECONCILE_FAILED: Final = "ReconcileFailed"
 ACCESS_DENIED: Final = "AccessDenied"
 RESULT_UNKNOWN: Final = "ResultUnknown"
 POD_UNRESPONSIVE: Final = "PodUnresponsive"
+MADE_ROOM: Final = "MadeRoom"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ ATTEMPTS = (
         "User",
         "the sweep's budget had no room for a model request of a step; no retry is used, and the sweep is suspended",
         "raise the sweep's budget ([sweeps](sweeps.md#budget))",
+    ),
+    Failure(
+        MADE_ROOM,
+        "Infrastructure",
+        "the pods of several trials' separate verifiers fitted no node for 300 s, as the pods of these trials' agents occupied "
+        "it; the trial that had waited least released its pod, at most three times. No retry is used",
+        "run fewer trials at a time, or give them nodes with room for a verifier beside the agents' pods",
     ),
     Failure("PodDeleted", "Infrastructure", "a user or another controller deleted the pod", "check its namespace's audit log"),
     Failure(

@@ -54,6 +54,11 @@ WAITING = (
         "The time does not count toward `spec.activeDeadlineSeconds`",
     ),
     Waiting(
+        "WaitsForVerifiers",
+        "the trial released its pod (MadeRoom), and verifiers' pods of other trials still fit no node",
+        "when they do, checked every 10 s, and after 600 s. The time does not count toward `spec.activeDeadlineSeconds`",
+    ),
+    Waiting(
         "TaskUnavailable",
         "a ConfigMap or Secret that the trial names is missing, or the task's registry, repository or server does not answer",
         f"when it is available; retried after 5 s, 10 s, ... at most 300 s; {NO_TIMEOUT}",

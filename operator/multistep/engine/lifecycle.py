@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from multistep.api.conditions import holds, is_finished
-from multistep.api.failures import POD_UNRESPONSIVE, RESTORE_FAILED, RESULT_UNKNOWN
+from multistep.api.failures import MADE_ROOM, POD_UNRESPONSIVE, RESTORE_FAILED, RESULT_UNKNOWN
 from multistep.api.phases import AGENT, AGENT_SETUP, VERIFIER
 from multistep.api.trial import MultiStepTrial
 from multistep.api.trial_status import AttemptStatus
@@ -356,9 +356,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def faults(attempts: Sequence[AttemptStatus]) -> int:
-    """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep and a checkpoint
-    that cannot be restored (at most two per trial, engine.resuming) use up no retry."""
-    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, RESTORE_FAILED) for each in attempts)
+    """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep, room for other
+    trials' verifiers, and a checkpoint that cannot be restored (at most two per trial, engine.resuming) use up no retry."""
+    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for each in attempts)
 
 
 def needs_inspection(trial: MultiStepTrial) -> bool:

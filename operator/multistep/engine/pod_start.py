@@ -22,6 +22,7 @@ _NO_ACCESS = (
     "403 forbidden",
 )
 POD_STARTING = "PodStarting"
+UNSCHEDULABLE = "Unschedulable"
 _STARTING_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 
@@ -66,7 +67,7 @@ def _starting(s: Situation) -> Decision | None:
     if s.pod is None or s.pod.running:
         return None
     if s.pod.unschedulable:
-        return Wait("Unschedulable", s.pod.unschedulable, seconds=30)
+        return Wait(UNSCHEDULABLE, s.pod.unschedulable, seconds=30)
     limit = s.start_timeout - (s.now - (s.pod.scheduled_at or s.now))
     seconds = max(1.0, min(limit, 30.0))
     if s.pod.waiting_reason in _STARTING_REASONS:

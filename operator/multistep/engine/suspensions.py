@@ -13,8 +13,9 @@ QUEUED_BY_KUEUE = "QueuedByKueue"
 SCHEDULING_GATED = "SchedulingGated"
 QUEUED_FOR_MODEL = "QueuedForModel"
 RESULTS_NOT_WRITABLE = "ResultsNotWritable"
+WAITS_FOR_VERIFIERS = "WaitsForVerifiers"
 # Reasons of suspensions by a queue, or because results cannot be written. A suspension by spec.suspend has another reason.
-_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL, RESULTS_NOT_WRITABLE})
+_GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL, RESULTS_NOT_WRITABLE, WAITS_FOR_VERIFIERS})
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:

@@ -39,6 +39,7 @@ from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_context import Tools
 from multistep.reconcile.trial_pods import TrialPods
 from multistep.reconcile.trial_reconcile import TrialReconcile
+from multistep.reconcile.verifier_room import VerifierRoom
 from multistep.settings import Settings
 from multistep.sources.image_registry import ImageRegistry, Registry
 from multistep.sources.read_task import TaskReader
@@ -103,6 +104,7 @@ class Reconciler:
             hints=self.hints,
             errors=ErrorSeries(),
             starts=self.starts,
+            room=VerifierRoom(),
             quotas=self.quotas,
             execs=self.execs,
             transfers=self.transfers,

@@ -35,6 +35,7 @@ from multistep.reconcile.source_trials import SourceTrials
 from multistep.reconcile.starting_points import Start, StartingPoints
 from multistep.reconcile.tally import Tally
 from multistep.reconcile.trial_pods import TrialPods
+from multistep.reconcile.verifier_room import VerifierRoom
 from multistep.reconcile.writer import TrialWriter
 from multistep.settings import Settings
 from multistep.sources.trial_task import Loaded, TrialLoader
@@ -67,6 +68,7 @@ class Tools:
     errors: ErrorSeries
     starts: PodStarts
     quotas: Quotas
+    room: VerifierRoom
     execs: ConcurrencyLimit
     transfers: ConcurrencyLimit
     models: ModelAccess | None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from multistep.api.failures import MADE_ROOM
 from multistep.api.trial_status import VerifierStatus
 from multistep.engine import decisions, lifecycle, pod_start, status
 from multistep.engine.decisions import PodFacts
 from multistep.engine.plan import StepPlan, TrialPlan
-from multistep.engine.suspensions import QUEUED_FOR_MODEL
+from multistep.engine.suspensions import QUEUED_FOR_MODEL, WAITS_FOR_VERIFIERS
 from multistep.engine.verifier_environment import VerifierEnvironment
 from multistep.errors import ClusterError, InvalidSpec
 from multistep.kube.protocols import Object
@@ -22,6 +23,8 @@ from multistep.reconcile.trial_pods import QUOTA_EXCEEDED, former
 from multistep.runner_client import sealed
 from multistep.store.volume import TrialKey
 
+_ROOM_SECONDS = 600.0  # longest wait of a trial that made room for others' verifiers
+_ROOM_RETRY_SECONDS = 10.0
 REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 
 
@@ -82,6 +85,9 @@ class TrialCreation(TrialContext):
     async def _create_pod(self) -> Result:
         earlier = former(self._trial)
         await self._t.pods.remove(self._trial, earlier)
+        if self._leaves_room():
+            message = "verifiers' pods of other trials fit no node yet"
+            return await self._wait(WAITS_FOR_VERIFIERS, message, seconds=_ROOM_RETRY_SECONDS, gated=True)
         loaded, trial, first = self._loaded_now, self._trial, bool(earlier)
         plan, environment = loaded.plan, loaded.task.config.environment
         request = pods.PodRequest(
@@ -108,6 +114,14 @@ class TrialCreation(TrialContext):
             case result:
                 self._pod = result
                 return await self._adopt()
+
+    def _leaves_room(self) -> bool:
+        """Return whether the trial, which made room for the verifiers of other trials, still leaves it to them."""
+        now, attempts = self._t.clock(), self._trial.status.attempts
+        last = attempts[-1] if attempts else None
+        if last is None or last.reason != MADE_ROOM or last.end_time is None or now - last.end_time.timestamp() >= _ROOM_SECONDS:
+            return False
+        return self._t.room.others_wait(self._trial.metadata.uid, now)
 
     async def _adopt(self) -> Result:
         """Write the pod's UID to the status before the first exec session.

@@ -12,6 +12,7 @@ from multistep.agents import script_of
 from multistep.api.conditions import holds, is_finished
 from multistep.api.failures import (
     ACCESS_DENIED,
+    MADE_ROOM,
     POD_UNRESPONSIVE,
     RECONCILE_FAILED,
     RESTORE_FAILED,
@@ -24,6 +25,7 @@ from multistep.engine import deadlines, decisions, lifecycle, status, suspension
 from multistep.engine.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
 from multistep.engine.gateway_outages import unless_model_failed
 from multistep.engine.journal import AttemptLost, Journal
+from multistep.engine.pod_start import UNSCHEDULABLE
 from multistep.engine.resuming import blamed
 from multistep.engine.status_size import bounded
 from multistep.errors import (
@@ -129,7 +131,7 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if situation.pod is not None and situation.pod.shard != self._t.settings.shard and not is_finished(self._trial.status):
             return await self._wait_for_shard(situation.pod)
         hint = self._hint
-        decision = _decide(situation, hint, self._t.hints)
+        decision = self._unless_it_makes_room(_decide(situation, hint, self._t.hints))
         try:
             return await self._act(decision)
         except (Exception, asyncio.CancelledError) as error:
@@ -139,6 +141,17 @@ class TrialReconcile(TrialCreation, TrialRegrade):
                 elif isinstance(error, StreamLost) and not isinstance(error, ExecKilled):
                     hint.session_lost(str(error), self._t.clock())
             raise
+
+    def _unless_it_makes_room(self, decision: decisions.Decision) -> decisions.Decision:
+        """Return the decision; the end of the attempt if the trial releases its pods, so that other trials can be verified."""
+        waits = isinstance(decision, decisions.Wait) and decision.reason == UNSCHEDULABLE and self._verifier is not None
+        uid, made = self._trial.metadata.uid, sum(each.reason == MADE_ROOM for each in self._trial.status.attempts)
+        if not waits:
+            self._t.room.end(uid)
+            return decision
+        if not self._t.room.wait(uid, self._t.clock(), made):
+            return decision
+        return decisions.FailAttempt(MADE_ROOM, f"the verifiers of several trials wait for room: {decision.message}")
 
     # -- errors: each ends in the trial's status (reconcile.error_outcome)
 

@@ -1,0 +1,83 @@
+"""Trials whose agents' pods fill a node, on which their separate verifiers' pods then do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from multistep.reconcile.verifier_room import WAIT_SECONDS, VerifierRoom
+from tests.support.world import SEPARATE, World, manifest
+
+TOO_FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu"}
+
+
+class Node:
+    """A node with room for some pods, and trials that run on it, each in a world of its own, with one clock."""
+
+    def __init__(self, slots: int, trials: int, **spec: Any) -> None:
+        self.slots, room = slots, VerifierRoom()
+        self.worlds = [self._world(number, spec, room) for number in range(trials)]
+
+    def _world(self, number: int, spec: dict[str, Any], room: VerifierRoom) -> World:
+        trial = manifest({"toStep": "a", **spec}, config=SEPARATE)
+        trial["metadata"]["uid"] = f"trial-{number}"
+        world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0}, pods_run=False)
+        world.reconciler._tools = replace(world.reconciler._tools, room=room)
+        return world
+
+    def schedule(self) -> None:
+        """Start pods, those of the first trial first, while there is room."""
+        pods = [(each, name) for each in self.worlds for name in each.pods]
+        running = sum(each.cluster.objects["Pod", "default", name]["status"].get("phase") == "Running" for each, name in pods)
+        for each, name in pods:
+            if each.cluster.objects["Pod", "default", name]["status"].get("phase") == "Running":
+                continue
+            if running < self.slots:
+                running += 1
+                each.cluster.run_pod("default", name)
+            else:
+                each.cluster.set_pod_status("default", name, conditions=[TOO_FULL])
+
+    async def run(self, seconds: int) -> None:
+        for _ in range(seconds // 10):
+            for each in self.worlds:
+                await each.reconcile()
+                self.schedule()
+            for each in self.worlds:
+                each.now += 10
+                each.end_phases()
+
+
+async def test_trials_that_fill_a_node_make_room_for_each_others_verifiers() -> None:
+    node = Node(slots=3, trials=3, activeDeadlineSeconds=3000)
+    await node.run(3000)
+    assert [each.condition[:2] for each in node.worlds] == [("Complete", "TrialComplete")] * 3
+    assert [each.status.score for each in node.worlds] == [1, 1, 1]
+    gave_way = [[lost.reason for lost in each.status.attempts] for each in node.worlds]
+    assert gave_way == [[], [], ["MadeRoom"]], "one trial made room for both others"
+
+
+async def test_a_trial_whose_verifier_alone_fits_no_node_gives_no_room_to_itself() -> None:
+    node = Node(slots=1, trials=1)
+    await node.run(2000)
+    (world,) = node.worlds
+    assert world.condition[:2] == ("Reconciling", "Unschedulable") and not world.status.attempts
+
+
+def test_only_the_trial_that_began_to_wait_last_gives_way_and_no_other_soon_after() -> None:
+    room = VerifierRoom()
+    assert not any([room.wait("a", 0.0), room.wait("b", 10.0), room.wait("c", 10.0)])
+    at = 10.0
+    while at < 10.0 + WAIT_SECONDS:
+        assert not any([room.wait("a", at), room.wait("b", at), room.wait("c", at)])
+        at += 30.0
+    assert not room.wait("a", at) and not room.wait("b", at) and room.wait("c", at)
+    assert room.others_wait("c", at) and not room.wait("b", at + 30.0)
+    assert room.wait("b", at + 60.0) and not room.wait("a", at + 60.0)
+    assert not room.others_wait("b", at + 500.0), "the operator does not reconcile a any more"
+
+
+def test_a_trial_gives_way_three_times_at_most() -> None:
+    room = VerifierRoom()
+    for at in range(0, 500, 30):
+        assert not room.wait("a", at) and not room.wait("b", at, 3)
