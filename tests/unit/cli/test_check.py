@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from hack import image
+from multistep.api.agent_spec import AgentSpec
+from multistep.cli.task.examine import examine
 from multistep.cli.task.findings import key_lines
+from multistep.cli.task.task_directory import TaskDirectory
 
 from .conftest import TASK_TOML, Invoke
 
@@ -173,6 +176,37 @@ def test_a_problem_of_the_schema_has_its_line_and_the_right_hint(task: Path, inv
     (task / "task.toml").write_text(toml)
     result = invoke("check", task)
     assert result.exit_code == 2 and f"problem: {problem}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (
+            '[steps.verifier.env]\n"A=B" = "c"',
+            "task.toml:9 (step a): steps[0].verifier.env: 'A=B' cannot be the name of ",
+        ),
+        ('[solution.env]\nA = "b\\u0000c"', "task.toml:9: solution.env: the value of the variable 'A' has a NUL character"),
+        ('[steps.agent]\nuser = "a\\u0000b"', "task.toml:10 (step a): steps[0].agent.user: the user 'a\\x00b' has a NUL character"),
+        (
+            '[steps.healthcheck]\ncommand = "a\\u0000b"',
+            "task.toml:10 (step a): steps[0].healthcheck.command: the command 'a\\x00b' has a NUL character",
+        ),
+    ],
+)
+def test_a_value_that_the_runner_would_refuse_is_a_problem(task: Path, invoke: Invoke, table: str, problem: str) -> None:
+    """The operator checks requests by the same rules before it sends them, so the trial would fail after its pod started."""
+    (task / "task.toml").write_text(TASK_TOML + table)
+    result = invoke("check", task)
+    assert result.exit_code == 2 and f"problem: {problem}" in result.stdout, result.stdout
+
+
+def test_an_instruction_that_an_agent_of_harbor_cannot_get_is_a_problem_for_it_only(task: Path) -> None:
+    write(task, {"steps/a/instruction.md": "x" * (300 << 10)})
+    directory = TaskDirectory.open(task)
+    hosted = AgentSpec.model_validate({"name": "claude-code", "model": "anthropic/m", "access": "Direct"})
+    refused = examine(directory.bundle(), "t", agents=[hosted])
+    assert ["the agent's instruction and variables have 307200 bytes" in str(each) for each in refused.problems] == [True]
+    assert examine(directory.bundle(), "t", agents=[AgentSpec(name="nop")]).ok
 
 
 def test_problems_of_all_files_are_named_at_once(task: Path, invoke: Invoke) -> None:

@@ -25,6 +25,7 @@ from multistep.cli.task.findings import Finding, Locator
 from multistep.cli.task.lint import lint
 from multistep.cli.task.no_effect import entrypoint, no_effect
 from multistep.cli.task.reward_keys import reward_key_warnings
+from multistep.cli.task.runner_rules import refused_values
 from multistep.engine.devices import node_terms
 from multistep.engine.image_builds import needed
 from multistep.engine.make_plan import make_plan
@@ -192,6 +193,7 @@ class _Known:
         for agent in agents or (AgentSpec(name="oracle"),):
             with self.problems_of():
                 plan = _plan(task, directory_name, self.variables, verification, agent, image)
+                self.problems += refused_values(plan)
         with self.problems_of():
             self.warnings += _missing_dockerfiles(bundle, task, self.variables, verification)
         return None if self.problems else plan
