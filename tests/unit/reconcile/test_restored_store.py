@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from multistep.errors import Conflict, NotFound
+from multistep.api.trial import KIND
+from multistep.errors import Conflict, NotFound, Unavailable
 from multistep.kube.protocols import Cluster, Object
+from multistep.metrics import Metrics
 from multistep.reconcile.error_outcome import END_SECONDS, REPORT_SECONDS
-from tests.support.world import World, manifest
+from multistep.reconcile.reconciler import Reconciler
+from multistep.reconcile.workqueue import WorkQueue
+from multistep.sources.reader.order import Answer, Order
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_volume import FakeVolume
+from tests.support.reading import read_here
+from tests.support.virtual_time import in_virtual_time
+from tests.support.world import FILES, SETTINGS, World, manifest
 from tests.support.wrapped_cluster import Wrapped
 
 LONG = {"a/agent": 100.0, "b/agent": 100.0}
@@ -98,3 +108,45 @@ async def test_objects_that_change_at_each_try_are_shown_and_end_the_trial_after
     assert world.condition[:2] == ("Failed", "ReconcileFailed")
     assert END_SECONDS <= world.now - start < END_SECONDS + 10
     assert world.status.failure is not None and world.status.failure.class_ == "Infrastructure"
+
+
+@dataclass
+class SlowToWrite(Wrapped):
+    """A cluster whose API server takes 30 s for each write of a status, and then does not answer, as just after a restore."""
+
+    async def apply_status(self, *_: Any, **__: Any) -> Object:
+        await asyncio.sleep(30.0)
+        raise Unavailable("etcdserver: request timed out", status=504)
+
+
+@in_virtual_time
+async def test_the_tasks_of_a_namespace_are_read_while_writes_of_its_trials_statuses_fail() -> None:
+    """Regression: four trials stood at TaskFetching for as long as this lasted. Each slot for a read was granted while its trial
+    wrote that it is queued, and was released unused when that write had failed."""
+    cluster, read = FakeCluster(pods_run=False), list[str]()
+    for number in range(4):
+        made = manifest(files={**FILES, "tests/number": str(number)})  # a task of its own
+        cluster.put({**made, "metadata": {**made["metadata"], "name": f"t{number}", "uid": f"uid-{number}"}})
+    copy = cluster.backup()
+    cluster.put({**cluster.objects[KIND, "default", "t0"], "status": {"phase": "Running"}})
+    cluster.restore_backup(copy)
+
+    async def slowly(order: Order) -> Answer:
+        await asyncio.sleep(1.0)
+        read.append(order.path)
+        return await read_here(order)
+
+    queue: WorkQueue
+    reconciler = Reconciler(
+        cast(Cluster, SlowToWrite(cluster)), cast(Any, FakeVolume()), SETTINGS, Metrics(), wake=lambda key: queue.add(key)
+    )
+    reconciler.reader._read = slowly
+    queue = WorkQueue(reconciler.reconcile, workers=8)
+    queue.start()
+    for number in range(4):
+        queue.add(("default", f"t{number}"))
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(180.0)
+    assert len(read) == 4
+    await queue.stop()
+    await reconciler.reads.stop()
