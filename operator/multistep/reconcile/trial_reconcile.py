@@ -144,9 +144,8 @@ class TrialReconcile(TrialCreation, TrialRegrade):
 
     def _unless_it_makes_room(self, decision: decisions.Decision) -> decisions.Decision:
         """Return the decision; the end of the attempt if the trial releases its pods, so that other trials can be verified."""
-        waits = isinstance(decision, decisions.Wait) and decision.reason == UNSCHEDULABLE and self._verifier is not None
         uid, made = self._trial.metadata.uid, sum(each.reason == MADE_ROOM for each in self._trial.status.attempts)
-        if not waits:
+        if not isinstance(decision, decisions.Wait) or decision.reason != UNSCHEDULABLE or self._verifier is None:
             self._t.room.end(uid)
             return decision
         if not self._t.room.wait(uid, self._t.clock(), made):

@@ -418,7 +418,7 @@ async def test_an_error_of_one_object_stops_no_other_and_is_retried(error: BaseE
     queue.add(("default", "broken"))
     queue.add(("default", "other"))
     await done.wait()
-    assert failed == [error] and ("default", "broken") in queue._timers
+    assert failed[0] is error and (("default", "broken") in queue._timers or len(failed) > 1), "its retry is due, or was made"
     await queue.stop()
 
 
