@@ -357,8 +357,8 @@ async def completed(cluster: FakeCluster, count: int) -> list[tuple[str, str]]:
     return finished
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.long)])
-async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(("count", "before"), [(100, 75), pytest.param(500, 250, marks=pytest.mark.long)])
+async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path, count: int, before: int) -> None:
     cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16)
     async with serve_cluster(cluster, load) as url, operator(url, tmp_path), asyncio.timeout(550):
         while load.watches < 2:
@@ -368,7 +368,7 @@ async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_muc
         finished = await completed(cluster, count)
     assert_all_complete(cluster, count)
     # The trials of FEW were created last, so they would finish last if the namespaces did not take turns.
-    assert max(finished.index((FEW, f"t{number}")) for number in range(count - 5, count)) < count / 2
+    assert max(finished.index((FEW, f"t{number}")) for number in range(count - 5, count)) < before
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.max_in_flight <= MAX_IN_FLIGHT
     assert load.most_refused_per_second <= 2 * MAX_IN_FLIGHT  # the operator retries a rejected request only after Retry-After
