@@ -98,7 +98,7 @@ STARTS: Final = (
         "in the first step, the agent's program, its class, or an option, a model or a key that it needs is missing",
         AGENT_NOT_STARTED,
     ),
-    Blame("no-user", "the image lacks the agent's user, of the first step or of a later one", "Task", "EnvironmentFailed"),
+    Blame("no-user", "the image lacks the agent's user", "Task", "EnvironmentFailed"),
 )
 """Agents that could not start."""
 

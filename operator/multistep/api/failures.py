@@ -305,8 +305,8 @@ FAILED = (
     Failure(
         POD_UNRESPONSIVE,
         "Agent",
-        "after the trial's deadline, five exec sessions with its running pod broke in a row, though API server and kubelet had "
-        "accepted them, and not all of those with other pods of the node (class Task if no agent has run before)",
+        "after the trial's deadline, at least five exec sessions with its running pod broke in a row for 90 s, while one with "
+        "another pod of the node worked (class Task if no agent has run before)",
         "read the message; run the agent as a user other than root, and limit its processes (`podPidsLimit`) and CPU",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),

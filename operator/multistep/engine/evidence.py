@@ -33,10 +33,12 @@ def lost_verdict(status: TrialStatus, plan: TrialPlan, stored: Container[int]) -
     """Return a message about the first completed step of the attempt whose separate verifier has a verdict in the status, but no
     records on the results volume; "" if there is none. stored: indexes of the steps with records.
 
-    The records are stored before the status shows the verdict, and no agent can reach them."""
+    The records are stored before the status shows the verdict, and no agent can reach them. A step whose agent prevented that its
+    files were copied for the verifier has an exception, but no verifier's pod."""
     for index in range(status.kept_steps, len(status.steps)):
         step, planned = status.steps[index], plan.steps[index]
-        judged = step.rewards is not None or (step.exception is not None and step.exception.phase == VERIFIER)
+        failed = step.exception is not None and step.exception.phase == VERIFIER and step.verifier_image_id is not None
+        judged = step.rewards is not None or failed
         if planned.verified_apart and step.completion_time is not None and judged and index not in stored:
             return f"the results volume lacks the verdict of step {step.name}, which is completed: an older copy of it was put back"
     return ""

@@ -40,15 +40,13 @@ from multistep.engine.operations import (
 )
 from multistep.engine.plan import StepPlan, TrialPlan
 from multistep.engine.rewards import StepException, gate_failure, trial_rewards
-from multistep.engine.scope import NO_USER, DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
+from multistep.engine.scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from multistep.engine.score import rule_of
 from multistep.engine.service_evidence import artifact_source, service_hooks
 from multistep.engine.status import step_run
 from multistep.engine.tampering import baseline, inspect
 from multistep.engine.usage import since
 from multistep.engine.verification import verify, verify_apart
-
-_USER_SECONDS = 30.0
 
 
 class AgentRun(Protocol):
@@ -188,22 +186,6 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
         record = yield scope.healthcheck(scope.plan.healthcheck, scope.plan.environment_env, user="")
         if failure := healthcheck_failure(record, scope.plan.healthcheck.command):
             raise TrialError(StepException("HealthcheckError", f"environment.healthcheck: {failure}", HEALTHCHECK))
-    if not scope.kept:
-        yield from _require_users(scope)
-
-
-def _require_users(scope: Scope) -> Script[None]:
-    """Raise TrialError if the image lacks the agent's user of a later step: once an agent has run, it may have removed the user.
-    A setup.sh until then may still create the user. The first step's own user is checked at its start."""
-    steps = [step for step in scope.plan.steps if not any(each.setup for each in scope.plan.steps[: step.index + 1])]
-    named = {step.agent_user: step for step in reversed(steps) if step.agent_user and not step.agent_user[0].isdecimal()}
-    for user, step in named.items():
-        if user == scope.plan.steps[0].agent_user:
-            continue
-        record = yield Start(scope.id(f"user-{step.index}"), ("true",), user=user, timeout=_USER_SECONDS)
-        error = PhaseResult.from_record(record).error
-        if error is not None and error.code == NO_USER:
-            raise TrialError(StepException("RuntimeError", f"step {step.name}: the agent cannot be started: {error.message}"))
 
 
 def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool, first: bool) -> Script[None]:

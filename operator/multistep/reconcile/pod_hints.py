@@ -12,6 +12,9 @@ _UNREADY = Backoff(first=5.0, last=60.0)
 # Maximum numbers of reads after the deadline: the trial must end even if a proxy refuses all sessions, or its pod breaks them.
 _MAX_FAILED = 20
 _MAX_LOST = 5
+_LOST_SECONDS = (
+    90.0  # minimum time in which so many sessions break: a restart of what connects the API server with nodes is shorter
+)
 
 
 @dataclass
@@ -55,6 +58,7 @@ class PodHint:
     def worked(self, now: float) -> None:
         """Record that a session did not break."""
         self.worked_at, self.lost_since, self.error = now, None, ""
+        self.failed_reads = self.lost_reads = 0
 
     def was_not_read(self, error: str) -> None:
         """Record that a read failed for a reason outside the pod."""
@@ -72,10 +76,9 @@ class PodHint:
         """Return whether so many reads after the deadline failed for reasons outside the pod that there is no further one."""
         return self.failed_reads > _MAX_FAILED
 
-    @property
-    def breaks_sessions(self) -> bool:
-        """Return whether so many sessions broke after the deadline that there is no further one."""
-        return self.lost_reads >= _MAX_LOST
+    def breaks_sessions(self, now: float) -> bool:
+        """Return whether so many sessions broke after the deadline, for so long, that there is no further one."""
+        return self.lost_reads >= _MAX_LOST and self.lost_since is not None and now - self.lost_since >= _LOST_SECONDS
 
 
 class PodHints:
@@ -96,11 +99,13 @@ class PodHints:
             hint = self._by_trial[key] = PodHint(uid)
         return hint
 
-    def node_breaks_sessions(self, hint: PodHint) -> bool:
-        """Return whether, since the pod's sessions break, those of the node's other trials break, too, and none of them worked."""
+    def node_works(self, hint: PodHint) -> bool | None:
+        """Return whether, since the pod's sessions break, one with a pod of another trial on the same node worked; None if nothing
+        is known of the others."""
         others = [each for each in self._by_trial.values() if each is not hint and each.node == hint.node]
-        since = hint.lost_since or 0.0
-        return any(each.lost_since is not None for each in others) and not any(each.worked_at > since for each in others)
+        if hint.lost_since is not None and any(each.worked_at > hint.lost_since for each in others):
+            return True
+        return False if any(each.lost_since is not None for each in others) else None
 
     def forget(self, key: Key) -> None:
         """Drop the hint of a trial that does not exist any more or needs its pod no longer."""

@@ -121,7 +121,7 @@ class TrialCreation(TrialContext):
         last = attempts[-1] if attempts else None
         if last is None or last.reason != MADE_ROOM or last.end_time is None or now - last.end_time.timestamp() >= _ROOM_SECONDS:
             return False
-        return self._t.room.others_wait(self._trial.metadata.uid, now)
+        return self._t.room.others_wait(self._trial.metadata.uid, self._trial.metadata.namespace, now)
 
     async def _adopt(self) -> Result:
         """Write the pod's UID to the status before the first exec session.

@@ -148,8 +148,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
         if not isinstance(decision, decisions.Wait) or decision.reason != UNSCHEDULABLE or self._verifier is None:
             self._t.room.end(uid)
             return decision
-        if not self._t.room.wait(uid, self._t.clock(), made):
+        if not self._t.room.wait(uid, self._trial.metadata.namespace, self._t.clock(), made):
             return decision
+        if self._compares_verdicts:  # the step has its reward, which a new attempt could change
+            return decisions.DriveWithoutVerifier(f"the verifiers of several trials wait for room: {decision.message}")
         return decisions.FailAttempt(MADE_ROOM, f"the verifiers of several trials wait for room: {decision.message}")
 
     # -- errors: each ends in the trial's status (reconcile.error_outcome)
@@ -517,19 +519,20 @@ def _decide(situation: Situation, hint: PodHint, hints: PodHints) -> decisions.D
     """Return the decision. If the trial passed its deadline in a step, first continue the script once: agent and verifier may have
     finished while the operator, the API server or the results volume was down, and are not to be blamed for that time.
 
-    A running pod with which no exec session succeeds then is the agent's doing, unless the infrastructure shows that it is the
-    cause: the API server or the kubelet refuses the sessions, those with other pods of the node break, too, or those with a
-    verifier's pod that has no files of the agent."""
+    A running pod with which no exec session succeeds then is the agent's doing if those with another pod of the node work, and no
+    verifier's pod is in use, whose sessions may be those that broke. The result is unknown if the others break, too, or if a
+    verifier's pod has no files of the agent yet. If nothing shows the cause, the missed deadline decides."""
     decision, trial = lifecycle.decide(situation), situation.trial
     if not (isinstance(decision, decisions.Fail) and _is_unread(trial, decision, hint)):
         return decision
-    endless = trial.model_copy(update={"spec": trial.spec.model_copy(update={"active_deadline_seconds": None})})
+    unlimited = {"active_deadline_seconds": None, "suspend": False}  # a trial to suspend has missed its deadline all the same
+    endless = trial.model_copy(update={"spec": trial.spec.model_copy(update=unlimited)})
     match lifecycle.decide(replace(situation, trial=endless)):
         case decisions.FailAttempt(message=why):
             return _unless_unread(trial, decision, hint, why)
-        case decisions.Drive() if hint.breaks_sessions and not (_is_untouched(trial) or hints.node_breaks_sessions(hint)):
-            return decisions.Fail(POD_UNRESPONSIVE, f"{decision.message}; all exec sessions with its pod broke: {hint.error}")
-        case decisions.Drive() if hint.breaks_sessions or hint.cannot_be_read:
+        case decisions.Drive() if hint.breaks_sessions(situation.now):
+            return _of_broken_sessions(trial, decision, hint, hints.node_works(hint))
+        case decisions.Drive() if hint.cannot_be_read:
             return _unless_unread(trial, decision, hint, hint.error)
         case decisions.Drive() as drive:
             hint.read_at_deadline = True
@@ -537,9 +540,13 @@ def _decide(situation: Situation, hint: PodHint, hints: PodHints) -> decisions.D
     return decision
 
 
-def _is_untouched(trial: MultiStepTrial) -> bool:
-    """Return whether the trial waits for a verifier's pod that has no files of the agent yet."""
-    return trial.status.verifier is not None and bool(trial.status.verifier.untouched)
+def _of_broken_sessions(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint, node_works: bool | None) -> decisions.Fail:
+    """Return the failure of a trial all of whose exec sessions broke after its deadline."""
+    verifier = trial.status.verifier
+    if node_works is False or (verifier is not None and verifier.untouched):
+        return _unless_unread(trial, end, hint, hint.error)
+    text = f"{end.message}; all exec sessions with its pod broke: {hint.error}"
+    return decisions.Fail(POD_UNRESPONSIVE if node_works and verifier is None else end.reason, text)
 
 
 def _is_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint) -> bool:

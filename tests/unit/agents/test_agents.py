@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,34 +204,6 @@ def test_the_lookup_fails_if_a_program_does_not_exist(tmp_path: Path) -> None:
     (there := tmp_path / "there").touch(0o755)
     for program, code in (("cat", 0), (str(there), 0), ("no-such-program", 127), (str(tmp_path / "no"), 127)):
         assert subprocess.run(lookup(("sh", "-c", f"cd / && {program} x")), check=False).returncode == code
-
-
-OTHERS = f'{IMAGE}[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n[steps.agent]\nuser = "bob"\n'
-
-
-@pytest.mark.parametrize("agent", ["oracle", "command"])
-def test_a_user_of_a_later_step_that_the_image_lacks_ends_the_trial_before_the_agent_runs(agent: str) -> None:
-    played = run(agent, {"/user-1": NO_USER}, toml=OTHERS)
-    assert played.operation("/user-1").user == "bob" and "a/agent" not in played.ids
-    assert (played.journal.broken, failure_class.of_failed("EnvironmentFailed", played.journal)) == (True, "Task")
-    assert played.journal.exception is not None
-    assert played.journal.exception.message.startswith("step b: the agent cannot be started")
-    assert not run(agent, toml=OTHERS).journal.broken
-
-
-@pytest.mark.parametrize(
-    ("toml", "options"),
-    [
-        (TASK, {}),
-        (OTHERS.replace("bob", "1000"), {}),
-        (OTHERS, {"steps": {"a": replace(COMPLETE, workdir=True, setup=True)}}),
-        (OTHERS, {"steps": {"b": replace(COMPLETE, workdir=True, setup=True)}}),
-    ],
-)
-def test_a_user_is_not_looked_up_if_it_is_the_first_steps_or_a_number_or_if_a_setup_may_create_it(
-    toml: str, options: Mapping[str, Any]
-) -> None:
-    assert not [each for each in run("oracle", toml=toml, **options).ids if each.startswith("/user")]
 
 
 @pytest.mark.parametrize("result", [NO_USER, NO_PROGRAM, {"exitCode": 127}])

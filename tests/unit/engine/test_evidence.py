@@ -52,7 +52,11 @@ def test_the_runner_has_no_records_of_steps_that_were_kept(ids: list[str], named
 
 
 JUDGED: dict[str, Any] = {"rewards": {"reward": 0}}
-UNREADABLE: dict[str, Any] = {"exception": StepException(type="RewardFileNotFoundError", message="none", phase="verifier")}
+UNCOPIED: dict[str, Any] = {"exception": StepException(type="RuntimeError", message="the files are too large", phase="verifier")}
+UNREADABLE: dict[str, Any] = {
+    "exception": StepException(type="RewardFileNotFoundError", message="none", phase="verifier"),
+    "verifier_image_id": "sha256:1",
+}
 BY_AGENT: dict[str, Any] = {"exception": StepException(type="AgentTimeoutError", message="late", phase="agent")}
 
 
@@ -62,6 +66,7 @@ BY_AGENT: dict[str, Any] = {"exception": StepException(type="AgentTimeoutError",
         ([step("a", **JUDGED), step("b", done=False)], [0], False),
         ([step("a", **JUDGED), step("b", done=False)], [], True),
         ([step("a", **UNREADABLE)], [], True),
+        ([step("a", **UNCOPIED)], [], False),
         ([step("a", **BY_AGENT)], [], False),
         ([step("a")], [], False),
         ([step("a", done=False, **JUDGED)], [], False),

@@ -261,10 +261,34 @@ def break_sessions(world: World) -> None:
 async def test_an_agent_that_breaks_all_exec_sessions_until_the_deadline_scores_0_however_short_it_ran() -> None:
     world = await away_at_the_deadline(10.0, toStep="a", podCleanup="Never")
     break_sessions(world)
+    world.reconciler._tools.hints.of(("default", "other"), "uid").worked(world.now + 10_000)  # a session on the same node
     await world.run()
     assert world.condition[:2] == ("Failed", "PodUnresponsive")
     assert world.status.failure is not None and world.status.failure.class_ == "Agent"
     assert (world.status.score, world.status.outcome, world.pods) == (0, "AgentError", [])
+
+
+async def test_if_nothing_shows_why_sessions_break_the_missed_deadline_decides() -> None:
+    world = await away_at_the_deadline(2000.0, toStep="a")
+    break_sessions(world)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and "all exec sessions with its pod broke" in world.condition[2]
+    assert world.status.score == 0
+
+
+async def test_sessions_that_break_with_the_nodes_other_pods_too_are_not_the_agents_doing() -> None:
+    world = await away_at_the_deadline(2000.0, toStep="a")
+    break_sessions(world)
+    world.reconciler._tools.hints.of(("default", "other"), "uid").session_lost("broken", world.now)
+    await world.run()
+    without_score(world)
+
+
+async def test_a_trial_to_be_suspended_that_missed_its_deadline_is_read_first() -> None:
+    world = await away_at_the_deadline(600.0, toStep="a", suspendPolicy="Release")
+    world.change_trial(suspend=True)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and world.status.score == 1
 
 
 async def test_sessions_that_break_at_first_after_the_deadline_hide_no_result() -> None:

@@ -236,7 +236,7 @@ async def test_streams_that_break_without_a_status_are_the_agents_doing_only_at_
 
     world.runner.stream = MethodType(broken, world.runner)  # type: ignore[method-assign]
     await world.run()
-    assert world.condition[:2] == ("Failed", "PodUnresponsive") and world.now - START >= 3000
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.now - START >= 3000
     assert (world.status.score, world.status.tampering) == (0, [])
 
 

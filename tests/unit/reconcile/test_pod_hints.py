@@ -28,18 +28,42 @@ def test_a_probe_that_fails_for_days_raises_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "blamed"),
+    ("other", "works"),
     [
-        (PodHint("o", node="n"), True),
-        (PodHint("o", node="n", lost_since=5.0), False),
-        (PodHint("o", node="n", lost_since=5.0, worked_at=11.0), True),
+        (PodHint("o", node="n"), None),
+        (PodHint("o", node="n", worked_at=9.0), None),
         (PodHint("o", node="n", lost_since=5.0, worked_at=4.0), False),
-        (PodHint("o", node="other", lost_since=5.0), True),
+        (PodHint("o", node="n", lost_since=5.0, worked_at=11.0), True),
+        (PodHint("o", node="n", worked_at=11.0), True),
+        (PodHint("o", node="other", worked_at=11.0), None),
+        (PodHint("o", node="other", lost_since=5.0), None),
     ],
 )
-def test_sessions_that_break_with_the_nodes_other_pods_too_show_that_the_node_is_the_cause(other: PodHint, blamed: bool) -> None:
+def test_sessions_with_other_pods_of_the_node_show_whether_it_works(other: PodHint, works: bool | None) -> None:
     hints = PodHints()
     own, hints._by_trial["default", "other"] = hints.of(("default", "t"), "u"), other
     own.node = "n"
     own.session_lost("broken", 10.0)
-    assert hints.node_breaks_sessions(own) is not blamed
+    assert hints.node_works(own) is works
+
+
+def lost(hint: PodHint, at: float) -> bool:
+    hint.read_at_deadline = True
+    hint.session_lost("broken", at)
+    return hint.breaks_sessions(at)
+
+
+def test_sessions_break_in_a_row_only_if_none_between_them_worked() -> None:
+    hint = PodHint("u")
+    for number in range(100):
+        assert not lost(hint, 100.0 * number)
+        hint.read_at_deadline = True
+        hint.was_not_read("refused")
+        assert not hint.cannot_be_read
+        hint.worked(100.0 * number)
+
+
+def test_a_pod_breaks_sessions_if_at_least_five_break_for_90_seconds() -> None:
+    hint, often = PodHint("u"), PodHint("v")
+    assert [lost(hint, each) for each in (0.0, 50.0, 100.0, 150.0, 200.0)] == [False] * 4 + [True]
+    assert not any(lost(often, each) for each in range(90)) and lost(often, 90.0)

@@ -66,18 +66,31 @@ async def test_a_trial_whose_verifier_alone_fits_no_node_gives_no_room_to_itself
 
 def test_only_the_trial_that_began_to_wait_last_gives_way_and_no_other_soon_after() -> None:
     room = VerifierRoom()
-    assert not any([room.wait("a", 0.0), room.wait("b", 10.0), room.wait("c", 10.0)])
+    assert not any([room.wait("a", "ns", 0.0), room.wait("b", "ns", 10.0), room.wait("c", "ns", 10.0)])
     at = 10.0
     while at < 10.0 + WAIT_SECONDS:
-        assert not any([room.wait("a", at), room.wait("b", at), room.wait("c", at)])
+        assert not any([room.wait("a", "ns", at), room.wait("b", "ns", at), room.wait("c", "ns", at)])
         at += 30.0
-    assert not room.wait("a", at) and not room.wait("b", at) and room.wait("c", at)
-    assert room.others_wait("c", at) and not room.wait("b", at + 30.0)
-    assert room.wait("b", at + 60.0) and not room.wait("a", at + 60.0)
-    assert not room.others_wait("b", at + 500.0), "the operator does not reconcile a any more"
+    assert not room.wait("a", "ns", at) and not room.wait("b", "ns", at) and room.wait("c", "ns", at)
+    assert room.others_wait("c", "ns", at) and not room.wait("b", "ns", at + 30.0)
+    assert room.wait("b", "ns", at + 60.0) and not room.wait("a", "ns", at + 60.0)
+    assert not room.others_wait("b", "ns", at + 500.0), "the operator does not reconcile a any more"
 
 
 def test_a_trial_gives_way_three_times_at_most() -> None:
     room = VerifierRoom()
     for at in range(0, 500, 30):
-        assert not room.wait("a", at) and not room.wait("b", at, 3)
+        room.wait("a", "ns", at)
+        assert not room.wait("b", "ns", at, 3)
+
+
+def test_a_trial_that_may_not_give_way_keeps_no_other_from_it() -> None:
+    room = VerifierRoom()
+    waiting = [(at, *each) for at in range(0, 500, 30) for each in (("a", 0), ("b", 1), ("c", 3))]
+    assert [name for at, name, times in waiting if room.wait(name, "ns", at, times)] == ["b"]
+
+
+def test_a_trial_gives_no_way_to_another_namespace() -> None:
+    room = VerifierRoom()
+    assert not any(room.wait(name, name, at) for at in range(0, 900, 30) for name in "ab")
+    assert not room.others_wait("a", "a", 900)
