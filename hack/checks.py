@@ -99,16 +99,17 @@ def _ensure_programs() -> None:
     c_compiler()
     network_tools()
     python_env.compile_modules()
-    python_env.compile_modules()
 
 
-def _unit_tests(*, yields: bool = False) -> list[Ended]:
-    """Run the Go tests and the Python tests, in parallel if there is enough memory. yields: see Run."""
+def _unit_tests() -> list[Ended]:
+    """Run the Go tests and the Python tests, in parallel if there is enough memory."""
     env = lanes.environment(os.environ)
-    runs = [replace(each, yields=yields) for each in (_target("go-tests"), _python_tests(env), _process_tests(env))]
+    return _side_by_side(_target("go-tests"), _python_tests(env), _process_tests(env))
+
+
+def _side_by_side(*runs: Run) -> list[Ended]:
     with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
-        go, *python = threads.map(lanes.execute, runs)
-    return [go, *map(_explained, python)]
+        return [*map(_explained, threads.map(lanes.execute, runs))]
 
 
 def _explained(ended: Ended) -> Ended:
@@ -165,23 +166,26 @@ def _without(*places: str) -> list[str]:
 
 
 def everything() -> None:
-    """Run `make test`: beside the end-to-end tests, which mostly wait for the cluster, all others. What fails does not keep the
-    rest from running."""
+    """Run `make test`. Beside the end-to-end tests, which wait for much of their time, run what needs little of the cores; the unit
+    tests, which need them all, run last. What fails does not keep the rest from running."""
     _ensure_programs()
-    workers = load.workers()
+    workers, env = load.workers(), lanes.environment(os.environ)
     more: Sequence[Ended] = ()
     again: Sequence[Rerun] = ()
-    with stage("lint, unit and end-to-end tests"), ThreadPoolExecutor(1) as thread:
-        apart = thread.submit(_without_cluster)
+    with stage("lint, end-to-end tests, Go tests, tests with local processes"), ThreadPoolExecutor(1) as thread:
+        beside = thread.submit(_beside, env)
         deploying = lanes.execute(_target("deploy"))
         if deploying.code == 0:
-            more, again = end_to_end.each_run(workers, apart.result)
-        ended = [*apart.result(), deploying, *more]
+            more, again = end_to_end.each_run(workers, beside.result)
+        ended = [*beside.result(), deploying, *more]
+    with stage("unit tests (100 % branch coverage of the core)"):
+        ended += _side_by_side(_python_tests(env))
     report(ended, again)
 
 
-def _without_cluster() -> list[Ended]:
-    return [lanes.execute(replace(_target("lint"), yields=True)), *_unit_tests(yields=True)]
+def _beside(env: dict[str, str]) -> list[Ended]:
+    lint, *tests = (replace(each, yields=True) for each in (_target("lint"), _target("go-tests"), _process_tests(env)))
+    return [lanes.execute(lint), *_side_by_side(*tests)]
 
 
 def long_tests() -> None:
