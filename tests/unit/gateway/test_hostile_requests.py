@@ -314,13 +314,13 @@ async def test_bodies_of_a_step_are_parsed_half_of_the_time(tmp_path: Path, monk
     """An answer to a probe takes several turns of the event loop. If each turn parsed a body, the answer would be too late."""
     times = list[tuple[float, float]]()
 
-    def parse(body: bytes, route: Route) -> Asked:
+    def parse(body: bytes, route: Route, **options: Any) -> Asked:
         started = time.monotonic()
         time.sleep(0.1)  # as a large body, it blocks the event loop
         times.append((started, time.monotonic()))
         if len(times) == 1:
             raise InvalidBody("after all")
-        return read_body(body, route)
+        return read_body(body, route, **options)
 
     monkeypatch.setattr(public, "read_body", parse)
     async with world(tmp_path) as it:
@@ -347,9 +347,9 @@ async def test_between_two_bodies_of_a_step_the_gateway_serves_others(tmp_path: 
         if len(parsed_in) < 4:
             loop.call_soon(count_turn)
 
-    def parse(body: bytes, route: Route) -> Asked:
+    def parse(body: bytes, route: Route, **options: Any) -> Asked:
         parsed_in.append(turns)
-        return read_body(body, route)
+        return read_body(body, route, **options)
 
     monkeypatch.setattr(public, "read_body", parse)
     async with world(tmp_path) as it:
