@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from multistep.reconcile.verifier_room import WAIT_SECONDS, VerifierRoom
-from tests.support.world import SEPARATE, World, manifest
+from tests.support.world import CONFIG, SEPARATE, World, manifest
 
 TOO_FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu"}
 
@@ -14,12 +14,12 @@ TOO_FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
 class Node:
     """A node with room for some pods, and trials that run on it, each in a world of its own, with one clock."""
 
-    def __init__(self, slots: int, trials: int, **spec: Any) -> None:
-        self.slots, room = slots, VerifierRoom()
+    def __init__(self, slots: int, trials: int, *, config: dict[str, Any] = SEPARATE, **spec: Any) -> None:
+        self.slots, self.config, room = slots, config, VerifierRoom()
         self.worlds = [self._world(number, spec, room) for number in range(trials)]
 
     def _world(self, number: int, spec: dict[str, Any], room: VerifierRoom) -> World:
-        trial = manifest({"toStep": "a", **spec}, config=SEPARATE)
+        trial = manifest({"toStep": "a", **spec}, config=self.config)
         trial["metadata"]["uid"] = f"trial-{number}"
         world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0}, pods_run=False)
         world.reconciler._tools = replace(world.reconciler._tools, room=room)
@@ -55,6 +55,13 @@ async def test_trials_that_fill_a_node_make_room_for_each_others_verifiers() -> 
     assert [each.status.score for each in node.worlds] == [1, 1, 1]
     gave_way = [[lost.reason for lost in each.status.attempts] for each in node.worlds]
     assert gave_way == [[], [], ["MadeRoom"]], "one trial made room for both others"
+
+
+async def test_trials_whose_steps_are_verified_once_more_keep_their_verdicts_if_there_is_no_room() -> None:
+    node = Node(slots=2, trials=2, config=CONFIG, verifier={"isolation": "Both"}, activeDeadlineSeconds=3000)
+    await node.run(3000)
+    assert [each.condition[:2] for each in node.worlds] == [("Complete", "TrialComplete")] * 2
+    assert [each.status.attempts for each in node.worlds] == [[], []]
 
 
 async def test_a_trial_whose_verifier_alone_fits_no_node_gives_no_room_to_itself() -> None:
