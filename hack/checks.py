@@ -184,8 +184,7 @@ def everything() -> None:
 
 
 def _beside(env: dict[str, str]) -> list[Ended]:
-    lint, *tests = (replace(each, yields=True) for each in (_target("lint"), _target("go-tests"), _process_tests(env)))
-    return [lanes.execute(lint), *_side_by_side(*tests)]
+    return _side_by_side(*(replace(each, yields=True) for each in (_target("lint"), _target("go-tests"), _process_tests(env))))
 
 
 def long_tests() -> None:
