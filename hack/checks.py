@@ -86,8 +86,9 @@ _LINT: Mapping[str, Callable[[], None]] = {
 def unit() -> None:
     """Run the tests that need no cluster, except tests with the mark `long`."""
     _ensure_programs()
+    env = lanes.environment(os.environ)
     with stage("Go tests and Python tests (100 % branch coverage of the core)"):
-        ended = _unit_tests()
+        ended = _side_by_side(_target("go-tests"), _python_tests(env), _process_tests(env))
     report(ended)
 
 
@@ -101,13 +102,8 @@ def _ensure_programs() -> None:
     python_env.compile_modules()
 
 
-def _unit_tests() -> list[Ended]:
-    """Run the Go tests and the Python tests, in parallel if there is enough memory."""
-    env = lanes.environment(os.environ)
-    return _side_by_side(_target("go-tests"), _python_tests(env), _process_tests(env))
-
-
 def _side_by_side(*runs: Run) -> list[Ended]:
+    """Execute runs in parallel if there is enough memory; return them with more about their failed tests."""
     with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
         return [*map(_explained, threads.map(lanes.execute, runs))]
 

@@ -12,9 +12,7 @@ _UNREADY = Backoff(first=5.0, last=60.0)
 # Maximum numbers of reads after the deadline: the trial must end even if a proxy refuses all sessions, or its pod breaks them.
 _MAX_FAILED = 20
 _MAX_LOST = 5
-_LOST_SECONDS = (
-    90.0  # minimum time in which so many sessions break: a restart of what connects the API server with nodes is shorter
-)
+_LOST_SECONDS = 90.0  # minimum time in which they break: what connects the API server with nodes restarts faster
 
 
 @dataclass

@@ -150,9 +150,10 @@ class TrialReconcile(TrialCreation, TrialRegrade):
             return decision
         if not self._t.room.wait(uid, self._trial.metadata.namespace, self._t.clock(), made):
             return decision
+        why = f"the verifiers of several trials wait for room: {decision.message}"
         if self._compares_verdicts:  # the step has its reward, which a new attempt could change
-            return decisions.DriveWithoutVerifier(f"the verifiers of several trials wait for room: {decision.message}")
-        return decisions.FailAttempt(MADE_ROOM, f"the verifiers of several trials wait for room: {decision.message}")
+            return decisions.DriveWithoutVerifier(why)
+        return decisions.FailAttempt(MADE_ROOM, why)
 
     # -- errors: each ends in the trial's status (reconcile.error_outcome)
 

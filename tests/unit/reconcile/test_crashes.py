@@ -58,9 +58,9 @@ def after(run: RecordedRun, at: int, variant: str) -> World | None:
     return run.after_death(at, events=variant.removesuffix(" events"))
 
 
-def some(points: Sequence[Point], scenario: Scenario) -> Sequence[Point]:
-    """Return the points that the short form tries in a scenario. The short forms of all scenarios try most calls and variants."""
-    return tried(points, whole=False, every=STRIDE, first=list(SCENARIOS.values()).index(scenario))
+def tried_in(scenario: Scenario, points: Sequence[Point], whole: bool) -> Sequence[Point]:
+    """Return the points to try in a scenario. The short forms of all scenarios try most calls and variants."""
+    return tried(points, whole, every=STRIDE, first=list(SCENARIOS.values()).index(scenario))
 
 
 async def undisturbed(options: Mapping[str, Any]) -> World:
@@ -98,7 +98,7 @@ async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_tr
     run = await recorded_run(scenario)
     runs: Counter[str] = Counter()
     points = list({state: at for at, state in enumerate(run.states)}.values())
-    for number, at in enumerate(points if whole else some(points, scenario)):
+    for number, at in enumerate(tried_in(scenario, points, whole)):
         for variant in variants(scenario, number) if whole else [VARIANTS[number % len(VARIANTS)]]:
             if (world := after(run, at, variant)) is not None:
                 await world.run(first=1.0)
@@ -117,7 +117,7 @@ async def test_wherever_the_operator_dies_and_whatever_the_next_one_reads_the_tr
 async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario, whole: bool) -> None:
     run = await recorded_run(scenario)
     points = list(enumerate(run.trace))
-    for at, point in points if whole else some(points, scenario):
+    for at, point in tried_in(scenario, points, whole):
         world = run.with_fault(at, failing(point))
         await world.run()
         run.assert_same_end(world, f"point {at} failed: {point}")
