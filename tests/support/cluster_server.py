@@ -21,6 +21,7 @@ import yaml
 from aiohttp import WSMsgType, web
 from kubernetes.aio.client import Configuration
 
+from multistep.api.trial import KIND
 from multistep.errors import ClusterError
 from multistep.kube.client import Client
 from multistep.kube.connection import Connection
@@ -38,10 +39,12 @@ BY_PLURAL = {(api_path(each.api_version), each.plural): each for each in KNOWN.v
 class Load:
     """The server's capacity, and the load that it measured. All times are in seconds.
 
-    capacity: maximum number of concurrent requests, but 1 in every eighth second; the server answers further requests with 429.
+    capacity: maximum number of concurrent requests; the server answers further requests with 429, and 1 request of 25 in any
+    case, in bursts: how many it rejects must not depend on how fast this machine is.
     retry_after: the value of the Retry-After header.
     delay: maximum response time. start: maximum time until a created pod runs.
-    The other fields are measurements; in_flight includes rejected requests.
+    The other fields are measurements; in_flight includes rejected requests. completed: (namespace, name) of the trials in the
+    order in which they became Complete.
     """
 
     capacity: int
@@ -56,6 +59,7 @@ class Load:
     execs: int = 0
     most_execs: int = 0
     watches: int = 0
+    completed: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def refused(self) -> int:
@@ -67,9 +71,9 @@ class Load:
         """Return the largest number of requests answered with 429 within one second."""
         return max(Counter(map(int, self.refused_at)).values(), default=0)
 
-    def takes_one(self, now: float) -> bool:
-        """Return whether the server accepts a new request, which in_flight already includes."""
-        return self.in_flight <= (1 if int(now) % 8 == 0 else self.capacity)
+    def takes_one(self) -> bool:
+        """Return whether the server accepts a new request, which in_flight and asked already include."""
+        return self.in_flight <= self.capacity and len(self.asked) % 500 >= 20
 
 
 class ClusterServer:
@@ -83,6 +87,9 @@ class ClusterServer:
         cluster._on_change = self._report
 
     def _report(self, type: str, object: Object) -> None:
+        key = (object["metadata"]["namespace"], object["metadata"]["name"])
+        if object["kind"] == KIND and (object.get("status") or {}).get("phase") == "Complete" and key not in self.load.completed:
+            self.load.completed.append(key)
         line = json.dumps({"type": type, "object": object}).encode() + b"\n"
         for kind, queue in self._watches:
             if kind == object["kind"]:
@@ -115,7 +122,7 @@ class ClusterServer:
         load.in_flight += 1
         load.max_in_flight = max(load.max_in_flight, load.in_flight)
         try:
-            takes_it = load.takes_one(now)
+            takes_it = load.takes_one()
             if not takes_it:
                 load.refused_at.append(now)
             await asyncio.sleep(random.uniform(0.0, load.delay))

@@ -348,27 +348,20 @@ async def operator(url: str, path: Path) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def completed(cluster: FakeCluster, count: int) -> list[tuple[str, str]]:
-    """Wait until this many trials are Complete and no pod is left; return the trials' keys, about in the order of completion."""
-    finished: list[tuple[str, str]] = []
-    while len(finished) < count or any(key[0] == "Pod" for key in cluster.objects):
-        await asyncio.sleep(0.5)
-        finished += [key for key, each in statuses(cluster).items() if each.phase == "Complete" and key not in finished]
-    return finished
-
-
-@pytest.mark.parametrize(("count", "before"), [(100, 75), pytest.param(500, 250, marks=pytest.mark.long)])
-async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path, count: int, before: int) -> None:
-    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16)
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.long)])
+async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path, count: int) -> None:
+    # Pods start so slowly that the turns for starts decide the order of the trials, and not how fast this machine is.
+    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16, start=1.0)
     async with serve_cluster(cluster, load) as url, operator(url, tmp_path), asyncio.timeout(550):
         while load.watches < 2:
             await asyncio.sleep(0.1)
         for number in range(count):
             cluster.put(trial(CROWD if number < count - 5 else FEW, number))
-        finished = await completed(cluster, count)
+        while len(load.completed) < count or any(key[0] == "Pod" for key in cluster.objects):
+            await asyncio.sleep(0.5)
     assert_all_complete(cluster, count)
-    # The trials of FEW were created last, so they would finish last if the namespaces did not take turns.
-    assert max(finished.index((FEW, f"t{number}")) for number in range(count - 5, count)) < before
+    # The trials of FEW were created last, so they would complete last if the namespaces did not take turns.
+    assert max(load.completed.index((FEW, f"t{number}")) for number in range(count - 5, count)) < count / 2
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.max_in_flight <= MAX_IN_FLIGHT
     assert load.most_refused_per_second <= 2 * MAX_IN_FLIGHT  # the operator retries a rejected request only after Retry-After
