@@ -58,6 +58,11 @@ def content(*parts: Any) -> dict[str, Any]:
         {"contents": [{"parts": [{"file_data": {"file_uri": "gs://x"}}]}]},
         # other servers
         {"plugins": [{"id": "web"}]},
+        {"preset": "with-web-search"},
+        {"models": ["openai/gpt-5", "openai/gpt-5-mini:online"]},
+        {"models": "perplexity/sonar"},
+        {"fallbacks": [{"model": "openai/gpt-5:online"}]},
+        {"fallbacks": [{"gpt-5": ["gpt-4o-search-preview"]}]},
         {"search_parameters": {"mode": "on"}},
         {"enable_search": True},
         content({"type": "video_url", "video_url": {"url": "HTTPS://x"}}),
@@ -72,6 +77,7 @@ def test_what_the_provider_would_do_or_fetch_is_found(body: dict[str, Any]) -> N
     [
         {**content({"type": "text", "text": "look at https://x"}), "tools": [FUNCTION]},
         {"web_search_options": None, "mcp_servers": [], "tools": None},
+        {"models": ["openai/gpt-5", "anthropic/claude-sonnet-4-5"], "fallbacks": None, "route": "fallback"},
         {"tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}, {"type": "local_shell"}]},
         {"tools": [{"type": "shell"}, {"type": "shell", "environment": {"type": "local"}}, {"type": "apply_patch"}]},
         {"tools": [{"type": "bash_20250124", "name": "bash"}, {"name": "own", "input_schema": {"tools": [{"a": 1}]}}]},
@@ -93,6 +99,7 @@ def test_what_the_agent_does_itself_is_not_refused(body: dict[str, Any]) -> None
     [
         ("gpt-4o-search-preview", True),
         ("openai/gpt-5:online", True),
+        ("openai/gpt-5@preset/web", True),
         ("o3-deep-research", True),
         ("perplexity/sonar-pro", True),
         ("groq/compound", True),
