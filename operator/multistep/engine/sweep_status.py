@@ -282,7 +282,8 @@ def _unknown(sweep: TrialSweep) -> str:
 
 def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
     spent, most = counts.cost_usd or 0.0, counts.refused_usd
-    used = f"the trials used {spent:.6g} of {budget.cost_usd:g} US dollars"
+    known = "an unknown part" if counts.cost_usd is None else f"{spent:.6g}"
+    used = f"the trials used {known} of {budget.cost_usd:g} US dollars"
     if most is None:
         return f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
     least = math.ceil((spent + most) * 100) / 100

@@ -53,7 +53,11 @@ class About:
     @property
     def spending(self) -> str:
         """Return what the sweep spent of its budget, as text; "" without a budget."""
-        return "" if self.budget_usd is None else f"${self.cost_usd or 0.0:.2f} of ${self.budget_usd:.2f} spent"
+        if self.budget_usd is None:
+            return ""
+        if self.cost_usd is None:
+            return f"cost unknown, of a budget of ${self.budget_usd:.2f}"
+        return f"${self.cost_usd:.2f} of ${self.budget_usd:.2f} spent"
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,20 @@ def test_a_sweep_whose_budget_is_spent_shows_it(invoke: Invoke, cluster: CliClus
     assert lines[-1].startswith("s Suspended: 2 of 4 trials finished, 1 suspended: CostBudgetSpent: the trials used 0.9 of 1")
 
 
+@pytest.mark.parametrize(
+    ("cost", "line"),
+    [
+        ({}, "cost: unknown, as no model request has a known price so far; budget: 1 USD"),
+        ({"costUSD": 0.0}, "cost: 0 of 1 USD"),
+    ],
+)
+def test_an_unknown_cost_is_not_shown_as_0_beside_a_budget(
+    invoke: Invoke, cluster: CliCluster, cost: dict[str, float], line: str
+) -> None:
+    cluster.put("TrialSweep", "s", status={**{name: POOR[name] for name in POOR if name != "costUSD"}, **cost})
+    assert line in invoke("sweep", "status", "s").stdout.splitlines()
+
+
 def test_the_budget_of_a_sweep_reaches_its_spec(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     cluster.story = [GOOD]
     assert invoke("sweep", "run", task, "--budget", "2.5").exit_code == 0

@@ -53,6 +53,13 @@ def test_a_sweep_whose_budget_is_spent_names_the_budget_with_which_the_refused_r
     )
 
 
+def test_an_unknown_cost_is_not_reported_as_0() -> None:
+    first = next_of(started(**BUDGET), []).status
+    trials = [TrialFacts(0, "Active", phase="Running", refused_at=NOW + 5, unpriced=True)]
+    _, _, message = why(next_of(reached(first, **BUDGET), trials, at=20).status)
+    assert message.startswith("the trials used an unknown part of 1 US dollars, and a model request could cost more than the rest")
+
+
 def test_a_sweep_whose_known_costs_are_those_of_refused_requests_only_has_no_known_cost() -> None:
     """A refused request costs nothing, also without a price."""
     zero = TrialFacts(0, "Complete", 1.0, cost_usd=0.0)

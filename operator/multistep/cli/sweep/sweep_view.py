@@ -93,9 +93,11 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
     if status.pod_hours:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
-    if status.cost_usd is not None or status.budget is not None:
+    if status.cost_usd is not None:
         of = f" of {status.budget.cost_usd:g}" if status.budget else ""
-        lines.append(Text(f"cost: {status.cost_usd or 0.0:.6g}{of} USD"))
+        lines.append(Text(f"cost: {status.cost_usd:.6g}{of} USD"))
+    elif status.budget is not None:
+        lines.append(Text(f"cost: unknown, as no model request has a known price so far; budget: {status.budget.cost_usd:g} USD"))
     text = progress_text(status, now)
     ended = f": {clean_lines(found.why)}" if (is_finished(status) or is_out_of_budget(status)) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style=f"bold {STYLES[_level(status)]}".strip()))
