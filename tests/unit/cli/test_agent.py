@@ -105,6 +105,13 @@ def test_a_trial_gets_the_image_of_its_agent() -> None:
     assert "image" not in agent_entry("codex", ModelOptions(model="openai/gpt-5"))
 
 
+def test_an_agent_of_a_sweep_gets_its_image_by_the_name_that_the_sweep_gives_it() -> None:
+    agents = ("new=codex@openai/gpt-5", "old=codex@openai/gpt-5", "codex@openai/gpt-5-mini")
+    options = SweepOptions("s", agents=agents, model=ModelOptions(images=("new=x:2", "codex=x:1"), keys=("keys:openai",)))
+    made = sweep_of_source({"git": {"url": "https://x/y", "ref": "main"}}, None, options).sweep
+    assert [each["agent"]["image"] for each in made["spec"]["agents"]] == ["x:2", "x:1", "x:1"]
+
+
 @pytest.mark.parametrize("image", ["claude=registry.example/x:1", "codex="])
 def test_an_image_for_an_agent_that_is_not_chosen_is_an_error(image: str) -> None:
     entries = [{"name": "codex"}, {"importPath": "a:B"}]

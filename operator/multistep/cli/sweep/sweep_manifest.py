@@ -17,7 +17,15 @@ from multistep.api.model import API_VERSION
 from multistep.api.sweep import SWEEP_KIND, parse_sweep
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import agent_entry, check_hosted, check_images, check_keys, hosted_choice, label
+from multistep.cli.trial.agent_choice import (
+    agent_entry,
+    check_hosted,
+    check_images,
+    check_keys,
+    hosted_choice,
+    label,
+    with_images_of,
+)
 from multistep.cli.trial.agent_script import script_command
 from multistep.cli.trial.manifests import (
     Manifest,
@@ -139,8 +147,10 @@ def _sweep(
 ) -> SweepSubmission:
     name = options.name
     variables, agents = options.values.variable_entries(name), _agents(options)
-    for check in (check_hosted, check_images, check_keys):
-        check(options.model, [each["agent"] for each in agents])
+    entries = [each["agent"] for each in agents]
+    check_hosted(options.model, entries)
+    check_images(options.model, entries, [each["name"] for each in agents])
+    check_keys(options.model, entries)
     spec = optional(
         environment=environment(image, options.resources),
         timeoutMultiplier=options.timeout_multiplier,
@@ -204,7 +214,7 @@ def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifes
     UsageError for another text."""
     name, separator, value = text.partition("=")
     agent = value if separator else text
-    if (hosted := hosted_choice(agent, options)) is not None:
+    if (hosted := hosted_choice(agent, with_images_of(options, name) if separator else options)) is not None:
         return {"name": name if separator else dns_label(label(hosted)), "agent": {**hosted, **optional(env=list(env) or None)}}
     if agent in harbor_agents.NAMES:
         raise UsageError(f"--agent {text}: needs a model: --agent {text}@PROVIDER/NAME")

@@ -55,15 +55,23 @@ def check_hosted(options: ModelOptions, entries: Sequence[Manifest]) -> None:
         raise UsageError("no agent uses a model: --max-cost and the other options of a model are for agents such as claude-code")
 
 
-def check_images(options: ModelOptions, entries: Sequence[Manifest]) -> None:
-    """Raise UsageError if an --agent-image is invalid, or names an agent that is not in ``entries``, a list of spec.agent."""
-    agents = {each.get("name") or each.get("importPath", "") for each in entries}
+def check_images(options: ModelOptions, entries: Sequence[Manifest], names: Sequence[str] = ()) -> None:
+    """Raise UsageError if an --agent-image is invalid, or names no agent of ``entries``, a list of spec.agent. names: the names
+    that a sweep gives the agents."""
+    agents = {*names, *(each.get("name") or each.get("importPath", "") for each in entries)}
     for text in options.images:
         name, _, image = text.rpartition("=")
         if not image or (name and name not in agents):
             raise UsageError(
                 f"--agent-image {text}: must be IMAGE or AGENT=IMAGE, where AGENT is one of {', '.join(sorted(agents))}"
             )
+
+
+def with_images_of(options: ModelOptions, name: str) -> ModelOptions:
+    """Return the options for the agent to which a sweep gives this name: with the --agent-image ``NAME=IMAGE`` if there is one, and
+    else all of them."""
+    own = [image for each, _, image in (text.rpartition("=") for text in options.images) if each == name]
+    return replace(options, images=tuple(own)) if own else options
 
 
 def check_keys(options: ModelOptions, entries: Sequence[Manifest]) -> None:
