@@ -39,7 +39,8 @@ def test_the_list_has_all_agents_and_what_each_can_do(invoke: Invoke) -> None:
     assert [each["name"] for each in listed] == list(harbor_agents.NAMES)
     codex = {"name": "codex", "resume": True, "access": "Gateway", "image": PROGRAMS["codex"].version}
     assert codex in listed and {"name": "devin", "resume": False, "access": "Direct", "image": None} in listed
-    assert "claude-code" in invoke("agent", "list").stdout
+    table = invoke("agent", "list").stdout
+    assert "claude-code" in table and "RESUME  the agent can continue its trajectory" in table
 
 
 def test_an_image_is_built_of_the_version_asked_for(invoke: Invoke, docker: Callable[[], list[str]]) -> None:

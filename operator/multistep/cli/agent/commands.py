@@ -19,12 +19,6 @@ _LIST_EPILOG = """\b
 Examples:
   multistep agent list
   multistep agent list -o json | jq -r '.[] | select(.resume) | .name'
-
-\b
-Columns:
-  RESUME  the agent can continue its trajectory in the next step (--resume)
-  ACCESS  Gateway: it can use the model gateway; Direct: it takes no URL, so it needs access Direct
-  IMAGE   version of which `multistep agent build` builds an image by default; -: no image can be built
 """
 
 _BUILD_EPILOG = """\b

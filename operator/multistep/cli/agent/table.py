@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from multistep.api import harbor_agents
 from multistep.cli.agent.programs import PROGRAMS
 from multistep.cli.terminal import table
+
+LEGEND = """\
+RESUME  the agent can continue its trajectory in the next step (--resume)
+ACCESS  Gateway: it can use the model gateway; Direct: it takes no URL, so it needs access Direct
+IMAGE   version of which `multistep agent build` builds an image by default; -: no image can be built"""
 
 
 def agents_document() -> list[dict[str, Any]]:
@@ -24,8 +31,12 @@ def agents_document() -> list[dict[str, Any]]:
     ]
 
 
-def agents_table() -> Table:
-    """Return the agents as a table."""
+def agents_table() -> Group:
+    """Return the agents as a table with a legend."""
+    return Group(_table(), Text(f"\n{LEGEND}"))
+
+
+def _table() -> Table:
     found = table("AGENT", "RESUME", "ACCESS", "IMAGE")
     for each in agents_document():
         found.add_row(each["name"], "yes" if each["resume"] else "-", each["access"], each["image"] or "-")
