@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import comb
 from statistics import fmean
 
+FEWEST = 6  # minimum number of tasks for a significant difference
+
 
 def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean score of each task that has a scored trial. scores: the scores of the scored trials, by task."""

@@ -16,10 +16,11 @@ from multistep.api.plural import plural
 from multistep.api.score import Level, outcome_level, outcome_words
 from multistep.engine.usage import omission
 from multistep.report.branches import Branches
+from multistep.report.by_task import FEWEST
 from multistep.report.cost_picture import cost_picture
 from multistep.report.excerpts import Excerpts
 from multistep.report.rows import Row
-from multistep.report.statistics import FEWEST, Estimate
+from multistep.report.statistics import Estimate
 from multistep.report.summary import About, Standing, Summary, TaskSteps
 
 _SHADES = 5

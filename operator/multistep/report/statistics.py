@@ -17,7 +17,6 @@ from scipy import stats
 from multistep.report.by_task import chances, means
 
 CONFIDENCE = 0.95
-FEWEST = 6  # minimum number of tasks for a significant difference
 
 _ALIKE = 1e-12
 

@@ -372,6 +372,17 @@ def test_the_status_as_json_is_one_document(invoke: Invoke, cluster: CliCluster)
     assert found["status"]["trials"]["counted"] == 3
 
 
+@pytest.mark.parametrize(("agents", "noted"), [(("oracle", "nop"), True), (("oracle",), False)])
+def test_too_few_tasks_to_compare_agents_are_noted_before_the_sweep_starts(
+    agents: tuple[str, ...], noted: bool, tasks: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    chosen = [word for each in agents for word in ("--agent", each)]
+    result = invoke("sweep", "run", tasks, *chosen, "--detach", "--name", "s")
+    note = "note: 2 tasks: fewer than 6 tasks never show a significant difference between agents, however many attempts they have"
+    assert (note in result.stderr.splitlines()) is noted
+    assert result.stdout == "s\n"
+
+
 def test_a_submitted_sweep_is_named_on_stdout(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("sweep", "run", task, "--detach", "--name", "s").stdout == "s\n"
     cluster.objects.clear()

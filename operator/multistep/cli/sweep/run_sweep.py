@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from multistep.api.plural import plural
 from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
@@ -38,6 +39,7 @@ from multistep.cli.values import given_values
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.protocols import Object
 from multistep.kube.resources import SWEEPS
+from multistep.report.by_task import FEWEST
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,8 @@ class SweepSession:
             submission = make(self.target.namespace or connected.namespace)
             metadata = submission.sweep["metadata"]
             namespace, name = metadata["namespace"], metadata["name"]
+            if text := _too_few(submission.sweep["spec"]):
+                print_err(text)
             await create_sweep(connected, submission)
             if self.detach:
                 status = SweepStatus()
@@ -249,6 +253,17 @@ def _shown(namespace: str, name: str, status: SweepStatus, fault: str = "", *, a
     else:
         print_out(sweep_view(name, status, now))
     return found.exit
+
+
+def _too_few(spec: Manifest) -> str:
+    """Return a note if a sweep has too few tasks to compare its agents; "" if it has enough, or reads its tasks from a source."""
+    tasks, agents = len(spec.get("tasks") or ()), len(spec.get("agents") or ())
+    if not 0 < tasks < FEWEST or agents < 2:
+        return ""
+    return (
+        f"note: {plural(tasks, 'task')}: fewer than {FEWEST} tasks never show a significant difference between agents, however "
+        "many attempts they have"
+    )
 
 
 async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
