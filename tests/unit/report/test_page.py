@@ -69,6 +69,13 @@ def test_the_page_shows_means_intervals_losses_and_failures() -> None:
     assert "multistep logs -n evals s-a-good-3" in text
 
 
+def test_pass_at_k_has_a_table_of_its_own_so_that_the_page_is_wide_enough_for_both() -> None:
+    rows = sweep({(task, "good"): [1.0, 0.0, 1.0, 0.0] for task in "ab"})
+    text = made(rows).text
+    assert "Excluded trials Scored failures Tampering good 0.500" in text
+    assert "Agent pass@1 pass@2 pass@4 good 0.500" in text
+
+
 def test_the_page_marks_trials_with_evidence_of_tampering() -> None:
     evidence = [{"attempt": 1, "step": "a", "kind": "TestHook", "detail": "/conftest.py"}]
     text = made([row(trial(reward=1.0, tampering=evidence))]).text
