@@ -127,10 +127,12 @@ def test_who_may_not_read_the_trials_gets_the_error(invoke: Invoke, cluster: Cli
 
 
 @asynccontextmanager
-async def visited(cluster: Cluster, namespace: str | None = "default") -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+async def visited(
+    cluster: Cluster, namespace: str | None = "default", where: str = ""
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """Yield an HTTP session that has opened the dashboard's URL and so has its cookie, and the server's URL without the token."""
     jar = aiohttp.CookieJar(unsafe=True)  # unsafe: accept cookies from an IP address
-    async with serve(cluster, Board(), namespace, 0) as url, aiohttp.ClientSession(cookie_jar=jar) as session:
+    async with serve(cluster, Board(), namespace, 0, where) as url, aiohttp.ClientSession(cookie_jar=jar) as session:
         async with session.get(url) as answer:
             assert answer.status == 200 and "token" not in str(answer.url)
         yield session, url.partition("?")[0]
@@ -146,6 +148,33 @@ async def test_without_the_token_or_by_another_name_nothing_is_answered(cluster:
             assert answer.status == 403
         async with session.get(f"{address}trials/default/t") as answer:
             assert answer.status == 200 and (await answer.json())["rewards"] == {"reward": 1.0}
+
+
+async def test_the_page_names_the_cluster_and_the_namespace(cluster: CliCluster) -> None:
+    where = "default of <kind> (https://127.0.0.1:6443)"
+    async with visited(cluster, where=where) as (session, address), session.get(address) as answer:
+        assert "default of &lt;kind&gt; (https://127.0.0.1:6443)" in await answer.text()
+
+
+async def test_a_trial_shows_its_cost_its_artifacts_and_the_hosts_that_were_refused(cluster: CliCluster) -> None:
+    refused = {"refused": [{"protocol": "tls", "host": "example.com", "port": 443, "count": 3}], "others": 2}
+    a = step("a", artifacts={"count": 2, "bytes": 1500}, egress=refused)
+    b = step("b", artifacts={"count": 1, "bytes": 500}, egress=refused)
+    usage = {"inputTokens": 10, "cachedTokens": 0, "outputTokens": 2, "costUSD": 0.5, "source": "Gateway"}
+    reported = status("Complete", a, b, usage=usage, results=GOOD["results"], resultsStore="s3://bucket/t")
+    cluster.put("MultiStepTrial", "t", spec={"agent": {"name": "oracle"}}, status=reported)
+    cluster.put("MultiStepTrial", "new", spec={"agent": {"name": "oracle"}})
+    async with visited(cluster) as (session, address):
+        async with session.get(f"{address}trials/default/t") as answer:
+            assert (await answer.json())["facts"] == [
+                "used 10 input tokens (0 cached), 2 output tokens, $0.5000, counted by the gateway",
+                "artifacts: 3 files, 2 kB",
+                "refused by the network's limits: tls example.com:443 (6), 4 others",
+                "its results are in the object store: s3://bucket/t",
+                "its files: multistep results t DIRECTORY -n default",
+            ]
+        async with session.get(f"{address}trials/default/new") as answer:
+            assert (await answer.json())["facts"] == []
 
 
 async def test_only_the_chosen_namespace_is_shown(cluster: CliCluster) -> None:

@@ -37,6 +37,7 @@ async def _dashboard(target: Target, port: int, *, everywhere: bool, browser: bo
     from multistep.cli import cluster
     from multistep.cli.dashboard.board import Board
     from multistep.cli.dashboard.server import serve
+    from multistep.cli.image.kubeconfig import current_cluster
     from multistep.cli.terminal import print_err
     from multistep.errors import UsageError
 
@@ -45,8 +46,11 @@ async def _dashboard(target: Target, port: int, *, everywhere: bool, browser: bo
     async with cluster.connect(target) as connected:
         namespace = None if everywhere else target.namespace or connected.namespace
         board = Board()
-        async with serve(connected, board, namespace, port) as url:
-            print_err(f"dashboard of {f'namespace {namespace}' if namespace else 'all namespaces'}: {url}")
+        shown = f"namespace {namespace}" if namespace else "all namespaces"
+        context = current_cluster(target.kubeconfig, target.context)
+        where = f"{shown} of {context.context} ({context.server})" if context else shown
+        async with serve(connected, board, namespace, port, where) as url:
+            print_err(f"dashboard of {shown}: {url}")
             if browser:
                 click.launch(url)
             await board.follow(connected, namespace)

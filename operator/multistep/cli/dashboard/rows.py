@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from multistep.api import labels
+from multistep.api.egress_status import RefusedTarget, total
 from multistep.api.model import parsed
+from multistep.api.plural import plural
 from multistep.api.score import outcome_level, outcome_words
 from multistep.api.sweep import SweepStatus
 from multistep.api.trial import parse_status
 from multistep.api.trial_status import TrialStatus
+from multistep.cli.terminal import bytes_text, stored_text, usage_text
 from multistep.cli.trial.outcome import brief, outcome
+
+_MAX_REFUSED: Final = 10  # of the most frequent hosts, as in the status of a step
 
 
 def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +46,23 @@ def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def trial_facts(namespace: str, name: str, status: TrialStatus) -> list[str]:
+    """Return lines on a trial: its model usage with the cost, its artifacts, the hosts that were refused, and how to get its
+    files."""
+    lines = [usage_text(status.usage)] if status.usage else []
+    stored = [each.artifacts for each in status.steps if each.artifacts]
+    if stored:
+        files, size = sum(each.count for each in stored), sum(each.bytes for each in stored)
+        lines.append(f"artifacts: {plural(files, 'file')}, {bytes_text(size)}")
+    refused = total([each.egress for each in status.steps if each.egress], _MAX_REFUSED)
+    targets = [f"{_target(each)} ({each.count})" for each in refused.refused]
+    targets += [f"{refused.others} others"] if refused.others else []
+    lines += [f"refused by the network's limits: {', '.join(targets)}"] if targets else []
+    if status.results_store:
+        lines.append(stored_text(status.results_store))
+    return [*lines, f"its files: multistep results {name} DIRECTORY -n {namespace}"] if status.results else lines
+
+
 def sweep_row(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a TrialSweep. Raises InvalidSpec if the status is invalid."""
     status, metadata = parsed(SweepStatus, sweep.get("status") or {}, under="status."), sweep["metadata"]
@@ -66,6 +88,10 @@ def _step(status: TrialStatus) -> str:
         return ""
     total = f"/{len(status.task_steps)}" if status.task_steps else ""
     return f"{len(status.steps)}{total} {status.current_step or status.steps[-1].name}"
+
+
+def _target(target: RefusedTarget) -> str:
+    return f"{target.protocol} {target.host}{'' if target.port is None else f':{target.port}'}"
 
 
 def _time(time: datetime | None) -> str | None:

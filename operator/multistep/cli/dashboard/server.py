@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import html
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,9 +18,11 @@ from multistep.api.trial import parse_status
 from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.logs import output
+from multistep.cli.dashboard.rows import trial_facts
 from multistep.errors import MultistepError, UsageError
 
 BATCH_SECONDS: Final = 0.5  # changes within this time are sent to the page in one message
+_WHERE: Final = "<!-- where -->"  # in the page
 _PAGE = files("multistep.cli.dashboard") / "page"
 _TYPES = {"dashboard.html": "text/html", "dashboard.js": "text/javascript", "dashboard.css": "text/css"}
 _HEADERS = {
@@ -32,11 +35,12 @@ _HEADERS = {
 
 
 @asynccontextmanager
-async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int) -> AsyncIterator[str]:
-    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port. Raises UsageError if the port is not
-    available."""
+async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int, where: str = "") -> AsyncIterator[str]:
+    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port; where: which cluster and namespaces the page
+    shows, as text. Raises UsageError if the port is not available."""
     token = secrets.token_urlsafe(24)
-    runner = web.AppRunner(_application(cluster, board, namespace, token), access_log=None, shutdown_timeout=1.0)
+    application = _application(_Pages(cluster, board, namespace, where), token)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
@@ -48,8 +52,7 @@ async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int
         await runner.cleanup()
 
 
-def _application(cluster: Cluster, board: Board, namespace: str | None, token: str) -> web.Application:
-    pages = _Pages(cluster, board, namespace)
+def _application(pages: _Pages, token: str) -> web.Application:
     application = web.Application(middlewares=[_guard(token)])
     application.add_routes(
         [
@@ -93,15 +96,16 @@ def _same(given: str, token: str) -> bool:
 
 class _Pages:
     """The request handlers of the page and its data. namespace: the only namespace whose trials are served; None: all
-    namespaces."""
+    namespaces; where: which cluster and namespaces the page shows, as text."""
 
-    def __init__(self, cluster: Cluster, board: Board, namespace: str | None) -> None:
-        self._cluster, self._board, self._namespace = cluster, board, namespace
+    def __init__(self, cluster: Cluster, board: Board, namespace: str | None, where: str) -> None:
+        self._cluster, self._board, self._namespace, self._where = cluster, board, namespace, where
 
     async def file(self, request: web.Request) -> web.Response:
         """Return the page, its script or its style sheet."""
         name = request.match_info.get("file", "dashboard.html")
-        return web.Response(text=(_PAGE / name).read_text(), content_type=_TYPES[name], headers=_HEADERS)
+        text = (_PAGE / name).read_text().replace(_WHERE, html.escape(self._where))
+        return web.Response(text=text, content_type=_TYPES[name], headers=_HEADERS)
 
     async def changes(self, request: web.Request) -> web.StreamResponse:
         """Send all rows, then the changes, as server-sent events. A browser that reconnects receives all rows again."""
@@ -115,16 +119,17 @@ class _Pages:
             await asyncio.sleep(BATCH_SECONDS)
 
     async def trial(self, request: web.Request) -> web.Response:
-        """Return the status of a trial as JSON."""
+        """Return the status of a trial as JSON, with ``facts``: lines on the trial."""
         namespace, name = self._named(request)
         try:
             found = await find_trial(self._cluster, namespace, name)
             if found is None:
                 raise web.HTTPNotFound(text=f"trial {name} does not exist in namespace {namespace}\n")
-            status = parse_status(found).model_dump(mode="json", by_alias=True, exclude_none=True)
+            status = parse_status(found)
         except MultistepError as error:
             raise web.HTTPBadGateway(text=f"{error}\n") from error
-        return web.json_response(status, headers=_HEADERS)
+        document = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return web.json_response({**document, "facts": trial_facts(namespace, name, status)}, headers=_HEADERS)
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
         """Send the output of a trial's phases as text, until the trial finishes."""

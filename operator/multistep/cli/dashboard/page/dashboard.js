@@ -157,6 +157,7 @@ async function drawTrial() {
   }
   const status = await answer.json();
   $("trial-message").textContent = rows.trial.get(`${namespace}/${name}`)?.message ?? "";
+  $("facts").replaceChildren(...status.facts.map((line) => element("li", line)));
   $("step-rows").replaceChildren(...(status.steps ?? []).map(stepRow));
 }
 
@@ -177,7 +178,7 @@ function openTrial(namespace, name) {
   shown = { namespace, name };
   $("trial-title").textContent = name;
   $("output").textContent = "";
-  $("step-rows").replaceChildren();
+  for (const part of ["facts", "step-rows"]) $(part).replaceChildren();
   $("trial").showModal();
   reading = new AbortController();
   readOutput(namespace, name, reading.signal).catch((error) => {
