@@ -291,7 +291,7 @@ async def assert_all_is_reached_by_keyboard(page: Page) -> None:
         "A Agents", "A Differences", "A Tasks and steps", "A Durations", "A Failures", "A Trials",
     ]  # fmt: skip
     assert sum(each.startswith("SUMMARY ") for each in way) == 60 + 3  # one <details> per trial, one per failure reason
-    assert sum(each.startswith("DIV ") for each in way) == 5  # scrollable containers of the visible tables
+    assert sum(each.startswith("DIV ") for each in way) == 6  # scrollable containers of the visible tables
     await page.locator("#failures summary").first.focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
