@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from multistep.api.task_toml import StepConfig, TaskConfig
 from multistep.cli.task.findings import Finding, line_of
+from multistep.cli.task.submission_imports import submission_imports
 from multistep.engine.verifier_environment import verifier_mode
 from multistep.errors import InvalidTask
 from multistep.sources.bundle import Bundle, Entry
@@ -45,6 +46,7 @@ def _lint(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     yield from _rewards(bundle, config)
     for directory in dict.fromkeys((*directories, "")):
         yield from _shebangs(bundle, directory)
+    yield from submission_imports(bundle, config)
     yield from _line_endings(bundle)
 
 
