@@ -13,7 +13,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # not in type
 from types import MappingProxyType
 from typing import Any, Final
 
-from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque
+from multistep.gateway.contents import asks_for_caching, asks_for_tier, is_opaque, other_models
 from multistep.gateway.dialects import CHAT
 from multistep.gateway.parts import MAX_PARTS, has_too_many_parts
 from multistep.gateway.provider_tools import provider_content
@@ -40,7 +40,8 @@ class Asked:
     gateway requested this event and the agent did not; plain: then the body without that request, as the agent sent it, for
     providers that reject the field; output_tokens: the request's maximum of output tokens for all its answers
     together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
-    is_opaque, asks_for_caching and asks_for_tier in contents; by_provider: the result of provider_content, if it was asked for.
+    is_opaque, asks_for_caching and asks_for_tier in contents; others: whether it names other models that may answer it;
+    by_provider: the result of provider_content, if it was asked for.
     """
 
     body: bytes
@@ -52,6 +53,7 @@ class Asked:
     opaque: bool = False
     caches: bool = False
     tier: bool = False
+    others: bool = False
     by_provider: str = ""
 
 
@@ -83,6 +85,7 @@ def read_body(body: bytes, route: Route, *, searches_tools: bool = False) -> Ask
         opaque=is_opaque(values),
         caches=asks_for_caching(values),
         tier=asks_for_tier(values),
+        others=any(each != model for each in other_models(values)),
         by_provider=provider_content(values, model) if searches_tools else "",
     )
 

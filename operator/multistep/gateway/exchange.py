@@ -246,6 +246,8 @@ class Exchange:
             raise await self._refused("Configuration", f"the price of {model} is unknown, so a budget in US dollars cannot be kept")
         if claims.limits_cost and self._call.asked.tier:
             raise await self._refused("Budget", f"the price of the service tier that the request to {model} asks for is unknown")
+        if claims.limits_cost and self._call.asked.others:
+            raise await self._refused("Budget", f"the price of the other models that the request to {model} names is not counted")
         if self._unknown and claims.limited:
             kind: Kind = "Budget" if self._call.asked.opaque else "Unbounded"
             raise await self._refused(kind, f"no budget can be kept for a request to {model}: {self._unknown}")

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from multistep.gateway.contents import other_models
+
 _FIELDS: Final = frozenset(
     ("mcpservers", "websearchoptions", "container", "prompt", "preset", "plugins", "searchparameters", "enablesearch", "websearch")
 )
@@ -16,8 +18,6 @@ _FIELDS: Final = frozenset(
 settings, which may have tools. All names here are in lower case without underscores."""
 _MODELS: Final = re.compile(r":online\b|@preset/|search-preview|search-api|deep-research|(?:^|/)(?:sonar|compound)", re.IGNORECASE)
 """Models that search by themselves: of OpenRouter, OpenAI, Perplexity and Groq; and stored settings in a model's place."""
-_OTHER_MODELS: Final = frozenset(("models", "fallbacks"))
-"""Top-level fields of OpenRouter and LiteLLM with the models that answer if the first one does not."""
 _AT_THE_AGENT: Final = re.compile(
     r"function|custom|namespace|local_shell|shell|apply_patch|computer|computer_use_preview|tool_search"
     r"|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
@@ -34,8 +34,7 @@ _DATA: Final = frozenset(
 def provider_content(document: Mapping[str, Any], model: str) -> str:
     """Return what a request asks the provider to do or to fetch, as words for a message; "" for nothing. model: the requested
     model."""
-    others = [value for name, value in document.items() if _plain(name) in _OTHER_MODELS]
-    if (searching := next(filter(_MODELS.search, _texts([model, others])), None)) is not None:
+    if (searching := next(filter(_MODELS.search, (model, *other_models(document))), None)) is not None:
         return f"the model {searching[:100]!r}, which may search the web"
     for name, value in document.items():
         if _plain(name) in _FIELDS and value not in (None, False, "", []):  # an empty object asks for a web search
@@ -62,17 +61,6 @@ def _found(document: Any) -> Iterator[str]:
             if (plain in _URLS and _is_remote(value)) or (plain == "source" and _is_source_by_url(value)):
                 yield f"a URL in the field {name!r}, which the provider fetches"
             todo.append(value)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value, without the names of fields: some lists of models have objects with the models' names."""
-    todo = [value]
-    while todo:
-        here = todo.pop()
-        if isinstance(here, str):
-            yield here
-        elif isinstance(here, (list, Mapping)):
-            todo.extend(here.values() if isinstance(here, Mapping) else here)
 
 
 def _plain(name: str) -> str:

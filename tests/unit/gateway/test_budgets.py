@@ -160,6 +160,26 @@ async def test_a_budget_in_dollars_refuses_a_service_tier_of_unknown_price(
             assert (answer.status, "service tier" in await answer.text()) == (status, status == 400)
 
 
+@pytest.mark.parametrize(
+    ("field", "limits", "status"),
+    [
+        ({"models": ["gpt-5", "gpt-5-pro"]}, {"costUSD": 1}, 400),
+        ({"fallbacks": [{"gpt-5": ["gpt-5-pro"]}]}, {"costUSD": 1}, 400),
+        ({"models": ["gpt-5"], "fallbacks": None}, {"costUSD": 1}, 200),
+        ({"models": ["gpt-5", "gpt-5-pro"]}, {"outputTokens": 1000}, 200),
+    ],
+)
+async def test_a_budget_in_dollars_refuses_other_models_that_may_answer_instead(
+    tmp_path: Path, field: dict[str, Any], limits: dict[str, float], status: int
+) -> None:
+    """The answer would be counted with the price of the first model, which may be a cheap one."""
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat", limits=limits))
+        body |= {**field, "max_completion_tokens": 10}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert (answer.status, "other models" in await answer.text()) == (status, status == 400)
+
+
 async def test_a_budget_needs_a_maximum_of_output_tokens(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         token = token_for("chat", limits={"outputTokens": 1000})
