@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from multistep.cli.trial import follow
 from multistep.cli.trial.follow import describe
 from multistep.cli.trial.outcome import outcome
 from multistep.errors import Unavailable
+from multistep.kube.watch import WatchEvent
 
 from .conftest import Invoke
 from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step
@@ -37,6 +39,33 @@ ONE_DONE = status(
 RETRIED = status(
     "Pending", attempts=[{"number": 1, "reason": "NodeLost", "message": "n1 is gone"}], reason="PodStarting", message="attempt 2"
 )
+
+
+def test_a_phase_that_continues_is_a_line_with_its_duration_until_it_ends() -> None:
+    begun = {"startTime": "2026-01-01T00:00:00Z", "phaseStartTime": "2026-01-01T00:00:30Z"}
+    now = datetime(2026, 1, 1, 0, 3, 30, tzinfo=UTC)
+    assert follow.still(_status(status("Running", step("a"), step("b", "Agent", **begun))), now) == "step 2 b: Agent for 3 min"
+    assert follow.still(_status(status("Running", step("a"))), now) == ""
+    assert follow.still(_status(PENDING), now) == ""
+
+
+async def test_a_long_phase_is_repeated_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follow, "STILL_SECONDS", 0.01)
+    lines: list[str] = []
+
+    class Slow(CliCluster):
+        async def watch(self, *given: Any, **options: Any) -> AsyncGenerator[WatchEvent, None]:
+            for each in (AGENT, GOOD):
+                yield WatchEvent("MODIFIED", {"kind": "MultiStepTrial", "metadata": {"name": "t"}, "status": each})
+                while each is AGENT and len(lines) < 2:
+                    lines.extend(line for line in capsys.readouterr().err.splitlines() if line.startswith("step 1 a: Agent for "))
+                    await asyncio.sleep(0.01)
+
+    with Progress("t") as progress:
+        async with asyncio.timeout(10):
+            await follow.follow(Slow(), "default", "t", progress)
 
 
 KEPT = status(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
 
 from multistep.api.conditions import holds, is_finished
 from multistep.api.trial import parse_status
@@ -19,6 +21,7 @@ from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent
 
 UNHEARD_SECONDS = 10.0
+STILL_SECONDS = 60.0
 _UNHEARD = (
     "no operator has reconciled it yet: check that an operator runs (`kubectl get pods -A | grep multistep`) "
     "for this namespace and, if set, for the value of the label multistep.dev/shard"
@@ -27,13 +30,20 @@ _WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
-    """Follow the trial, show its progress and return its final status.
+    """Follow the trial, show its progress and return its final status. A phase that continues is a line every STILL_SECONDS.
 
     Raises Gone if the trial is deleted, Unavailable if the API server does not answer (the trial continues), and ClusterError.
     """
     status: TrialStatus | None = None
     waits: set[str] = set()  # a pull that fails alternates between two reasons: each line is shown once until the pod runs
-    async with aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(STILL_SECONDS)
+            if status is not None and (line := still(status, datetime.now(UTC))):
+                progress.line(line)
+
+    async with _beside(repeat()), aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
         async for each in found:
             newer = parse_status(each)
             lines = [line for line in describe(status, newer) if line not in waits]
@@ -66,6 +76,15 @@ def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
         former = before.steps[index] if index < len(before.steps) and not restarted else None
         lines += _step_lines(index, former, step)
     return lines + _phase_lines(before, new)
+
+
+def still(status: TrialStatus, now: datetime) -> str:
+    """Return a progress line for a phase that continues, with its duration; "" if no step runs."""
+    step = status.steps[-1] if status.steps else StepStatus(name="")
+    started = step.phase_start_time or step.start_time
+    if started is None or step.completion_time is not None:
+        return ""
+    return f"step {len(status.steps)} {step.name}: {step.phase} for {seconds_text((now - started).total_seconds())}"
 
 
 def _attempt_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
@@ -128,7 +147,14 @@ async def _note_if_silent(received: Callable[[], bool], note: Callable[[str], No
         if not received():
             note(_UNHEARD)
 
-    task = asyncio.create_task(wait())
+    async with _beside(wait()):
+        yield
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine until the block ends."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
