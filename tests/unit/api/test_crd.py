@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from hack.generate.crds import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi_schema
 from multistep.api.sweep import SweepSpec, SweepStatus
+from multistep.api.trial import parse_trial
 from multistep.api.trial_spec import TrialSpec
 from multistep.api.trial_status import TrialStatus
 
@@ -146,7 +147,9 @@ def test_nothing_of_a_status_is_pruned(trial: dict[str, Any], sweep: dict[str, A
     assert pruned(sweep, OF_SWEEPS["properties"]["status"]) == sweep
 
 
-def test_the_example_fits_the_schema() -> None:
-    example = yaml.safe_load((ROOT / "examples/inline-trial.yaml").read_text())
+@pytest.mark.parametrize("name", ["inline-trial.yaml", "own-agent/trial.yaml"])
+def test_the_examples_fit_the_schema_and_are_valid(name: str) -> None:
+    example = yaml.safe_load((ROOT / "examples" / name).read_text())
+    parse_trial({**example, "metadata": {**example["metadata"], "namespace": "default", "uid": "u"}})
     assert pruned(example["spec"], SCHEMA["properties"]["spec"]) == example["spec"]
     assert json.loads(json.dumps(example)) == example
