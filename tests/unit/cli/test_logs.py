@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multistep.api.trial_status import TrialStatus
 from multistep.cli.trial import polling, printing
 from multistep.cli.trial.pieces import Piece, Wanted, pieces
-from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Tail
+from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Readable, Tail
 from multistep.errors import ClusterError, StreamLost, UsageError
 from multistep.kube.resources import Resource
 from multistep.loglines import escaped
@@ -349,6 +349,30 @@ def test_json_does_not_depend_on_how_the_bytes_come(data: bytes, size: int) -> N
 
     assert shown(size) == shown(1000)
     assert all(json.loads(line)["phase"] == "agent" for line in shown(size))
+
+
+OTHER = b'{"type":"x"}\nplain {"type":"x"}\n{"ty'
+STREAM_JSON = b'{"type":"assistant","message":{"content":[{"type":"text","text":"I look."}]}}\n' + OTHER
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000])
+@pytest.mark.parametrize(("phase", "text"), [("agent", b"I look.\n" + OTHER), ("verifier", STREAM_JSON)])
+def test_the_json_of_an_agent_is_text_however_it_comes(phase: str, text: bytes, size: int) -> None:
+    out: list[bytes] = []
+    form = Readable(Raw(out.append, titles=False))
+    for part in chunked(STREAM_JSON, size):
+        form.start(Piece(1, 1, "a", phase))
+        form.show(part)
+    form.close()
+    assert b"".join(out) == text
+
+
+def test_the_json_of_an_agent_is_text_unless_the_original_bytes_are_wanted(cluster: CliCluster, invoke: Invoke) -> None:
+    story(cluster, RUNNING)
+    runner = cluster.runners["t-1"] = FakeRunner()
+    running(runner, "1/a/agent", STREAM_JSON)
+    assert "I look." in invoke("logs", "t").stdout.splitlines()
+    assert STREAM_JSON.decode() in invoke("logs", "t", "--raw").stdout
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.integers(0, 5))

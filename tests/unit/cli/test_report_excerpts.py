@@ -63,6 +63,13 @@ def test_the_page_has_the_outputs_and_failing_tests_of_steps_without_a_pass(
     assert "service://" not in page  # the results' URI contains a token
 
 
+def test_the_json_in_which_an_agent_reports_is_text_on_the_page(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (failed,) = put_sweep(cluster, 0.0)
+    said = {"type": "assistant", "message": {"content": [{"type": "text", "text": "I look."}]}}
+    serve(cluster, failed, "steps/two/agent/output.txt", json.dumps(said, separators=(",", ":")).encode() + b"\nplain\n")
+    assert "I look.\nplain</pre>" in report(invoke, tmp_path)[0]
+
+
 def test_the_outputs_can_be_left_out_and_other_formats_need_none(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:
     (failed,) = put_sweep(cluster, 0.0)
     serve(cluster, failed, "steps/two/agent/output.txt", b"printed\n")

@@ -9,7 +9,7 @@ from multistep.api.conditions import is_finished
 from multistep.cli.cluster import Cluster
 from multistep.cli.trial.pieces import Wanted
 from multistep.cli.trial.polling import following
-from multistep.cli.trial.printing import Escaped
+from multistep.cli.trial.printing import Escaped, Readable
 from multistep.cli.trial.trial_output import Reader
 
 TAIL_LINES: Final = 500  # number of lines of each phase that the dashboard shows at first
@@ -19,7 +19,7 @@ async def output(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[b
     """Yield the trial's output, with control characters escaped, until the trial finishes. Raises MultistepError if the output
     cannot be read."""
     printed = bytearray()
-    form = Escaped(printed.extend, titles=True)
+    form = Readable(Escaped(printed.extend, titles=True))
     reader = Reader(cluster, namespace, Wanted(follow=True), form, TAIL_LINES)
     async for status in following(cluster, namespace, name, reader, lambda why: printed.extend(f"{why}\n".encode())):
         if is_finished(status):

@@ -21,6 +21,7 @@ from multistep.cli.trial.printing import MAX_TAIL_BYTES
 from multistep.errors import ClusterError, StoreError
 from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, visible
 from multistep.report.rows import Row
+from multistep.report.stream_json import lines_of, readable
 
 MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass
@@ -106,6 +107,8 @@ class _Fetch:
         for path in piece.files(status):
             if (data := await read_part(self._cluster, uri, quote(path), -TAIL_BYTES, TAIL_BYTES)) is not None:
                 cut = len(data) >= TAIL_BYTES
+                if piece.phase == AGENT:
+                    data = b"".join(map(readable, lines_of(data)))
                 text = visible(data, cut=cut)
                 return [(f"{piece.title}{f', last {TAIL_BYTES} bytes' if cut else ''}", text)] if text else []
         return []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from multistep.api.trial_status import TrialStatus
     from multistep.cli.cluster import Cluster
     from multistep.cli.trial.pieces import Wanted
-    from multistep.cli.trial.printing import Escaped, Form, Raw
+    from multistep.cli.trial.printing import Form
     from multistep.cli.trial.trial_output import Reader
 
 _EPILOG = """\b
@@ -29,8 +29,8 @@ Examples:
 
 While the pod exists, the output is read from its runner, which needs the right to exec into it (get and create on pods/exec);
 afterwards it is read from the results. Control characters are escaped, so that no output can control a terminal, also not at
-the end of a pipe; on a terminal, lines are cut at 16384 characters. --raw prints the original bytes. -o json prints one JSON
-object per line.
+the end of a pipe; on a terminal, lines are cut at 16384 characters. The JSON in which Claude Code reports what it does becomes
+text. --raw prints the original bytes. -o json prints one JSON object per line.
 
 \b
 Exit codes:
@@ -111,13 +111,13 @@ def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
     return Json(print_bytes) if output == "json" else _text_form(titles=not wanted.one, raw=raw)
 
 
-def _text_form(*, titles: bool, raw: bool) -> Raw | Escaped:
+def _text_form(*, titles: bool, raw: bool) -> Form:
     from multistep.cli.terminal import print_bytes
-    from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Raw
+    from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Raw, Readable
 
     if raw:
         return Raw(print_bytes, titles=titles)
-    return Escaped(print_bytes, titles=titles, most=MAX_LINE_CHARACTERS if sys.stdout.isatty() else None)
+    return Readable(Escaped(print_bytes, titles=titles, most=MAX_LINE_CHARACTERS if sys.stdout.isatty() else None))
 
 
 async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:

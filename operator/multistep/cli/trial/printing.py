@@ -1,4 +1,4 @@
-"""Output formats of `multistep logs`: escaped, the original bytes, or JSON.
+"""Output formats of `multistep logs`: readable and escaped, the original bytes, or JSON.
 
 Output of agents is untrusted, and control characters can manipulate a terminal, also one that shows what comes out of a pipe. So
 only --raw prints the original bytes.
@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from multistep.api.phases import AGENT
 from multistep.cli.trial.pieces import Piece
 from multistep.loglines import escaped
+from multistep.report.stream_json import MAX_BYTES, START, lines_of, readable
 
 MAX_LINE_CHARACTERS: Final = 16 * 1024
 MAX_TAIL_BYTES: Final = 1024 * 1024  # maximum response size of the results server
@@ -102,6 +104,49 @@ class Escaped:
                 left_out = 0 if self._most is None else self._column - self._most
                 yield f"[... {left_out} more characters]\n" if left_out > 0 else "\n"
                 self._column = 0
+
+
+class Readable:
+    """Passes output on to another format, with the lines of Claude Code's stream-json as text, if an agent printed them."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._piece: Piece | None = None
+        self._held = b""  # the start of a line that may be one of stream-json
+        self._in_line = False
+
+    def start(self, piece: Piece) -> None:
+        if piece != self._piece:
+            self._pass_on(self._held)  # of a piece that broke off
+            self._piece, self._held, self._in_line = piece, b"", False
+        self._form.start(piece)
+
+    def show(self, data: bytes) -> None:
+        lines, self._held = lines_of(self._held + data), b""
+        for line in lines:
+            whole, at_start = line.endswith(b"\n"), self._of_agent and not self._in_line
+            if at_start and not whole and line[: len(START)] == START[: len(line)] and len(line) <= MAX_BYTES:
+                self._held = line
+            else:
+                self._pass_on(readable(line) if at_start else line)
+                self._in_line = not whole
+
+    def end(self) -> None:
+        self._pass_on(readable(self._held))
+        self._held = b""
+        self._form.end()
+
+    def close(self) -> None:
+        self.end()
+        self._form.close()
+
+    @property
+    def _of_agent(self) -> bool:
+        return self._piece is not None and self._piece.phase == AGENT
+
+    def _pass_on(self, data: bytes) -> None:
+        if data:
+            self._form.show(data)
 
 
 class Json:

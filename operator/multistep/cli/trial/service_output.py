@@ -9,15 +9,13 @@ from multistep.api.conditions import is_finished
 from multistep.api.trial import parse_status
 from multistep.cli.cluster import Cluster, existing_trial
 from multistep.cli.trial.fetch import read_part
-from multistep.cli.trial.printing import MAX_TAIL_BYTES, Escaped, Raw
+from multistep.cli.trial.printing import MAX_TAIL_BYTES, Form
 from multistep.engine.services import container_name
 from multistep.errors import ClusterError, UsageError
 from multistep.store.harbor import service_log
 
 
-async def show(
-    cluster: Cluster, namespace: str, trial: str, service: str, form: Raw | Escaped, *, follow: bool, tail: int | None
-) -> None:
+async def show(cluster: Cluster, namespace: str, trial: str, service: str, form: Form, *, follow: bool, tail: int | None) -> None:
     """Show a service's output. follow: continue until the container terminates. Raises UsageError if the output cannot be read."""
     status = parse_status(await existing_trial(cluster, namespace, trial))
     if is_finished(status):
@@ -29,9 +27,7 @@ async def show(
     form.close()
 
 
-async def _live(
-    cluster: Cluster, namespace: str, pod: str, service: str, form: Raw | Escaped, *, follow: bool, tail: int | None
-) -> None:
+async def _live(cluster: Cluster, namespace: str, pod: str, service: str, form: Form, *, follow: bool, tail: int | None) -> None:
     try:
         read = cluster.logs(namespace, pod, container_name(service), follow=follow, tail_lines=tail)
         async with aclosing(read):
@@ -43,7 +39,7 @@ async def _live(
         raise UsageError(f"the output of service {service!r} in pod {pod} cannot be read: {error}") from error
 
 
-async def _stored(cluster: Cluster, uri: str, service: str, form: Raw | Escaped, tail: int | None) -> None:
+async def _stored(cluster: Cluster, uri: str, service: str, form: Form, tail: int | None) -> None:
     offset, whole = 0, b""
     while uri and (part := await read_part(cluster, uri, quote(service_log(service)), offset, MAX_TAIL_BYTES)) is not None:
         offset, whole = offset + len(part), whole + part
