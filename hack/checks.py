@@ -33,6 +33,7 @@ _EXPLAINED = 20  # maximum number of failed unit tests that run again with their
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
+_ALONE = 1.5  # workers per core of the unit tests with nothing beside them: a third of their time they wait
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
 
@@ -123,7 +124,8 @@ def _target(name: str) -> Run:
 
 
 def go_tests() -> None:
-    """Run each Go test once: with the race detector, unless its threads would disturb the test."""
+    """Run each Go test once: with the race detector, unless its threads would disturb the test. Go keeps the results of tests
+    whose program and inputs did not change, as `go test` does for anybody."""
     modules = (
         (ROOT / "egress", "-race", "./..."),
         (ROOT / "compose", "./..."),
@@ -138,11 +140,11 @@ def go_tests() -> None:
         raise Failure("\n".join(failures))
 
 
-def _python_tests(env: dict[str, str]) -> Run:
-    """Return the run of the Python tests that need no cluster, except tests with the mark `long`."""
+def _python_tests(env: dict[str, str], per_core: float = 1) -> Run:
+    """Return the run of the Python tests that need no cluster, except tests with the mark `long`. per_core: workers per core."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     core = ("-p", "hack.pytest_core", *(f"--core={place}" for place in _CORE))
-    arguments = ["tests", "--assert=plain", *_workers(1, "not long"), *_without(*end_to_end.PLACES, *_PROCESSES)]
+    arguments = ["tests", "--assert=plain", *_workers(per_core, "not long"), *_without(*end_to_end.PLACES, *_PROCESSES)]
     return Run("unit", [*arguments, *coverage, *core], env)
 
 
@@ -152,9 +154,9 @@ def _process_tests(env: dict[str, str]) -> Run:
     return Run("processes", [*_PROCESSES, "--assert=plain", *_workers(2, "not long")], env)
 
 
-def _workers(per_core: int, marks: str) -> tuple[str, ...]:
+def _workers(per_core: float, marks: str) -> tuple[str, ...]:
     """Return pytest's options to run tests with these marks in workers, with worksteal because test durations differ widely."""
-    return ("-q", "-n", str(per_core * len(os.sched_getaffinity(0))), "--dist", "worksteal", "-m", marks)
+    return ("-q", "-n", str(round(per_core * len(os.sched_getaffinity(0)))), "--dist", "worksteal", "-m", marks)
 
 
 def _without(*places: str) -> list[str]:
@@ -175,7 +177,7 @@ def everything() -> None:
             more, again = end_to_end.each_run(workers, beside.result)
         ended = [*beside.result(), deploying, *more]
     with stage("unit tests (100 % branch coverage of the core)"):
-        ended += _side_by_side(_python_tests(env))
+        ended += _side_by_side(_python_tests(env, _ALONE))
     report(ended, again)
 
 
@@ -228,7 +230,8 @@ def _gofmt() -> None:
 
 def _go_test(module: Path, *arguments: str) -> str:
     """Run Go tests. Return what failed, or an empty string. A skipped test counts as failed."""
-    command = [str(go()), "test", "-json", *arguments]
+    # With -trimpath, what another checkout compiled and tested is used here. `make lint` runs go vet.
+    command = [str(go()), "test", "-json", "-trimpath", "-vet=off", *arguments]
     env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases do not use cgo
     started = time.monotonic()
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
@@ -239,7 +242,9 @@ def _go_test(module: Path, *arguments: str) -> str:
         return f"{_output_of_bad_tests(events)}\n{what}: {dict(ends)}, exit code {done.returncode}"
     slowest = max((event for event in events if event.get("Test") and "Elapsed" in event), key=lambda event: event["Elapsed"])
     took = f"{time.monotonic() - started:.1f} s, of which {slowest['Test']} {slowest['Elapsed']:.1f} s"
-    print_line(f"    {what}: {ends['pass']} tests passed in {took}")
+    kept = sum(event["Action"] == "output" and "\t(cached)" in event["Output"] for event in events)
+    unchanged = f"; {kept} packages have not changed since they passed" if kept else ""
+    print_line(f"    {what}: {ends['pass']} tests passed in {took}{unchanged}")
     return ""
 
 

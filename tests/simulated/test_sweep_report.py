@@ -316,7 +316,7 @@ async def assert_trials_are_sorted_and_filtered(page: Page) -> None:
 
 
 async def assert_wide_tables_are_scrolled_by_keyboard(page: Page) -> None:
-    await page.locator("#agents .wide").focus()
+    await page.locator("#agents .wide >> nth=0").focus()
     await page.keyboard.press("ArrowRight")
     # Poll, because wait_for_function can evaluate its condition only once: the content security policy rejects later evaluations.
     await eventually(lambda: page.evaluate("document.querySelector('#agents .wide').scrollLeft > 0"))

@@ -18,7 +18,7 @@ from tests.unit.reconcile.reconciler_cases import ran
 LONG: Mapping[str, float] = {"/healthcheck": 3.0, "a/agent": 100.0, "b/verifier": 40.0, "c/agent": 200.0}
 POLICIES = ["Pause", "ReleaseAfterStep", "Release"]
 STRIDE = 7  # the long form of a test tries every 7th point, from another first point for each policy; all would take minutes
-PART = 5  # and the short form every fifth of these
+PART = 11  # and the short form every eleventh of these
 
 
 class ActionFaults(Faults):

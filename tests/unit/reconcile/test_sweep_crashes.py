@@ -71,7 +71,7 @@ async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends
     options: dict[str, Any], what: Callable[[], BaseException], whole: bool
 ) -> None:
     calm = await undisturbed(options)
-    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4, first=list(SCENARIOS.values()).index(options)):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=9, first=list(SCENARIOS.values()).index(options)):
         world = SweepWorld(**options, faults=Faults().fail(at, what()))
         await world.run()
         assert_each_once(world)
@@ -113,7 +113,7 @@ async def test_dying_repeatedly_is_no_worse_whatever_is_received(whole: bool) ->
 @in_part_or_whole
 async def test_wherever_a_trial_is_deleted_it_is_never_created_again(whole: bool) -> None:
     calm = await undisturbed({})
-    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=9):
         world = SweepWorld()
 
         def delete(world: SweepWorld = world) -> None:
@@ -183,7 +183,7 @@ async def test_a_stale_read_of_the_sweep_makes_nothing_twice(back: int) -> None:
 @in_part_or_whole
 async def test_wherever_a_trial_of_a_sweep_with_branches_is_deleted_all_planned_ones_are_created_once(whole: bool) -> None:
     calm = await undisturbed({"manifest": BRANCHED})
-    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=9):
         world = SweepWorld(manifest=BRANCHED)
 
         def delete(world: SweepWorld = world) -> None:

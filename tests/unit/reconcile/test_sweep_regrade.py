@@ -166,7 +166,7 @@ async def test_wherever_the_operator_dies_the_same_trials_are_regraded(whole: bo
 
     calm, its = world(Faults())
     assert await regraded(calm, its) == {4: 8}
-    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=4):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=9):
         hit, its = world(Faults().fail(at, Killed()))
         assert await regraded(hit, its) == {4: 8}, f"point {at}: {calm.faults.trace[at - 1]}"
         assert_each_once(hit)
