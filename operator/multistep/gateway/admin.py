@@ -128,6 +128,7 @@ class Admin:
         """Block the step's token, wait for the step's open requests, and return the step's usage. Idempotent."""
         step = _step(request)
         self._services.steps.close(step)
+        self._services.silence.stop(step)
         await self._services.ledger.close_step(step)
         if (opened := await self._services.ledger.opened(step)) is not None:
             self._services.steps.close(step, opened.until)

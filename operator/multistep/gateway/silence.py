@@ -52,12 +52,24 @@ class Silence:
         if step in self._since:
             self._since[step] = self._clock()
 
+    def stop(self, step: StepKey) -> None:
+        """Note that the step's agent has ended: its open requests, which a process may hold that it left running, count no longer.
+        An answer to them still ends the silence."""
+        self._keep(step)
+
     def _end(self, step: StepKey) -> None:
         self._waiting[step] -= 1
         if self._waiting[step]:
             return
+        del self._waiting[step]
+        self._keep(step)
+
+    def _keep(self, step: StepKey) -> None:
+        """Stop the clock of a step that waits, and keep the length of its silence."""
+        if step not in self._since:
+            return
         seconds = self.seconds(step)
-        del self._waiting[step], self._since[step]
+        del self._since[step]
         if seconds < _SHORTEST_SECONDS:
             return
         self._seconds[step] = seconds

@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from multistep.gateway import exchange
 from multistep.gateway.silence import Silence
+from multistep.gateway.steps import Steps
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import DONE, SAID, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
@@ -186,6 +187,33 @@ async def test_a_silence_until_the_agent_leaves_is_measured(tmp_path: Path, monk
         usage = await it.admin.close(step_of())
         assert usage.silent_seconds == (40.0 if sent == "a part" else 65.0)
         assert usage.last_failure is None
+
+
+async def test_a_request_of_a_process_that_the_agent_left_running_makes_no_silence_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that leaves a slow request to such a process and exits at once could get another attempt otherwise."""
+    clock, arrived, closing = Clock(), asyncio.Event(), asyncio.Event()
+
+    async def answer(_: web.Request, __: int) -> web.StreamResponse:
+        arrived.set()
+        await asyncio.Event().wait()
+        return web.json_response(WHOLE)
+
+    async def wait(*_: Any) -> None:
+        clock.now += 70.0
+        closing.set()
+
+    monkeypatch.setattr("multistep.gateway.app.Silence", lambda: Silence(clock))
+    monkeypatch.setattr(Steps, "wait", wait)
+    async with served(tmp_path, answer, drain_seconds=0.0) as it:
+        call = asyncio.create_task(it.call("chat"))
+        await arrived.wait()
+        clock.now += 3.0
+        usage = await it.admin.close(step_of())
+        assert closing.is_set() and usage.silent_seconds == 3.0
+        call.cancel()
+        await asyncio.wait([call])
 
 
 async def test_an_answer_that_is_complete_after_the_agent_left_ends_the_silence(
