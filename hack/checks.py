@@ -30,6 +30,7 @@ _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Sur
 # `make test-long` also searches for more examples than each run in the tests of properties, which Hypothesis marks.
 _LONG, _WIDE = "long or hypothesis", ("--hypothesis-profile=wide",)
 _EXPLAINED = 20  # maximum number of failed unit tests that run again with their assertions rewritten
+_AGAIN = "-count=1"  # do not take the result of an earlier run
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
@@ -124,16 +125,16 @@ def _target(name: str) -> Run:
 
 
 def go_tests() -> None:
-    """Run each Go test once: with the race detector, unless its threads would disturb the test. Go keeps the results of tests
-    whose program and inputs did not change, as `go test` does for anybody."""
+    """Run each Go test once: with the race detector, unless its threads would disturb the test. Go keeps the results of the
+    runner's packages that did not change, as `go test` does for anybody; tests that depend on more than their package run again."""
     modules = (
-        (ROOT / "egress", "-race", "./..."),
-        (ROOT / "compose", "./..."),
+        (ROOT / "egress", "-race", _AGAIN, "./..."),  # the kernel's networks
+        (ROOT / "compose", _AGAIN, "./..."),  # the tasks of the end-to-end tests
         (ROOT / "runner", "-race", "./internal/..."),
         # The tests of the runner's main package run it in containers: most of them without the race detector.
-        (ROOT / "runner", "-race", "-run", _RACE_OF_CONTAINERS, "-skip", _WAITING, "."),
-        (ROOT / "runner", "-run", _WAITING, "."),
-        (ROOT / "runner", "-skip", f"{_RACE_OF_CONTAINERS}|{_WAITING}", "."),
+        (ROOT / "runner", "-race", _AGAIN, "-run", _RACE_OF_CONTAINERS, "-skip", _WAITING, "."),
+        (ROOT / "runner", _AGAIN, "-run", _WAITING, "."),
+        (ROOT / "runner", _AGAIN, "-skip", f"{_RACE_OF_CONTAINERS}|{_WAITING}", "."),
     )
     failures = list(filter(None, (_go_test(*each) for each in modules)))
     if failures:
