@@ -26,9 +26,12 @@ def readable(line: bytes) -> bytes:
     if not line.startswith(START) or len(line) > MAX_BYTES:
         return line
     try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
+        return _readable(line, json.loads(line))
+    except (ValueError, OverflowError, RecursionError):  # e.g. a number with 400 digits
         return line
+
+
+def _readable(line: bytes, document: Any) -> bytes:
     match document:
         case {"type": "system", "subtype": "init", "model": str(model)}:
             return _lines([f"[model {model}]"])

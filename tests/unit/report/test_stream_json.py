@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given as each_of
+from hypothesis import strategies as st
 
 from multistep.report.stream_json import MAX_BYTES, readable
 
@@ -54,8 +56,47 @@ def test_what_the_agent_does_is_text(given: bytes, text: str) -> None:
         b'{"type":"result","subtype":1}\n',
         b'{"type":"a","b":' + b"[" * 100_000 + b"\n",
         said({"type": "text", "text": "x" * MAX_BYTES}),
+        b'{"type":"result","subtype":"success","total_cost_usd":' + b"9" * 400 + b"}\n",
+        b'{"type":"result","subtype":"success","num_turns":' + b"9" * 5000 + b"}\n",
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_other_lines_stay(given: bytes) -> None:
     assert readable(given) == given
+
+
+TEXTS = st.sampled_from(["text", "thinking", "tool_use", "tool_result", "success", "init", "status"]) | st.text(max_size=5)
+NUMBERS = st.integers() | st.floats() | st.sampled_from([10**400, -(10**400)])
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return objects with some of the fields, each of the usual or of any other value."""
+    return st.fixed_dictionaries({}, optional={name: each | VALUES for name, each in fields.items()})
+
+
+PART = objects(
+    type=TEXTS, text=TEXTS, thinking=TEXTS, name=TEXTS, input=objects(command=TEXTS), content=st.lists(objects(text=TEXTS))
+)
+LINES = objects(
+    subtype=TEXTS,
+    session_id=TEXTS,
+    model=TEXTS,
+    message=objects(content=st.lists(PART | VALUES, max_size=3)),
+    is_error=st.booleans(),
+    result=TEXTS,
+    errors=st.lists(TEXTS),
+    num_turns=NUMBERS,
+    total_cost_usd=NUMBERS,
+    rate_limit_info=objects(status=TEXTS),
+)
+TYPES = st.sampled_from(["system", "assistant", "user", "result", "rate_limit_event", "stream_event", "x"])
+
+
+@each_of(type_=TYPES, fields=LINES)
+def test_every_line_that_an_agent_prints_comes_through(type_: str, fields: dict[str, Any]) -> None:
+    readable(line(type_, **fields))
