@@ -39,9 +39,9 @@ class Excerpts:
 
 def visible(data: bytes, *, cut: bool = False) -> str:
     """Return output as harmless text: without colours, and with other control characters escaped. cut: whether ``data`` starts in
-    the middle of a line; that line is omitted then."""
-    if cut and b"\n" in data:
-        data = data.partition(b"\n")[2]
+    the middle of a line; that line is omitted if others follow."""
+    if cut:
+        data = data.partition(b"\n")[2] or data
     text = _COLOURS.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
     return "\n".join(map(escaped, text.rstrip().split("\n")))
 

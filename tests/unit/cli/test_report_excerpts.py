@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multistep.cli.sweep import report_excerpts
-from multistep.cli.sweep.report_excerpts import TAIL_BYTES
+from multistep.cli.sweep.report_excerpts import AGENT_BYTES, TAIL_BYTES
 from multistep.errors import Unavailable
 from tests.unit.report.samples import step
 
@@ -33,7 +33,8 @@ def put_sweep(cluster: CliCluster, *rewards: float | None) -> list[str]:
 
 
 def serve(cluster: CliCluster, trial: str, path: str, data: bytes, *, tail: bool = True) -> None:
-    part = f"-{TAIL_BYTES}&limit={TAIL_BYTES}" if tail else "0&limit=1048576"
+    size = AGENT_BYTES if "/agent/" in path else TAIL_BYTES
+    part = f"-{size}&limit={size}" if tail else "0&limit=1048576"
     cluster.served[f"{RESULTS}/{trial}/files/{path}?offset={part}"] = data
 
 
@@ -68,6 +69,19 @@ def test_the_json_in_which_an_agent_reports_is_text_on_the_page(tmp_path: Path, 
     said = {"type": "assistant", "message": {"content": [{"type": "text", "text": "I look."}]}}
     serve(cluster, failed, "steps/two/agent/output.txt", json.dumps(said, separators=(",", ":")).encode() + b"\nplain\n")
     assert "I look.\nplain</pre>" in report(invoke, tmp_path)[0]
+
+
+def test_an_agents_last_words_are_on_the_page_although_a_long_line_of_json_follows_them(
+    tmp_path: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    (failed,) = put_sweep(cluster, 0.0)
+    words = "word " * 700 + "The end."
+    said = {"type": "assistant", "message": {"content": [{"type": "text", "text": words}]}}
+    ended = {"type": "result", "subtype": "success", "is_error": False, "result": words}
+    output = b"".join(json.dumps(each, separators=(",", ":")).encode() + b"\n" for each in (said, said, ended))
+    serve(cluster, failed, "steps/two/agent/output.txt", output)
+    page, _ = report(invoke, tmp_path)
+    assert "The end.\n[success]</pre>" in page and f"last {TAIL_BYTES} bytes" in page
 
 
 def test_the_outputs_can_be_left_out_and_other_formats_need_none(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:

@@ -27,6 +27,7 @@ def test_output_is_text_that_commands_nothing(data: bytes, text: str) -> None:
 def test_a_line_that_was_cut_is_left_out_unless_it_is_the_only_one() -> None:
     assert visible(b"rest of a line\nwhole\n", cut=True) == "whole"
     assert visible(b"one long line", cut=True) == "one long line"
+    assert visible(b"one long line\n", cut=True) == "one long line"
 
 
 def ctrf(*tests: object) -> bytes:

@@ -36,8 +36,14 @@ READ = {"type": "tool_use", "id": "t", "name": "Read", "input": {"file_path": "/
         (said({"type": "tool_result", "content": "x" * 2003}, type_="user"), f"{'x' * 2000}\n[... 3 more characters]\n"),
         (line("result", subtype="success", num_turns=3, total_cost_usd=0.12, result="I look."), "[success, 3 turns, $0.1200]\n"),
         (line("result", subtype="error_max_turns"), "[error_max_turns]\n"),
-        (line("system", subtype="status"), ""),
-        (line("rate_limit_event"), ""),
+        (
+            line("result", subtype="success", is_error=True, num_turns=1, total_cost_usd=0, result="API Error: 401 invalid key"),
+            "[error, 1 turns, $0.0000]\nAPI Error: 401 invalid key\n",
+        ),
+        (line("result", subtype="error_during_execution", errors=["boom", {"a": 1}]), '[error_during_execution]\nboom\n{"a": 1}\n'),
+        (line("system", subtype="status", session_id="s"), ""),
+        (line("rate_limit_event", rate_limit_info={"status": "allowed"}, session_id="s"), ""),
+        (line("stream_event", event={}, session_id="s"), ""),
     ],
 )
 def test_what_the_agent_does_is_text(given: bytes, text: str) -> None:
@@ -53,13 +59,21 @@ def test_what_the_agent_does_is_text(given: bytes, text: str) -> None:
         b'{"type":"assistant","message":1}\n',
         b'{"type":"assistant","message":{"content":["x"]}}\n',
         b'{"type":"assistant",\n',
+        b'{"type":"assistant","message":{"content":[]}}\n',
+        said({"type": "image"}, {"type": "tool_result", "content": 1}, "x"),
         b'{"type":"result","subtype":1}\n',
+        b'{"type":"result","subtype":"of another program","value":1}\n',
+        b'{"type":"system","message":"disk full"}\n',
+        line("system", subtype="api_retry", error="overloaded", session_id="s"),
+        line("system", subtype="status", message="disk full"),
+        line("rate_limit_event", rate_limit_info={"status": "rejected"}, session_id="s"),
+        line("stream_event"),
         b'{"type":"a","b":' + b"[" * 100_000 + b"\n",
         said({"type": "text", "text": "x" * MAX_BYTES}),
         b'{"type":"result","subtype":"success","total_cost_usd":' + b"9" * 400 + b"}\n",
         b'{"type":"result","subtype":"success","num_turns":' + b"9" * 5000 + b"}\n",
     ],
-    ids=range(11),
+    ids=range(19),
 )
 def test_other_lines_stay(given: bytes) -> None:
     assert readable(given) == given

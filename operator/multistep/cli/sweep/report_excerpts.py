@@ -26,6 +26,7 @@ from multistep.report.stream_json import lines_of, readable
 MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass
 TAIL_BYTES: Final = 4096  # maximum number of bytes from the end of each phase's output
+AGENT_BYTES: Final = 8 * TAIL_BYTES  # that are read of an agent's: its JSON is much longer than the text that is shown of it
 MAX_SECONDS: Final = 300.0
 _AT_ONCE: Final = 4  # concurrent requests; the operator serves at most 8 at once, from all clients together
 _EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
@@ -104,12 +105,14 @@ class _Fetch:
         return Excerpts(tuple(tails), tuple(tests))
 
     async def _tail(self, status: TrialStatus, uri: str, piece: Piece) -> list[tuple[str, str]]:
+        size = AGENT_BYTES if piece.phase == AGENT else TAIL_BYTES
         for path in piece.files(status):
-            if (data := await read_part(self._cluster, uri, quote(path), -TAIL_BYTES, TAIL_BYTES)) is not None:
-                cut = len(data) >= TAIL_BYTES
+            if (data := await read_part(self._cluster, uri, quote(path), -size, size)) is not None:
+                cut = len(data) >= size
                 if piece.phase == AGENT:
                     data = b"".join(map(readable, lines_of(data)))
-                text = visible(data, cut=cut)
+                    cut = cut or len(data) > TAIL_BYTES
+                text = visible(data[-TAIL_BYTES:], cut=cut)
                 return [(f"{piece.title}{f', last {TAIL_BYTES} bytes' if cut else ''}", text)] if text else []
         return []
 
