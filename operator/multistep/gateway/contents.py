@@ -24,7 +24,6 @@ _FILE_FIELDS: Final = frozenset(
 _FILE_TYPES: Final = frozenset(
     ("image", "document", "file", "input_image", "input_file", "image_url", "container_upload", "input_audio", "item_reference")
 )
-_OTHER_MODELS: Final = ("models", "fallbacks")
 _TIERS: Final = ("service_tier", "serviceTier", "speed", "inference_geo")
 _USUAL_TIERS: Final = (None, "auto", "default", "standard", "standard_only", "flex", "global")
 _TEXT_TOOLS: Final = (None, "function", "custom")
@@ -52,14 +51,20 @@ def asks_for_caching(document: Mapping[str, Any]) -> bool:
 
 
 def other_models(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the models that may answer a request in the place of its own, as OpenRouter and LiteLLM know them."""
-    todo = [value for name, value in document.items() if name.strip().casefold() in _OTHER_MODELS]
+    """Yield the models that may answer a request in the place of its own: of OpenRouter's ``models``, and of LiteLLM's
+    ``fallbacks``, ``context_window_fallbacks``, ``context_window_fallback_dict`` and so on."""
+    todo = [value for name, value in document.items() if plain(name) == "models" or "fallback" in plain(name)]
     while todo:
         here = todo.pop()
         if isinstance(here, str):
             yield here
         elif isinstance(here, (list, Mapping)):  # some lists have objects with the models' names
             todo.extend(here.values() if isinstance(here, Mapping) else here)
+
+
+def plain(name: str) -> str:
+    """Return a field's name in lower case without underscores, as servers that accept several spellings read it."""
+    return name.strip().casefold().replace("_", "")
 
 
 def _is_text_tool(tool: Any) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from multistep.gateway.contents import other_models
+from multistep.gateway.contents import other_models, plain
 
 _FIELDS: Final = frozenset(
     ("mcpservers", "websearchoptions", "container", "prompt", "preset", "plugins", "searchparameters", "enablesearch", "websearch")
@@ -37,9 +37,9 @@ def provider_content(document: Mapping[str, Any], model: str) -> str:
     if (searching := next(filter(_MODELS.search, (model, *other_models(document))), None)) is not None:
         return f"the model {searching[:100]!r}, which may search the web"
     for name, value in document.items():
-        if _plain(name) in _FIELDS and value not in (None, False, "", []):  # an empty object asks for a web search
+        if plain(name) in _FIELDS and value not in (None, False, "", []):  # an empty object asks for a web search
             return f"the field {name!r}"
-        if _plain(name) == "tools" and value and not isinstance(value, list):
+        if plain(name) == "tools" and value and not isinstance(value, list):
             return "tools that are no list"
     return next(_found(document), "")
 
@@ -53,24 +53,20 @@ def _found(document: Any) -> Iterator[str]:
         if not isinstance(here, Mapping):
             continue
         for name, value in here.items():
-            plain = _plain(name)
-            if plain in _DATA or (plain == "input" and here.get("type") == "tool_use"):
+            field = plain(name)
+            if field in _DATA or (field == "input" and here.get("type") == "tool_use"):
                 continue
-            if plain == "tools" and isinstance(value, list):
+            if field == "tools" and isinstance(value, list):
                 yield from (f"the provider's tool {_name(each)}" for each in value if not _runs_at_the_agent(each))
-            if (plain in _URLS and _is_remote(value)) or (plain == "source" and _is_source_by_url(value)):
+            if (field in _URLS and _is_remote(value)) or (field == "source" and _is_source_by_url(value)):
                 yield f"a URL in the field {name!r}, which the provider fetches"
             todo.append(value)
-
-
-def _plain(name: str) -> str:
-    return name.strip().casefold().replace("_", "")
 
 
 def _runs_at_the_agent(tool: Any) -> bool:
     if not isinstance(tool, Mapping):
         return False
-    if {_plain(name) for name in tool} <= _GEMINI:
+    if {plain(name) for name in tool} <= _GEMINI:
         return True
     kind, place = tool.get("type"), tool.get("environment")
     if kind is None:

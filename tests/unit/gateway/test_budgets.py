@@ -165,6 +165,8 @@ async def test_a_budget_in_dollars_refuses_a_service_tier_of_unknown_price(
     [
         ({"models": ["gpt-5", "gpt-5-pro"]}, {"costUSD": 1}, 400),
         ({"fallbacks": [{"gpt-5": ["gpt-5-pro"]}]}, {"costUSD": 1}, 400),
+        ({"context_window_fallback_dict": {"gpt-5": "gpt-5-pro"}}, {"costUSD": 1}, 400),
+        ({"Content_Policy_Fallbacks": [{"gpt-5": ["gpt-5-pro"]}]}, {"costUSD": 1}, 400),
         ({"models": ["gpt-5"], "fallbacks": None}, {"costUSD": 1}, 200),
         ({"models": ["gpt-5", "gpt-5-pro"]}, {"outputTokens": 1000}, 200),
     ],
