@@ -108,3 +108,9 @@ def test_clean_up_is_requeued_when_the_next_deletion_is_due(due: CleanUp, wanted
 )
 def test_the_next_deadline(situation: MultiStepTrial, wanted: float | None) -> None:
     assert next_deadline(situation, NOW) == wanted
+
+
+def test_a_suspension_makes_no_later_wait_longer() -> None:
+    lost = [AttemptStatus(number=n, reason=each, end_time=at(NOW)) for n, each in enumerate(("x", "Suspended", "x"), 1)]
+    decision = after(began(**AGAIN, attempts=lost), None)
+    assert isinstance(decision, Wait) and decision.seconds == 2

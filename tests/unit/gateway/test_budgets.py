@@ -287,3 +287,11 @@ def test_no_order_of_requests_and_no_crash_exceeds_a_sweeps_budget(
 
     run()
     assert sum(charged) <= limit
+
+
+async def test_an_account_that_could_not_be_loaded_is_loaded_again() -> None:
+    load = AsyncMock(side_effect=[sqlite3.OperationalError("disk I/O error"), Spent()])
+    accounts, who = Budgets(load), claims(sweep="", limits={"inputTokens": 10})
+    with pytest.raises(sqlite3.OperationalError):
+        await accounts.reserve(who, Spent(1), 1)
+    assert await accounts.reserve(who, Spent(1), 1)

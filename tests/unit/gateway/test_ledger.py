@@ -15,6 +15,8 @@ import pytest
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.client import GatewayAdmin
 from multistep.gateway.ledger import Ledger
+from multistep.gateway.steps import Steps
+from multistep.gateway.tokens import LONGEST_SECONDS, StepKey
 from tests.unit.gateway.world import ADMIN_TOKEN, KEY, step_of, world
 
 
@@ -137,3 +139,21 @@ async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path)
     async with world(tmp_path, register=False) as it:
         ((began, ended, why),) = await it.admin.missed_by(step_of())
         assert began <= ended and why == "was down"
+
+
+def test_a_commit_is_on_disk_before_it_is_reported(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    assert ledger._database.execute("pragma synchronous").fetchone() == (2,)  # full: no power failure undoes a commit
+    ledger.stop()
+
+
+def test_a_step_closed_without_a_known_expiry_stays_closed_for_the_longest_life_of_a_token() -> None:
+    now = 1000.0
+    steps, step = Steps({}, clock=lambda: now), StepKey("uid", "1", "0", "agent")
+    steps.close(step)
+    now += LONGEST_SECONDS - 1
+    steps.forget()
+    assert steps.is_closed(step)
+    now += 1
+    steps.forget()
+    assert not steps.is_closed(step)

@@ -120,3 +120,15 @@ def test_a_restart_shows_how_it_ended_before() -> None:
 
 def test_the_runner_comes_from_the_sidecars_image() -> None:
     assert pod_facts(status(imageID="operator@sha256:3")).runner_image_id == "operator@sha256:3"
+
+
+@pytest.mark.parametrize("name", ["SYS_PTRACE", "SYS_MODULE", "NET_ADMIN", "BPF", "ALL"])
+def test_a_capability_beyond_the_baseline_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"add: {name} must not be added"):
+        pod({"containers": [{"name": "x", "securityContext": {"capabilities": {"add": [name]}}}]})
+
+
+@pytest.mark.parametrize("sidecar", [True, False])
+def test_no_container_of_a_trial_gets_a_token_of_the_api_server(sidecar: bool) -> None:
+    assert pod(sidecar=sidecar)["spec"]["automountServiceAccountToken"] is False
+    assert pod({"automountServiceAccountToken": True}, sidecar=sidecar)["spec"]["automountServiceAccountToken"] is False

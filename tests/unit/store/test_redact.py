@@ -134,3 +134,8 @@ def test_a_file_of_quotes_is_searched_for_secrets_only(monkeypatch: pytest.Monke
     monkeypatch.setattr("multistep.store.redact._Scrubber._replacement", replace)
     b"".join(Redactor(["hunter2"]).text([b'"' * 1000 + b"hunter2"], is_json=True))
     assert found == [b"hunter2"]
+
+
+@pytest.mark.parametrize("size", range(1, 6))
+def test_a_secret_that_two_chunks_share_is_replaced_wherever_it_is_cut(size: int) -> None:
+    assert b"".join(Redactor(["secret"]).text([b"secret"[:size], b"secret"[size:]])) == MARK.encode()

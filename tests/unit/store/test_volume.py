@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import StoreError
+from multistep.store import directory
 from multistep.store.disk import Disk
 from multistep.store.volume import TrialKey, Volume
 from tests.support.full_disk import file_on_a_full_disk
@@ -314,3 +315,14 @@ async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: Vo
 async def test_logs_of_services_are_files_of_the_trial(volume: Volume) -> None:
     await volume.finish(KEY, {"result.json": b"{}", "services/app.log": b"ready\n"})
     assert (trial_path(volume) / "services" / "app.log").read_bytes() == b"ready\n"
+
+
+def test_a_file_that_cannot_be_written_keeps_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int) -> None:
+        raise OSError("disk full")
+
+    directory.write(tmp_path / "f", b"old")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        directory.write(tmp_path / "f", b"new")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("f", b"old")]
