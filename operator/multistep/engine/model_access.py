@@ -55,15 +55,17 @@ class ModelReport:
     """The gateway's report on a step. usage: None if the gateway received no request of the step; failure: counts whatever the
     agent made of it; fault: a failure of the provider that counts if the agent failed; stalled_seconds: time in which at least one
     request of the step waited because the provider refused requests; silent_seconds: for how long the step had waited for the
-    provider, without a part of an answer, when the agent left its last requests; last_request_at: when the gateway ended the last
-    request, at most a minute after the agent had left it, in seconds since the epoch; downtimes: the first ones that ended after
-    the step's start."""
+    provider, without a part of an answer, when the agent left its last requests; silent_until: when this was,
+    or when the gateway was told that the agent had ended, in seconds since the epoch; last_request_at: when the gateway ended the
+    last request, at most a minute after the agent had left it, in seconds since the epoch; downtimes: the first ones that ended
+    after the step's start."""
 
     usage: Usage | None = None
     failure: ModelFailure | None = None
     fault: ModelFailure | None = None
     stalled_seconds: float = 0.0
     silent_seconds: float = 0.0
+    silent_until: float | None = None
     last_request_at: float | None = None
     downtimes: tuple[Downtime, ...] = ()
 
@@ -83,8 +85,11 @@ class ModelReport:
         least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
         if self.last_request_at is not None and ended - self.last_request_at > SILENCE_SECONDS:
             return ""
-        silent = self.silent_seconds >= min(least, _LONGEST_ANSWER_SECONDS) > 0
-        return f"the provider sent nothing for {self.silent_seconds:.0f} s until the agent left" if silent else ""
+        # A process that the agent left running may hold its request until the gateway is told of the agent's end.
+        silent = self.silent_seconds - max(0.0, (self.silent_until or ended) - ended)
+        if not silent >= min(least, _LONGEST_ANSWER_SECONDS) > 0:
+            return ""
+        return f"the provider sent nothing for {silent:.0f} s until the agent left"
 
     def downtime(self, ended: float) -> Downtime | None:
         """Return the first downtime since the step's start that began before the agent's end; None if there is none.
@@ -108,6 +113,7 @@ def report(result: Mapping[str, Any] | None) -> ModelReport:
         usage=None if usage is None else _usage(Fields(usage, "usage")),
         stalled_seconds=measured.optional_number("stalledSeconds") or 0.0,
         silent_seconds=measured.optional_number("silentSeconds") or 0.0,
+        silent_until=measured.optional_number("silentUntil"),
         last_request_at=measured.optional_number("lastRequestAt"),
         failure=None if failure is None else _failure(Fields(failure, "failure")),
         fault=None if fault is None else _failure(Fields(fault, "fault")),

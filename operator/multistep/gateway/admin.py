@@ -139,7 +139,7 @@ class Admin:
             return web.json_response({"error": "the step sent no request that this gateway knows of"}, status=404)
         services = self._services
         stalled = max(services.stalls.seconds(step), await services.ledger.stall(step))
-        usage = usage_of(rows, TABLE, stalled, services.silence.seconds(step))
+        usage = usage_of(rows, TABLE, stalled, services.silence.seconds(step), services.silence.until(step))
         answered = await services.ledger.answered(step.uid)
         last, fault = _judged(usage.last_failure, answered), _judged(usage.fault, answered)
         failures = {model: each for model, each in usage.failures.items() if _judged(each, answered) is not None}

@@ -159,7 +159,8 @@ class Exchange:
 
     def _wait(self) -> None:
         """Count the step as waiting for the provider, until the request ends or the agent leaves."""
-        if self._end_wait is None and not self._client.disconnected:
+        closed = self._services.steps.is_closed(self._call.claims.key)
+        if self._end_wait is None and not self._client.disconnected and not closed:
             self._end_wait = self._services.silence.wait(self._call.claims.key)
             self._client.on_leave = self._stop_waiting
 

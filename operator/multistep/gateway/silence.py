@@ -9,12 +9,19 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from multistep.gateway.tokens import StepKey
 
 _MAX_STEPS: Final = 20_000
 _SHORTEST_SECONDS: Final = 1.0  # shorter silences are usual
+
+
+class _Kept(NamedTuple):
+    """A silence whose clock has stopped. until: when, in seconds since the epoch."""
+
+    seconds: float
+    until: float
 
 
 class Silence:
@@ -23,14 +30,18 @@ class Silence:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seconds: OrderedDict[StepKey, float] = OrderedDict()
+        self._kept: OrderedDict[StepKey, _Kept] = OrderedDict()
         self._since: dict[StepKey, float] = {}
         self._waiting = Counter[StepKey]()
 
     def seconds(self, step: StepKey) -> float:
         """Return how long the step has waited since the provider's last answer, in seconds."""
         running = self._clock() - self._since[step] if step in self._since else 0.0
-        return self._seconds.get(step, 0.0) + running
+        return (self._kept[step].seconds if step in self._kept else 0.0) + running
+
+    def until(self, step: StepKey) -> float:
+        """Return when the step's silence ended, in seconds since the epoch; now if it lasts, or there is none."""
+        return self._kept[step].until if step in self._kept and step not in self._since else time.time()
 
     def wait(self, step: StepKey) -> Callable[[], None]:
         """Count a request of the step that waits for the provider. Return a function that ends this; it may be called twice."""
@@ -48,7 +59,7 @@ class Silence:
 
     def heard(self, step: StepKey) -> None:
         """Note that the provider sent a part of an answer to the step."""
-        self._seconds.pop(step, None)
+        self._kept.pop(step, None)
         if step in self._since:
             self._since[step] = self._clock()
 
@@ -72,7 +83,7 @@ class Silence:
         del self._since[step]
         if seconds < _SHORTEST_SECONDS:
             return
-        self._seconds[step] = seconds
-        self._seconds.move_to_end(step)
-        if len(self._seconds) > _MAX_STEPS:
-            self._seconds.popitem(last=False)
+        self._kept[step] = _Kept(seconds, time.time())
+        self._kept.move_to_end(step)
+        if len(self._kept) > _MAX_STEPS:
+            self._kept.popitem(last=False)

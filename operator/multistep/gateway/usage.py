@@ -59,7 +59,8 @@ class StepUsage(ModelUsage):
     of the trial refused the last request, what each of the trial's steps used, by ATTEMPT/STEP.
 
     fault: the provider's last failure after which it answered no new request for the model; it counts if the agent fails.
-    silent_seconds: for how long the step had waited for the provider when the agent left (see multistep.gateway.silence)."""
+    silent_seconds: for how long the step had waited for the provider when the agent left (see multistep.gateway.silence);
+    silent_until: when this was, or when the gateway was told that the agent had ended, in seconds since the epoch."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
     models: dict[str, ModelUsage] = {}
@@ -72,9 +73,12 @@ class StepUsage(ModelUsage):
     spent: dict[str, Spent] = {}
     fault: LastFailure | None = None
     silent_seconds: float = Field(default=0.0, alias="silentSeconds")
+    silent_until: float | None = Field(default=None, alias="silentUntil")
 
 
-def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float, silent_seconds: float = 0.0) -> StepUsage:
+def usage_of(
+    rows: Sequence[Row], price_table: str, stalled_seconds: float, silent_seconds: float = 0.0, silent_until: float | None = None
+) -> StepUsage:
     """Return the sum of a step's rows. Of requests whose failure is of a kind in NOT_COUNTED, only the waiting time
     and the refusals count."""
     sent = [row for row in rows if row.kind not in NOT_COUNTED]
@@ -97,6 +101,7 @@ def usage_of(rows: Sequence[Row], price_table: str, stalled_seconds: float, sile
         stalled_seconds=round(stalled_seconds, 3),
         fault=_fault(rows),
         silent_seconds=round(silent_seconds, 3),
+        silent_until=silent_until,
         last_request_at=max((time.time() if row.ended is None else row.ended for row in rows), default=None),
     )
 

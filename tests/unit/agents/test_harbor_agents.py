@@ -448,6 +448,16 @@ def test_a_silence_counts_only_for_an_agent_that_still_waited(before: float, los
     assert lost or (journal.steps[0].exception is not None and journal.steps[0].exception.type == error)
 
 
+@pytest.mark.parametrize(("after", "lost"), [(-60.0, True), (0.0, True), (5.0, True), (5.1, False)])
+def test_a_silence_counts_until_the_agents_end_and_not_until_the_gateway_hears_of_it(after: float, lost: bool) -> None:
+    """A process that the agent left running may hold a slow request meanwhile."""
+    failed = {"a/host/agent": outcome(error=("ApiError", "words"))}
+    ended = play(hosted(CREDENTIALS, toml=THREE), failed).records["1/a/host/agent"].ended_at or 0.0
+    report = silent(15.0, silentUntil=ended + after)
+    journal = play(hosted(CREDENTIALS, toml=THREE), {**failed, "a/host/model-usage": report}).journal
+    assert (journal.lost is not None) is lost
+
+
 @pytest.mark.parametrize("report", [{**closed(), "fault": FAULT_SEEN}, silent(15.0)])
 def test_a_fault_in_the_failed_setup_of_a_users_class_is_the_providers(report: Mapping[str, Any]) -> None:
     own = {**OWN, "credentials": CREDENTIALS["credentials"]}

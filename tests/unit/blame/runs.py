@@ -103,6 +103,8 @@ class Step:
     async def verdict(self) -> Blame:
         """Close the step; return the engine's verdict on it."""
         report = await self.gateway.close(self.trial, "a")
+        if report.get("usage"):
+            report["usage"].pop("silentUntil", None)  # the played agent's end is not on the clock of the gateway
         error = (self.failure, "the agent's words") if self.failure else None
         results = {"a/host/agent": outcome(error=error), "a/host/model-usage": report}
         played = play(plan(_TOML, {"agent": self.agent}, env=_KEYS), results)

@@ -14,6 +14,7 @@ from .conftest import TASK_TOML, Invoke
 
 PYTEST = "#!/bin/bash\npytest /tests/test_it.py && echo 1 > /logs/verifier/reward.txt\n"
 NAMED = {"steps/a/instruction.md": "Write `add` in /app/calc.py."}
+ANY = {"steps/a/instruction.md": "Write /app/any.py"}
 SEPARATE = TASK_TOML + '[steps.verifier]\nenvironment_mode = "separate"\n'
 
 
@@ -32,8 +33,8 @@ def warnings_of(task: Path, invoke: Invoke, files: dict[str, str]) -> list[str]:
         (NAMED, "import os\ndef test_add():\n    import calc as it\n"),
         (NAMED, "import importlib\ncalc = importlib.import_module('calc')\n"),
         (NAMED, "import importlib.util\nspec = importlib.util.spec_from_file_location('calc', PATH)\n"),
-        ({}, "import runpy\nrunpy.run_path('/app/any.py')\n"),
-        ({}, "import sys\nexec(open('/app/any.py').read())\n"),
+        (ANY, "import runpy\nrunpy.run_path('/app/any.py')\n"),
+        (ANY, "import sys\nexec(open('/app/any.py').read())\n"),
         ({"steps/a/instruction.md": "Fix src/shop/cart.py"}, "import sys\nfrom src.shop.cart import Cart\n"),
         ({"steps/a/solution/calc.py": ""}, "import sys\nimport calc\n"),
         ({"steps/a/solution/solve.sh": "#!/bin/sh\ncat > calc.py <<E\nE\n"}, "import sys\nimport calc\n"),
@@ -67,6 +68,9 @@ def test_a_test_that_imports_the_agents_code_is_a_warning(task: Path, invoke: In
         ({**NAMED, "steps/a/tests/data/sample.py": "import calc\n"}, ""),
         (NAMED, "import importlib\nimportlib.import_module('/tests/calc.py')\nexec(open('/tests/any.py').read())\n"),
         (NAMED, "import calc because\n"),
+        (ANY, "import docker\ndocker.from_env().containers.get('app').exec('/app/any.py')\n"),  # another process
+        ({}, "import runpy\nrunpy.run_path('/opt/grader/any.py')\n"),  # nothing shows that it is the agent's
+        ({"environment/any.py": "", "task.toml": SEPARATE}, "import runpy\nrunpy.run_path('/opt/grader/any.py')\n"),
         ({"environment/shop.py": "", "task.toml": SEPARATE}, "import shop\n"),  # the verifier's own image may have it
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -210,8 +211,10 @@ async def test_a_request_of_a_process_that_the_agent_left_running_makes_no_silen
         call = asyncio.create_task(it.call("chat"))
         await arrived.wait()
         clock.now += 3.0
+        before = time.time()
         usage = await it.admin.close(step_of())
         assert closing.is_set() and usage.silent_seconds == 3.0
+        assert usage.silent_until is not None and before <= usage.silent_until <= time.time()
         call.cancel()
         await asyncio.wait([call])
 

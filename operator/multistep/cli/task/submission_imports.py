@@ -58,7 +58,7 @@ def submission_imports(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
                 continue
             seen.add(path)
             for line, module in _imports(data):
-                if module.startswith("/") or (not tests.have(tops, module) and submission.has(module, separate=separate)):
+                if not tests.have(tops, module) and submission.has(module, separate=separate):
                     yield Finding(f"{path}:{line}", f"imports {module[:100]}, code that the agent can change, {_REMEDY}")
                     break
 
@@ -101,18 +101,20 @@ class _Submission:
         self._known: dict[tuple[str, bool], bool] = {}
 
     def has(self, module: str, *, separate: bool) -> bool:
-        """Return whether a module is the agent's. separate: whether the verifier has an image of its own, in which files of the
-        task's environment are not the agent's."""
+        """Return whether a module, or a file by its absolute path, is the agent's. separate: whether the verifier has an image of
+        its own, in which files of the task's environment are not the agent's."""
         if (module, separate) not in self._known:
             self._known[module, separate] = self._has(module, separate=separate)
         return self._known[module, separate]
 
     def _has(self, module: str, *, separate: bool) -> bool:
+        files = [self._written, self._named, *([] if separate else [self._given])]
+        if module.startswith("/"):
+            return any(module.rpartition("/")[2] in each for each in files)
         parts = module.split(".", _MAX_PARTS)[:_MAX_PARTS]
         if parts[0] in sys.stdlib_module_names:
             return False
         paths = [f"{'/'.join(parts[:count])}.py" for count in range(1, len(parts) + 1)]
-        files = [self._written, self._named, *([] if separate else [self._given])]
         return any(path in each for path in (*paths, f"{parts[0]}/__init__.py") for each in files)
 
     @cached_property
@@ -178,4 +180,7 @@ def _is_loaded(text: str, called: str) -> bool:
 
 
 def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    """Return the name of the function that is called; "" for methods named exec, as those of clients of containers."""
+    if isinstance(function, ast.Attribute):
+        return function.attr if function.attr != "exec" else ""
+    return function.id if isinstance(function, ast.Name) else ""
