@@ -56,7 +56,7 @@ class About:
         if self.budget_usd is None:
             return ""
         if self.cost_usd is None:
-            return f"cost unknown, of a budget of ${self.budget_usd:.2f}"
+            return f"no cost known, of a budget of ${self.budget_usd:.2f}"
         return f"${self.cost_usd:.2f} of ${self.budget_usd:.2f} spent"
 
 

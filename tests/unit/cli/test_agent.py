@@ -113,6 +113,21 @@ def test_an_agent_of_a_sweep_gets_its_image_by_the_name_that_the_sweep_gives_it(
     assert [each["agent"]["image"] for each in made["spec"]["agents"]] == ["x:2", "x:1", "x:1"]
 
 
+@pytest.mark.parametrize(
+    ("agents", "image"),
+    [
+        (["mine=python solve.py"], "mine=x:1"),  # a command has no image of a program
+        (["codex@openai/gpt-5"], "other=x:1"),
+        (["codex=claude-code@anthropic/claude-sonnet-4-5", "new=codex@openai/gpt-5"], "codex=x:1"),  # would be the image of both
+    ],
+)
+def test_an_image_for_no_agent_or_for_two_of_a_sweep_is_an_error(agents: list[str], image: str) -> None:
+    keys = ("OPENAI_API_KEY=keys:openai", "ANTHROPIC_API_KEY=keys:anthropic")
+    options = SweepOptions("s", agents=(*agents, "old=codex@openai/gpt-5"), model=ModelOptions(images=(image,), keys=keys))
+    with pytest.raises(UsageError, match="--agent-image"):
+        sweep_of_source({"git": {"url": "https://x/y", "ref": "main"}}, None, options)
+
+
 @pytest.mark.parametrize("image", ["claude=registry.example/x:1", "codex="])
 def test_an_image_for_an_agent_that_is_not_chosen_is_an_error(image: str) -> None:
     entries = [{"name": "codex"}, {"importPath": "a:B"}]

@@ -46,6 +46,7 @@ def test_a_phase_that_continues_is_a_line_with_its_duration_until_it_ends() -> N
     now = datetime(2026, 1, 1, 0, 3, 30, tzinfo=UTC)
     assert follow.still(_status(status("Running", step("a"), step("b", "Agent", **begun))), now) == "step 2 b: Agent for 3 min"
     assert follow.still(_status(status("Running", step("a"))), now) == ""
+    assert follow.still(_status(status("Suspended", step("a"), step("b", "Agent", **begun))), now) == ""
     assert follow.still(_status(PENDING), now) == ""
 
 

@@ -100,7 +100,7 @@ def test_a_sweep_whose_budget_is_spent_shows_it(invoke: Invoke, cluster: CliClus
 @pytest.mark.parametrize(
     ("cost", "line"),
     [
-        ({}, "cost: unknown, as no model request has a known price so far; budget: 1 USD"),
+        ({}, "cost: none known so far, of 1 USD"),
         ({"costUSD": 0.0}, "cost: 0 of 1 USD"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,7 +149,7 @@ def _sweep(
     variables, agents = options.values.variable_entries(name), _agents(options)
     entries = [each["agent"] for each in agents]
     check_hosted(options.model, entries)
-    check_images(options.model, entries, [each["name"] for each in agents])
+    check_images(options.model, entries, [*_names_of_hosted(options)])
     check_keys(options.model, entries)
     spec = optional(
         environment=environment(image, options.resources),
@@ -178,6 +178,18 @@ def _sweep(
     if unable := [each.name for each in parsed.spec.agents if options.resume and not each.agent.may_resume]:
         raise UsageError(f"--resume: {', '.join(unable)} cannot resume a trajectory; see RESUME in `multistep agent list`")
     return SweepSubmission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
+
+
+def _names_of_hosted(options: SweepOptions) -> Iterator[str]:
+    """Yield the names in ``NAME=AGENT@MODEL``, for which an image can be given. Raises UsageError for a name that is another
+    agent's program, as ``--agent-image NAME=IMAGE`` would be the image of both."""
+    named = [text.partition("=") for text in options.agents]
+    hosted = {name: agent for name, separator, text in named if separator and (agent := hosted_choice(text, options.model))}
+    for name, agent in hosted.items():
+        others = (label(each) for each in hosted.values() if each is not agent)
+        if any(text.startswith(f"{name}=") for text in options.model.images) and name in others:
+            raise UsageError(f"--agent-image {name}=...: {name} is also the program of another agent: give the agent another name")
+        yield name
 
 
 def _agents(options: SweepOptions) -> list[Manifest]:

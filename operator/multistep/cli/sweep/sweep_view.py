@@ -97,7 +97,7 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         of = f" of {status.budget.cost_usd:g}" if status.budget else ""
         lines.append(Text(f"cost: {status.cost_usd:.6g}{of} USD"))
     elif status.budget is not None:
-        lines.append(Text(f"cost: unknown, as no model request has a known price so far; budget: {status.budget.cost_usd:g} USD"))
+        lines.append(Text(f"cost: none known so far, of {status.budget.cost_usd:g} USD"))
     text = progress_text(status, now)
     ended = f": {clean_lines(found.why)}" if (is_finished(status) or is_out_of_budget(status)) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style=f"bold {STYLES[_level(status)]}".strip()))

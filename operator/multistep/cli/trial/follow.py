@@ -79,10 +79,10 @@ def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
 
 
 def still(status: TrialStatus, now: datetime) -> str:
-    """Return a progress line for a phase that continues, with its duration; "" if no step runs."""
+    """Return a progress line for a phase that continues, with its duration; "" if no step runs, or the trial is suspended."""
     step = status.steps[-1] if status.steps else StepStatus(name="")
     started = step.phase_start_time or step.start_time
-    if started is None or step.completion_time is not None:
+    if status.phase != "Running" or started is None or step.completion_time is not None:
         return ""
     return f"step {len(status.steps)} {step.name}: {step.phase} for {seconds_text((now - started).total_seconds())}"
 
