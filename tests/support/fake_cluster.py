@@ -116,6 +116,7 @@ class FakeCluster(Store):
         self.events: list[Object] = []
         self.runners: dict[str, FakeRunner] = {}
         self.pods_run = pods_run
+        self.deleted_by_uid: Sequence[str] = ()  # kinds whose objects are deleted by their UID only
         self.one_image = False  # whether separate verifiers have the agent's image
         self.services_down: Sequence[Object] = ()  # statuses of services' containers that are down, the same in all pods
         self._make_runner = make_runner or (lambda pod: FakeRunner(pod["metadata"]["uid"]))
@@ -185,6 +186,7 @@ class FakeCluster(Store):
         self, resource: Resource, namespace: str | None, name: str, *, uid: str = "", grace_period_seconds: int | None = None
     ) -> bool:
         kind, namespace = resource.kind, namespace or "default"
+        assert uid or kind not in self.deleted_by_uid, f"without a UID, this may delete another {kind} of that name"
         with self._write(f"delete {kind} {namespace}/{name}"):
             found = self.objects.get((kind, namespace, name))
             if found is None:

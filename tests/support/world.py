@@ -184,6 +184,7 @@ class World(Observed):
         self.waits: list[float | None] = []
         self.metrics = self.counters or Metrics(SETTINGS.model_copy(update=dict(self.settings)))
         self.cluster = FakeCluster(make_runner=self._make_runner, pods_run=self.pods_run, faults=self.faults)
+        self.cluster.deleted_by_uid = ("Pod", KIND)
         spec = self.trial["spec"]  # any JSON
         self.cluster.one_image = (isinstance(spec, dict) and "regrade" in spec) or "'isolation'" in str(spec)
         self.volume = self.volume or FakeVolume(self.faults)

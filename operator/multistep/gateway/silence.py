@@ -39,9 +39,9 @@ class Silence:
         running = self._clock() - self._since[step] if step in self._since else 0.0
         return (self._kept[step].seconds if step in self._kept else 0.0) + running
 
-    def until(self, step: StepKey) -> float:
-        """Return when the step's silence ended, in seconds since the epoch; now if it lasts, or there is none."""
-        return self._kept[step].until if step in self._kept and step not in self._since else time.time()
+    def until(self, step: StepKey) -> float | None:
+        """Return when the clock of the step's silence stopped, in seconds since the epoch; None if there is no silence."""
+        return self._kept[step].until if step in self._kept else None
 
     def wait(self, step: StepKey) -> Callable[[], None]:
         """Count a request of the step that waits for the provider. Return a function that ends this; it may be called twice."""
