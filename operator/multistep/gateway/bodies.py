@@ -23,6 +23,8 @@ from multistep.gateway.verdicts import CONFIGURATION_MESSAGES
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
+_NAME: Final = 201  # characters of another model's name, one more than a model's name may have
+_MAX_OTHERS: Final = 32  # other models whose prices are compared, as each takes 0.1 ms; the rest counts as one unknown model
 _MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
 _MAX_FIELDS: Final = 1000  # fields of the body's top-level object; no API has as many as a hundred
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -40,7 +42,7 @@ class Asked:
     gateway requested this event and the agent did not; plain: then the body without that request, as the agent sent it, for
     providers that reject the field; output_tokens: the request's maximum of output tokens for all its answers
     together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
-    is_opaque, asks_for_caching and asks_for_tier in contents; others: whether it names other models that may answer it;
+    is_opaque, asks_for_caching and asks_for_tier in contents; others: the names of other models that may answer it;
     by_provider: the result of provider_content, if it was asked for.
     """
 
@@ -53,7 +55,7 @@ class Asked:
     opaque: bool = False
     caches: bool = False
     tier: bool = False
-    others: bool = False
+    others: tuple[str, ...] = ()
     by_provider: str = ""
 
 
@@ -85,9 +87,15 @@ def read_body(body: bytes, route: Route, *, searches_tools: bool = False) -> Ask
         opaque=is_opaque(values),
         caches=asks_for_caching(values),
         tier=asks_for_tier(values),
-        others=any(each != model for each in other_models(values)),
+        others=_others(values, model),
         by_provider=provider_content(values, model) if searches_tools else "",
     )
+
+
+def _others(values: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    names = list(dict.fromkeys(each[:_NAME] for each in other_models(values) if each != model))
+    rest = [f"{len(names)} models"] if len(names) > _MAX_OTHERS else []
+    return (*names[:_MAX_OTHERS], *rest)
 
 
 def _wants_usage(values: Mapping[str, Any]) -> bool:

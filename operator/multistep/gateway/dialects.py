@@ -21,6 +21,8 @@ _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_COUNT: Final = 10**12  # a larger number of tokens is no number of tokens; sqlite cannot store numbers from 2**63 on
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _ERROR_BYTES: Final = 1000
+_NAME: Final = 200  # characters of a model's name
+_MODEL_FIELDS: Final = (((), "model"), (("response",), "model"), (("message",), "model"), ((), "modelVersion"))
 _NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
 _TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. if the answer repeats such a part of its request
 
@@ -43,7 +45,8 @@ class Reading:
     """Parses one answer.
 
     usage: None while unknown; ended: whether the answer is complete; answers: whether it has a part of an answer of the API;
-    failure: the error that it contains, if any; malformed: whether it has an event that is no JSON.
+    failure: the error that it contains, if any; model: the model that it names, "" for none; malformed: whether it has an event
+    that is no JSON.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -53,6 +56,7 @@ class Reading:
         self.ended = False
         self.answers = False
         self.failure: ProviderError | None = None
+        self.model = ""
         self.malformed = False
 
     def event(self, data: bytes, name: bytes = b"") -> None:
@@ -92,6 +96,7 @@ class Reading:
         if not isinstance(document, Mapping):
             return
         self.usage = self._dialect.usage(document, self.usage)
+        self.model = _model(document) or self.model
         self.answers = self.answers or self._dialect.answers_in(document)
         self._finished = self._finished or self._dialect.finishes(document)
         self.ended = self.ended or self._dialect.ends(document)
@@ -135,6 +140,12 @@ def _part(document: Any, *path: str) -> Any:
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}
+
+
+def _model(document: Document) -> str:
+    """Return the first characters of the model that a document names, in the way of any of the APIs; "" for none."""
+    named = [_part(document, *path).get(name) for path, name in _MODEL_FIELDS]
+    return next((each[:_NAME] for each in named if isinstance(each, str)), "")
 
 
 def _count(document: Document, name: str, missing: int = 0) -> int:

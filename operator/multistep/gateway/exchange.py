@@ -120,8 +120,9 @@ class Exchange:
         self._client = client
         self._call = call
         self._lane = services.lanes.of(call.credential.without_source(), call.asked.model, counted=call.route.counted)
-        most, self._unknown = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
-        self._row = _open_row(call, most, client.arrived)
+        self._most = worst_case(call.route.provider, call.asked, long_context=_wants_long_context(client.request))
+        self._row = _open_row(call, self._most.most, client.arrived)
+        self._answered = ""  # the model that the answer names
         self._refusal: _Refusal | None = None
         self._held_by: _Refusal | None = None  # the provider's refusal for which the request waits, or waited when the agent left
         self._in_memory = 0  # bytes of the answer in the gateway's memory
@@ -201,9 +202,19 @@ class Exchange:
                 input_tokens=usage.input,
                 cached_tokens=usage.cached,
                 output_tokens=usage.output,
-                cost_usd=cost_usd(self._call.route.provider, self._call.asked.model, usage) if usage != Usage() else 0.0,
+                cost_usd=self._cost_usd(usage) if usage != Usage() else 0.0,
             )
         await self._write()
+
+    def _cost_usd(self, usage: Usage) -> float | None:
+        """Return the price of the answer. If the request names several models, it is that of the model that the answer names, or of
+        the dearest one if the price of that model is unknown."""
+        provider, asked = self._call.route.provider, self._call.asked
+        if asked.others and (price := cost_usd(provider, self._answered, usage)) is not None:
+            return price
+        prices = [cost_usd(provider, each, usage) for each in (asked.model, *asked.others)]
+        known = [each for each in prices if each is not None]
+        return max(known) if len(known) == len(prices) else prices[0]
 
     def blame_silence(self) -> Kind:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
@@ -213,6 +224,10 @@ class Exchange:
         Answers to earlier requests do not count, because an overloaded provider may still complete them.
         """
         return "" if self._lane.reached > self._number else "Provider"
+
+    def answered_by(self, model: str) -> None:
+        """Note the model that the answer names."""
+        self._answered = model
 
     def heard(self) -> None:
         """Note that the provider sent a part of the answer."""
@@ -246,12 +261,13 @@ class Exchange:
         if claims.limits_cost and not has_price(route.provider, model):
             raise await self._refused("Configuration", f"the price of {model} is unknown, so a budget in US dollars cannot be kept")
         if claims.limits_cost and self._call.asked.tier:
-            raise await self._refused("Budget", f"the price of the service tier that the request to {model} asks for is unknown")
-        if claims.limits_cost and self._call.asked.others:
-            raise await self._refused("Budget", f"the price of the other models that the request to {model} names is not counted")
-        if self._unknown and claims.limited:
-            kind: Kind = "Budget" if self._call.asked.opaque else "Unbounded"
-            raise await self._refused(kind, f"no budget can be kept for a request to {model}: {self._unknown}")
+            raise await self._refused_own(f"the price of the service tier that the request to {model} asks for is unknown")
+        others = self._call.asked.others
+        if claims.limits_cost and (unknown := [each for each in others if not has_price(route.provider, each)]):
+            raise await self._refused_own(f"the price of {unknown[0]!r}, a model that the request to {model} names, is unknown")
+        if (why := self._most.unknown) and claims.limited:
+            message = f"no budget can be kept for a request to {model}: {why}"
+            raise await (self._refused_own(message) if self._most.by_content else self._refused("Unbounded", message))
         try:
             with stopwatch(self._add_held):
                 return await self._services.budgets.reserve(claims, self._row.reserved, self._hold_left())
@@ -260,10 +276,29 @@ class Exchange:
                 await self.finish("failed", HELD_TOO_LONG, Usage(), "Own", str(error))
                 raise Refused(HELD_TOO_LONG, str(error)) from error
             own = error.scope == "trial" or (error.alone and await self.model_works(for_others=False))  # smaller ones fitted
-            # Else an agent that asks for many answers could get any sweep suspended, or lost attempts blamed for a spent budget.
-            if self._call.asked.answers > 1:
-                own, self._row = True, replace(self._row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
+            # Else an agent that asks for many answers, or names a dear model, could get any sweep suspended, or lost attempts
+            # blamed for a spent budget.
+            if self._call.asked.answers > 1 or await self._fits_alone():
+                raise await self._refused_own(str(error)) from error
             raise await self._refused("Budget" if own else "SweepBudget", str(error)) from error
+
+    async def _fits_alone(self) -> bool:
+        """Return whether the budgets have room for the request without the other models that it names."""
+        call = self._call
+        if not call.asked.others:
+            return False
+        alone = replace(call.asked, others=())
+        most = worst_case(call.route.provider, alone, long_context=_wants_long_context(self._client.request)).most
+        try:
+            (await self._services.budgets.reserve(call.claims, most, 0.0)).settle(Spent())
+        except BudgetSpent:
+            return False
+        return True
+
+    async def _refused_own(self, message: str) -> Refused:
+        """Refuse the request for what the agent asks for: no lost attempt, nor the sweep's budget, is to blame."""
+        self._row = replace(self._row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
+        return await self._refused("Budget", message)
 
     async def _refused(self, kind: Kind, message: str) -> Refused:
         await self.finish("failed", 400, Usage(), kind, message)

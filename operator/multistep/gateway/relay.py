@@ -44,6 +44,9 @@ class Request(Protocol):
     def blame_silence(self) -> Kind:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``."""
 
+    def answered_by(self, model: str) -> None:
+        """Note the model that the answer names, "" if it names none."""
+
     def heard(self) -> None:
         """Note that the provider sent a part of the answer."""
 
@@ -166,6 +169,7 @@ class Relay:
     async def _record(self, usage: Usage | None) -> None:
         """Record the end of an answer with a status below 400."""
         reading, status, finish = self._reading, self._answer.status, self._request.finish
+        self._request.answered_by(reading.model)
         if (error := reading.failure) is not None:
             words = shown(error.message, self._key)
             message = f"the provider reported an error in its answer{words and f': {words}'}"

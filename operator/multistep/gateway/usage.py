@@ -21,12 +21,13 @@ class LastFailure(_Model):
 
     status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
     (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request; or
-    the sweep's budget has none, and the request is for several answers; or no upper bound of its usage or cost is known),
+    the sweep's budget has none, and the request is for several answers or names dearer models; or no upper bound of its usage or
+    cost is known),
     SweepBudget (the sweep's budget has no room), Unbounded (a budget applies, but the request names no maximum of output tokens,
     and the model's is unknown), Path (all requests of the step were for paths that the gateway does not serve). answered: whether
-    the provider answered another request of the trial for this model. most: the most that the request could have used, 0 if a
-    budget had no room for a request for several answers. at_timeout: whether the failure counts only for an agent that reached its
-    timeout, because the agent left the request soon.
+    the provider answered another request of the trial for this model. most: the most that the request could have used, 0 if the
+    agent's own choice was the reason, e.g. several answers. at_timeout: whether the failure counts only for an agent that reached
+    its timeout, because the agent left the request soon.
     """
 
     status: int

@@ -7,6 +7,7 @@ provider, its body does not show all tokens: then the model's context window is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple, replace
 from typing import Final, NamedTuple
 
 from multistep.gateway.bodies import Asked
@@ -50,14 +51,26 @@ lists."""
 
 
 class WorstCase(NamedTuple):
-    """The upper bound of a request's usage. unknown: why the bound is unknown (``most`` is then assumed), "" if it is known."""
+    """The upper bound of a request's usage. unknown: why the bound is unknown (``most`` is then assumed), "" if it is known;
+    by_content: whether the reason is what else than its own model the request asks for."""
 
     most: Spent
     unknown: str = ""
+    by_content: bool = False
 
 
 def worst_case(provider: ProviderName, asked: Asked, *, long_context: bool = False) -> WorstCase:
-    """Return the upper bound of a request's usage. long_context: whether it asks for Anthropic's window of 1 million tokens."""
+    """Return the upper bound of a request's usage, whichever of the models that it names answers. long_context: whether it asks for
+    Anthropic's window of 1 million tokens."""
+    first = _worst_case(provider, asked, long_context)
+    others = [_worst_case(provider, replace(asked, model=each), long_context) for each in asked.others]
+    most = Spent(*map(max, *(astuple(each.most) for each in (first, *others)))) if others else first.most
+    if first.unknown:
+        return WorstCase(most, first.unknown, by_content=asked.opaque)
+    return WorstCase(most, next((each.unknown for each in others if each.unknown), ""), by_content=True)
+
+
+def _worst_case(provider: ProviderName, asked: Asked, long_context: bool) -> WorstCase:
     limits, listed = _limits(asked.model), context_window(provider, asked.model)
     window = _LONG_CONTEXT if long_context else limits.window or listed
     text = len(asked.body) + _TEMPLATE_TOKENS

@@ -11,14 +11,19 @@ from typing import Any, Literal
 from unittest.mock import AsyncMock
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.gateway.budgets import Budgets, BudgetSpent, Reservation
+from multistep.gateway.dialects import Usage
 from multistep.gateway.ledger import RETENTION_SECONDS, Ledger, Row, Spent
+from multistep.gateway.prices import cost_usd
 from multistep.gateway.tokens import StepClaims, StepKey
 from multistep.gateway.usage import StepUsage
 from tests.support.virtual_time import in_virtual_time
+from tests.unit.gateway.answer_shapes import WHOLE
+from tests.unit.gateway.test_provider_faults import served
 from tests.unit.gateway.world import request_of, step_of, token_for, world
 
 LONG = "say: " + "word " * 400
@@ -160,26 +165,62 @@ async def test_a_budget_in_dollars_refuses_a_service_tier_of_unknown_price(
             assert (answer.status, "service tier" in await answer.text()) == (status, status == 400)
 
 
+DEAR = ["gpt-5", "gpt-5-pro"]
+MANY = [*map(str, range(33))]
+
+
 @pytest.mark.parametrize(
-    ("field", "limits", "status"),
+    ("field", "limits", "refused"),
     [
-        ({"models": ["gpt-5", "gpt-5-pro"]}, {"costUSD": 1}, 400),
-        ({"fallbacks": [{"gpt-5": ["gpt-5-pro"]}]}, {"costUSD": 1}, 400),
-        ({"context_window_fallback_dict": {"gpt-5": "gpt-5-pro"}}, {"costUSD": 1}, 400),
-        ({"Content_Policy_Fallbacks": [{"gpt-5": ["gpt-5-pro"]}]}, {"costUSD": 1}, 400),
-        ({"models": ["gpt-5"], "fallbacks": None}, {"costUSD": 1}, 200),
-        ({"models": ["gpt-5", "gpt-5-pro"]}, {"outputTokens": 1000}, 200),
+        ({"models": DEAR}, {"costUSD": 0.1}, ""),
+        ({"models": DEAR}, {"costUSD": 0.02}, "of 0.02 US dollars are used"),  # enough for gpt-5
+        ({"fallbacks": [{"gpt-5": DEAR}]}, {"costUSD": 0.02}, "of 0.02 US dollars are used"),
+        ({"context_window_fallback_dict": {"gpt-5": "gpt-5-pro"}}, {"costUSD": 0.02}, "of 0.02 US dollars are used"),
+        ({"Content_Policy_Fallbacks": [{"gpt-5": DEAR}]}, {"costUSD": 0.02}, "of 0.02 US dollars are used"),
+        ({"models": ["gpt-5"], "fallbacks": None}, {"costUSD": 0.02}, ""),
+        ({"models": ["our-own"]}, {"costUSD": 1}, "the price of 'our-own', a model that the request to gpt-5 names, is unknown"),
+        ({"models": MANY}, {"costUSD": 100}, "the price of '32'"),
+        ({"models": MANY}, {"outputTokens": 1000}, ""),
+        ({"models": ["our-own"]}, {"outputTokens": 1000}, ""),
+        ({"models": ["our-own"], "max_completion_tokens": None}, {"outputTokens": 200_000}, "names no maximum of output tokens"),
+        ({"models": ["our-own"], "max_completion_tokens": None}, {}, ""),
     ],
 )
-async def test_a_budget_in_dollars_refuses_other_models_that_may_answer_instead(
-    tmp_path: Path, field: dict[str, Any], limits: dict[str, float], status: int
+async def test_a_budget_holds_whichever_model_answers(
+    tmp_path: Path, field: dict[str, Any], limits: dict[str, float], refused: str
 ) -> None:
-    """The answer would be counted with the price of the first model, which may be a cheap one."""
+    """An agent chooses the other models, so a refusal is never the configuration's fault, nor that of lost attempts."""
     async with world(tmp_path) as it:
         path, headers, body = request_of("chat", "gpt-5", token_for("chat", limits=limits))
-        body |= {**field, "max_completion_tokens": 10}
+        body |= {"max_completion_tokens": 10, **field}
         async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
-            assert (answer.status, "other models" in await answer.text()) == (status, status == 400)
+            assert (answer.status, refused in await answer.text()) == (400 if refused else 200, True)
+        failure = (await it.admin.close(step_of())).last_failure
+        assert (failure and (failure.kind, failure.most)) == (("Budget", Spent()) if refused else None)
+
+
+@pytest.mark.parametrize(
+    ("models", "answered", "charged"),
+    [
+        (DEAR, None, "gpt-5-pro"),
+        (DEAR, "our-own-name", "gpt-5-pro"),
+        (DEAR, "gpt-5-2025-08-07", "gpt-5"),
+        (["gpt-5-mini"], None, "gpt-5"),
+        (["our-own"], None, "gpt-5"),
+        ([], "gpt-5-pro", "gpt-5"),
+    ],
+)
+async def test_the_model_that_answers_is_charged_or_else_the_dearest(
+    tmp_path: Path, models: list[str], answered: str | None, charged: str
+) -> None:
+    async def answer(_: web.Request, __: int) -> web.StreamResponse:
+        return web.json_response(WHOLE | ({"model": answered} if answered else {}))
+
+    async with served(tmp_path, answer) as it:
+        path, headers, body = request_of("chat", "gpt-5", token_for("chat"))
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json={**body, "models": models}) as found:
+            assert found.status == 200
+        assert (await it.admin.close(step_of())).cost_usd == cost_usd("openai", charged, Usage(100, output=7))
 
 
 async def test_a_budget_needs_a_maximum_of_output_tokens(tmp_path: Path) -> None:

@@ -66,6 +66,11 @@ def test_a_model_may_have_the_name_of_a_path_or_a_deployment(model: str) -> None
     assert parsed(model=model).model == model
 
 
+def test_many_or_long_names_of_other_models_are_not_all_compared() -> None:
+    assert parsed(models=[f"gpt-{number}" for number in range(1000)]).others[32:] == ("1000 models",)
+    assert parsed(fallbacks=["m" * 1_000_000]).others == ("m" * 201,)
+
+
 def test_a_body_that_would_need_much_more_memory_than_its_text_is_refused() -> None:
     route = find_route("POST", "/openai/v1/chat/completions")
     assert route is not None

@@ -13,13 +13,31 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from multistep.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, Reading, Usage
+from multistep.gateway.dialects import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect, Reading, Usage
 from multistep.gateway.events import EventReader
 from multistep.gateway.headers import upstream_headers
 from multistep.gateway.usage import StepUsage
 from multistep.gateway.verdicts import blame
 from tests.support.waiting import eventually
 from tests.unit.gateway.world import Seen, World, step_of, world
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event"),
+    [
+        (CHAT, {"model": "m", "choices": []}),
+        (RESPONSES, {"type": "response.completed", "response": {"model": "m"}}),
+        (MESSAGES, {"type": "message_start", "message": {"model": "m"}}),
+        (GEMINI, {"modelVersion": "m", "candidates": []}),
+    ],
+)
+def test_an_answer_may_name_its_model(dialect: Dialect, event: dict[str, object]) -> None:
+    reading = Reading(dialect)
+    reading.event(json.dumps({"type": "ping", "model": 1}).encode())
+    assert reading.model == ""
+    reading.event(json.dumps(event).encode())
+    reading.event(b'{"type": "ping"}')
+    assert reading.model == "m"
 
 
 @dataclass

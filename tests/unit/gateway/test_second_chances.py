@@ -83,6 +83,19 @@ async def test_a_request_for_many_answers_does_not_suspend_the_sweep(tmp_path: P
         assert usage.last_failure is not None and usage.last_failure.kind == kind
 
 
+@pytest.mark.parametrize(("budget", "kind"), [(0.001, "SweepBudget"), (0.02, "Budget")])
+async def test_a_request_that_names_a_dear_model_does_not_suspend_the_sweep(tmp_path: Path, budget: float, kind: str) -> None:
+    """It does if there is no room for the cheap one either: else the trials of harnesses that always name others would count 0."""
+    async with world(tmp_path) as it:
+        token = token_for("chat", sweep="ns/s/uid", sweepLimits={"costUSD": budget})
+        path, headers, body = request_of("chat", "gpt-5", token)
+        body |= {"max_completion_tokens": 10, "models": ["gpt-5", "gpt-5-pro"]}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 400
+        usage = await it.admin.close(step_of())
+        assert usage.last_failure is not None and usage.last_failure.kind == kind
+
+
 @pytest.mark.parametrize(("before", "kind"), [(0, "SweepBudget"), (1, "Budget")])
 async def test_a_request_beyond_the_sweeps_whole_budget_does_not_suspend_it_after_others_that_fitted(
     tmp_path: Path, before: int, kind: str
