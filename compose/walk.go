@@ -119,7 +119,7 @@ func replaceable(path []string) bool {
 	return below == "build.args" || below == "healthcheck.test"
 }
 
-// placeholderStart and placeholderEnd enclose a variable whose value only the trial knows (engine/services.py).
+// placeholderStart and placeholderEnd enclose a variable whose value only the trial knows (engine/plan/plan_services.py).
 const placeholderStart, placeholderEnd = "\ue000", "\ue001"
 
 // hasDefault returns whether the text gives the variable a default, which may be empty.

@@ -16,11 +16,11 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from multistep.api.model import GROUP, VERSION
-from multistep.api.sweep import SWEEP_KIND, SWEEP_PLURAL, SweepSpec, SweepStatus, TrialSweep
-from multistep.api.trial import KIND, PLURAL, MultiStepTrial
-from multistep.api.trial_spec import TrialSpec
-from multistep.api.trial_status import TrialStatus
+from multistep.api.common.base_model import GROUP, VERSION
+from multistep.api.sweep.sweep import SWEEP_KIND, SWEEP_PLURAL, SweepSpec, SweepStatus, TrialSweep
+from multistep.api.trial.spec import TrialSpec
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import KIND, PLURAL, MultiStepTrial
 
 Schema = dict[str, Any]
 Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown only with -o wide), description

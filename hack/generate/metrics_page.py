@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from multistep.instruments import Description
-from multistep.metrics import TABLE
+from multistep.telemetry.metric_types import Description
+from multistep.telemetry.metrics import TABLE
 
 from .reference import between_marks, markdown_table
 

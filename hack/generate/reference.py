@@ -18,37 +18,36 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from multistep.api import (
+from multistep.api.common import base_model
+from multistep.api.sweep import sweep, tasks_source
+from multistep.api.task import task_toml as task
+from multistep.api.trial import (
     agent_spec,
     egress_status,
-    failures,
+    failure_table,
     image_status,
-    model,
     regrade,
-    sweep,
+    spec,
+    status,
     task_source,
-    tasks_source,
     trial,
-    trial_spec,
-    trial_status,
-    waiting,
+    waiting_reasons,
 )
-from multistep.api import task_toml as task
-from multistep.api.blame import BLAME, Blame
-from multistep.api.exceptions import EXCEPTIONS
+from multistep.api.trial.agent_end_table import BLAME, Blame
+from multistep.api.trial.exception_table import EXCEPTIONS
 
 from . import crds
 
 PAGES: Final = tuple(f"docs/reference/{name}.md" for name in ("task-format", "trial-reference", "sweeps", "failures"))
 
 _MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_FAILURES = {"attempts": failures.ATTEMPTS, "failed": failures.FAILED, "exceptions": EXCEPTIONS}
+_FAILURES = {"attempts": failure_table.ATTEMPTS, "failed": failure_table.FAILED, "exceptions": EXCEPTIONS}
 _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
 MODULES = (
-    *(task, sweep, trial, trial_spec, agent_spec, trial_status, egress_status, image_status),
-    *(task_source, tasks_source, regrade, model),
+    *(task, sweep, trial, spec, agent_spec, status, egress_status, image_status),
+    *(task_source, tasks_source, regrade, base_model),
 )
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
@@ -73,7 +72,7 @@ def table(name: str, here: Container[str]) -> str:
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
         return markdown_table(("column", "what it shows", "meaning", "only with `-o wide`"), rows)
     if name == "waiting":
-        rows = [[f"`{row.reason}`", row.what, row.ends] for row in waiting.WAITING]
+        rows = [[f"`{row.reason}`", row.what, row.ends] for row in waiting_reasons.WAITING]
         return markdown_table(("reason", "what it means", "ends"), rows)
     if name == "blame":
         return markdown_table(("what happened", "class", "reason", "score", "retried"), map(_blame_row, BLAME))

@@ -1,5 +1,5 @@
 """``python -m multistep`` starts the operator."""
 
-from multistep.handlers import main
+from multistep.app.kopf_handlers import main
 
 main()

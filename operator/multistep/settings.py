@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from multistep.api.devices import GPU_TYPES, GpuLabels
-from multistep.engine.results_limits import NO_LIMIT, Amount, Limits
-from multistep.loglines import Form
+from multistep.api.task.devices import GPU_TYPES, GpuLabels
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
+from multistep.logs import Form
 
 # Loopback, link-local and the cloud metadata services, which hand out credentials.
 BLOCKED_NETWORKS = (

@@ -44,10 +44,10 @@ from rich.table import Table
 
 from localkube.config import load_config
 from localkube.targets import Local, choose
-from multistep.api.task_toml import parse_task
-from multistep.api.trial import parse_trial
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.trial import parse_trial
 from multistep.kube.client import Client
-from multistep.pods import manifest as pods
+from multistep.pods import pod_manifest as pods
 from multistep.settings import Settings
 from tests.bench import agents, checkpoints, egress, harbor, programs, reports, services, simulated, store, trials
 from tests.bench.example import EXAMPLE, Example

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.api.task_toml import EnvironmentConfig
-from multistep.api.trial import parse_trial
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.trial import parse_trial
 from multistep.kube.client import Client
 from multistep.kube.resources import TRIALS
-from multistep.pods import agent_host, identity
-from multistep.pods import manifest as pods
+from multistep.pods import agent_host, pod_identity
+from multistep.pods import pod_manifest as pods
 from multistep.settings import Settings
 from tests.bench import trials
 from tests.bench.measure import DEADLINE_SECONDS, remove_trials, until_without_pods
@@ -125,7 +125,7 @@ def _step(name: str, instruction: str) -> Step:
 def _program_spec(pause_seconds: int) -> Object:
     """Return the part of a pod's spec that puts the stand-in for claude-code on the environment's PATH."""
     mount = {"name": _FILES, "mountPath": "/usr/local/bin/claude", "subPath": "claude"}
-    container = {"name": identity.CONTAINER, "env": [_pause(pause_seconds)], "volumeMounts": [mount]}
+    container = {"name": pod_identity.CONTAINER, "env": [_pause(pause_seconds)], "volumeMounts": [mount]}
     return {"volumes": [_volume()], "containers": [container]}
 
 
@@ -186,7 +186,7 @@ def agent_ended(pod: Mapping[str, Any]) -> bool:
     """Return whether the agent's processes in the pod have ended. Raises RuntimeError if they failed."""
     for each in pod.get("status", {}).get("containerStatuses", []):
         ended = each.get("state", {}).get("terminated")
-        if each["name"] == identity.CONTAINER and ended is not None:
+        if each["name"] == pod_identity.CONTAINER and ended is not None:
             if ended["exitCode"]:
                 raise RuntimeError(f"the agent's processes failed in pod {pod['metadata']['name']}: {ended}")
             return True
@@ -279,7 +279,7 @@ async def _memory(client: Client, namespace: str, made: Object) -> HostMemory:
     if found["status"].get("rewards") != {"reward": 1.0}:
         raise RuntimeError(f"{name} went wrong: {found['status']}")
     await remove_trials(client, namespace)
-    await until_without_pods(client, namespace, identity.LABEL_TRIAL)
+    await until_without_pods(client, namespace, pod_identity.LABEL_TRIAL)
     return memory
 
 

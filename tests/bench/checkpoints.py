@@ -13,12 +13,12 @@ from typing import Any, BinaryIO, Final
 
 from rich.table import Table
 
-from multistep.api.records import PhaseResult
+from multistep.api.trial.runner_records import PhaseResult
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS
-from multistep.pods.identity import CONTAINER
-from multistep.pods.manifest import RUNNER_CALL
-from multistep.runner_client.checkpoints import CheckpointRequest, Packed
+from multistep.pods.pod_identity import CONTAINER
+from multistep.pods.pod_manifest import RUNNER_CALL
+from multistep.runner_client.checkpoint_requests import CheckpointRequest, Packed
 from multistep.runner_client.session import Session
 from tests.bench.measure import DEADLINE_SECONDS, start_pod, time_ratio, until_without_pods
 from tests.bench.trials import ROUNDS, Manifests, line, spread

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.api.task_toml import parse_task
-from multistep.api.trial import parse_trial
-from multistep.engine.network import Network
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.plan.network_types import Network
 from multistep.kube.resources import PODS
-from multistep.pods import egress as sidecar
-from multistep.pods import manifest as pods
-from multistep.pods.identity import CONTAINER
-from multistep.reconcile.networks import ask
+from multistep.pods import egress_sidecar as sidecar
+from multistep.pods import pod_manifest as pods
+from multistep.pods.pod_identity import CONTAINER
+from multistep.reconcile.trial.switch_networks import ask
 from multistep.settings import Settings
 from tests.bench.example import EXAMPLE, Example
 from tests.bench.measure import start_pod, time_ratio, until_without_pods

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.cli.trial.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.cli.trial.run.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.kube.client import Client
-from multistep.sources.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
 

@@ -12,11 +12,11 @@ from statistics import fmean
 from typing import Any, Self
 
 from multistep.cli.doctor.observe import is_ready
-from multistep.engine.operations import Source
+from multistep.engine.journal.operations import Source
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS, Resource
-from multistep.pods.identity import CONTAINER, LABEL_TRIAL
-from multistep.pods.manifest import RUNNER_CALL
+from multistep.pods.pod_identity import CONTAINER, LABEL_TRIAL
+from multistep.pods.pod_manifest import RUNNER_CALL
 from multistep.runner_client.session import Session
 from tests.e2e.given import finished
 from tests.e2e.operators import samples

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.api.agent_spec import PROGRAM_DIR
+from multistep.api.trial.agent_spec import PROGRAM_DIR
 from multistep.kube.client import Client
 from tests.bench.measure import remove_trials, time_trials
 from tests.bench.trials import line, spread

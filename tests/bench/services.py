@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from multistep.api.task_toml import parse_task
-from multistep.api.trial import parse_trial
-from multistep.engine.services import plan_services
-from multistep.pods import manifest as pods
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.plan.plan_services import plan_services
+from multistep.pods import pod_manifest as pods
 from multistep.settings import Settings
-from multistep.sources.bundle import Bundle
-from multistep.sources.compose import read_services
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.read_compose import read_services
 from tests.bench import trials
 from tests.bench.example import EXAMPLE, Example
 from tests.bench.trials import Comparison, Manifests, line, spread

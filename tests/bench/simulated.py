@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.cli.trial.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
-from multistep.engine.status_size import status_bytes
+from multistep.cli.trial.run.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.engine.status.status_size import status_bytes
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
-from multistep.sources.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack
 from tests.e2e.given import finished
 from tests.e2e.operators import samples
 from tests.support.played import rewarded

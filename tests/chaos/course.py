@@ -17,7 +17,7 @@ from localkube.config import Config, load_config
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
-from multistep.pods.identity import LABEL_TRIAL
+from multistep.pods.pod_identity import LABEL_TRIAL
 from tests.chaos.injector import COMPONENTS, FaultInjector
 from tests.chaos.netns import api_server_redirected, listen
 from tests.chaos.outside import OutsideLog, outside_log

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import PODS, TRIALS
-from multistep.pods.identity import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
+from multistep.pods.pod_identity import LABEL_ATTEMPT, LABEL_TRIAL, trial_of
 from tests.chaos.proxy import Proxy
 from tests.chaos.victim import Victim, restarts
 from tests.e2e.given import Given, Object, finished

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from multistep.engine.operations import Source
+from multistep.engine.journal.operations import Source
 from multistep.errors import StreamLost, Unavailable
 from multistep.kube.client import Client
 from multistep.kube.exec import open_exec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.decisions import FailAttempt
+from multistep.engine.lifecycle.decisions import FailAttempt
 from tests.chaos.injector import DeletedPod
 from tests.chaos.outside import Line, OutsideLog
 from tests.chaos.trials import FIRST_TARGET, NAMES, PHASES, RETRIES

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from multistep.sources.bundle import Bundle, Entry, tar_chunks
+from multistep.sources.task.bundle import Bundle, Entry, tar_chunks
 
 from .options import Options
 

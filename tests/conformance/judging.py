@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from multistep.api.conditions import holds
-from multistep.api.trial_status import TrialStatus
-from multistep.cli.trial.manifests import Manifest, bundle_config_maps, dns_label
+from multistep.api.trial.conditions import holds
+from multistep.api.trial.status import TrialStatus
+from multistep.cli.trial.run.manifests import Manifest, bundle_config_maps, dns_label
 from multistep.errors import MultistepError
-from multistep.sources.bundle import digest_of
+from multistep.sources.task.bundle import digest_of
 
 from .case import Case, CaseError, read_case
 from .compare import differences

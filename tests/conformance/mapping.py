@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from multistep.api.model import API_VERSION
-from multistep.api.trial import KIND
-from multistep.cli.trial.manifests import Manifest
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.trial.trial import KIND
+from multistep.cli.trial.run.manifests import Manifest
 
 from .case import Case
 from .options import ECHO_AGENT, SHELL_AGENT, AgentOptions, ArtifactOptions, Options, VerifierOptions

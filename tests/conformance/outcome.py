@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multistep.api.conditions import holds
-from multistep.api.trial_status import TrialStatus
-from multistep.engine.status_size import bounded_rewards
+from multistep.api.trial.conditions import holds
+from multistep.api.trial.status import TrialStatus
+from multistep.engine.status.status_size import bounded_rewards
 
 from .compare import same_rewards
 

@@ -14,12 +14,12 @@ from typing import Final
 
 import aiohttp
 
-from multistep.api.conditions import holds, is_finished
-from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus
-from multistep.cli.trial.fetch import ServicePath, locate
-from multistep.cli.trial.manifests import Manifest
-from multistep.cli.trial.unpack import unpack
+from multistep.api.trial.conditions import holds, is_finished
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import parse_status
+from multistep.cli.trial.results.fetch import ServicePath, locate
+from multistep.cli.trial.results.unpack import unpack
+from multistep.cli.trial.run.manifests import Manifest
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES, TRIALS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import parse_trial
+from multistep.api.trial.trial import parse_trial
 
 from .case import Case, CaseError, find_cases, read_case
 from .mapping import COMMANDS, manifest, spec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial_status import TrialStatus
+from multistep.api.trial.status import TrialStatus
 
 from .outcome import Unexplained, outcome, refusal
 

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from multistep.api.model import API_VERSION
-from multistep.api.trial import KIND
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.trial.trial import KIND
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import identity
+from multistep.pods import pod_identity
 from tests.e2e.recorder import Recorder, is_so
 from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually
@@ -66,7 +66,7 @@ class Step:
 def named_pods(environment: Mapping[str, Any]) -> Object:
     """Return a spec.environment whose pods also have the variable POD_NAME, the pod's name."""
     template = environment.get("podTemplate") or {}
-    containers = [{"name": identity.CONTAINER, "env": [NAMED]}]
+    containers = [{"name": pod_identity.CONTAINER, "env": [NAMED]}]
     return {**environment, "podTemplate": {**template, "spec": {"containers": containers, **(template.get("spec") or {})}}}
 
 
@@ -218,7 +218,7 @@ class Given:
     async def pods(self, trial_name: str) -> list[Object]:
         """Return the trial's existing pods."""
         return await self.client.list_all(
-            PODS, self.namespace, label_selector=f"{identity.LABEL_TRIAL}={identity.label_value(trial_name)}"
+            PODS, self.namespace, label_selector=f"{pod_identity.LABEL_TRIAL}={pod_identity.label_value(trial_name)}"
         )
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client
 from multistep.kube.resources import NETWORK_POLICIES, TRIALS
-from multistep.pods.identity import LABEL_TRIAL
+from multistep.pods.pod_identity import LABEL_TRIAL
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, granted, holds, trial
 from tests.e2e.operators import SERVICE, SYSTEM, kubectl, samples, with_values
 from tests.e2e.test_cli import multistep

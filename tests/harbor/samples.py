@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task_toml import TaskConfig, task_from_dict
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import Usage
-from multistep.engine.journal import AgentInfo, Journal, StepRun
-from multistep.engine.make_plan import make_plan
-from multistep.engine.plan import TrialEnv, TrialPlan
-from multistep.engine.rewards import StepException
-from multistep.reconcile.finisher import Sign
-from multistep.store import harbor
+from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.task_toml import TaskConfig, task_from_dict
+from multistep.api.trial.status import Usage
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.journal.journal import AgentInfo, Journal, StepRun
+from multistep.engine.plan.make_plan import make_plan
+from multistep.engine.plan.plan import TrialEnv, TrialPlan
+from multistep.engine.score.rewards import StepException
+from multistep.reconcile.trial.complete_results import Sign
 from multistep.store.evidence import statement
-from multistep.store.volume import TrialKey, Volume
+from multistep.store.harbor import trial_files
+from multistep.store.volume.results_volume import TrialKey, Volume
 
 BEGIN = 1_800_000_000.0
 DIGEST = "sha256:" + "ab" * 32
@@ -212,9 +212,9 @@ async def finish(volume: Volume, sample: Sample, sign: Sign | None = None) -> Pa
     """Write the files that a finished trial has in addition to those of its steps, and return its directory. sign: returns a
     statement's signature."""
     plan, trial, key = sample.plan(), sample.trial(), sample.key
-    written = harbor.files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
-    await volume.finish(key, written, harbor.directories(plan, sample.journal))
-    secrets = harbor.secrets(sample.env, sample.config)
+    written = trial_files.files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
+    await volume.finish(key, written, trial_files.directories(plan, sample.journal))
+    secrets = trial_files.secrets(sample.env, sample.config)
     await volume.redact(key, secrets)
     tests = dict.fromkeys(statement.uploads(plan, sample.journal), TESTS)
     files = await volume.evidence.list_files(key)

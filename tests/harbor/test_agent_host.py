@@ -11,7 +11,7 @@ import pytest
 
 from hack import image
 from multistep import __version__
-from multistep.api import harbor_agents
+from multistep.api.trial import harbor_agents
 from multistep.providers import BY_KEY_VARIABLE
 from tests.harbor.environment import Python, harbor_python
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hack.generate import agent_options
-from multistep.api import harbor_agents
-from multistep.api.harbor_options import TABLE, option_problems
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.harbor_options import TABLE, option_problems
 from tests.harbor.environment import harbor_python
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ import pytest
 
 from multistep.cli.dataset.registry import Registry
 from multistep.errors import SourceError
-from multistep.sources.datasets import Selection
+from multistep.sources.task.harbor_registry import Selection
 from tests.harbor.environment import harbor_python
 
 FIRST, SECOND = "https://git.example/first.git", "https://git.example/second"

@@ -11,10 +11,10 @@ from pathlib import Path
 import yaml
 
 from hack.paths import ROOT
-from multistep.cli.trial.manifests import bundle_config_maps
-from multistep.engine.tampering import HINTS
+from multistep.cli.trial.run.manifests import bundle_config_maps
+from multistep.engine.script.inspect_environment import HINTS
 from multistep.kube.resources import SWEEPS
-from multistep.sources.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack
 from tests.e2e.given import IMAGE, REWARD_ONE, Object, Step, condition, finished, holds, trial
 from tests.support.process_world import Trials as Given
 

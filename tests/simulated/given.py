@@ -9,8 +9,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.api.sweep import SWEEP_KIND
-from multistep.api.trial import KIND
+from multistep.api.sweep.sweep import SWEEP_KIND
+from multistep.api.trial.trial import KIND
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES
 from multistep.kube.shard import LABEL_SHARD

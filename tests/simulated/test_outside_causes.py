@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from multistep.kube.resources import PODS
-from multistep.pods import identity
+from multistep.pods import pod_identity
 from tests.e2e.given import Object, condition, finished, holds, lost_attempt
 from tests.e2e.test_drains import evict
 from tests.simulated.given import HOLDS_IN_FIRST_POD, IMAGE, Given, OwnOperators, Step, reward, trial
@@ -51,7 +51,7 @@ async def test_any_loss_of_a_pod_is_recorded_and_the_trial_restarts(given: Given
         await client.delete(PODS, namespace, pod["metadata"]["name"])
 
     async def evicted(pod: Object) -> None:
-        owner = identity.trial_of(pod)
+        owner = pod_identity.trial_of(pod)
         assert owner is not None
         await lose(given, owner[1], pod["metadata"]["name"])
 

@@ -12,7 +12,7 @@ import pytest
 
 from hack import python_env
 from hack.paths import ROOT
-from multistep.api.model import API_VERSION
+from multistep.api.common.base_model import API_VERSION
 from tests.e2e.given import Given, Step, trial
 
 BASH = """\

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multistep.kube.resources import PODS, SWEEPS, TRIALS
-from multistep.pods import identity
+from multistep.pods import pod_identity
 from tests.e2e.given import Object, condition, finished
 from tests.e2e.test_cli import multistep
 from tests.simulated.given import Given, Step, trial
@@ -54,11 +54,11 @@ def verdicts(found: Object) -> Any:
 
 async def ran_no_agent(given: Given, name: str) -> bool:
     """Return whether the trial's pods had only the roles records and verifier, and one container each: no agent host."""
-    label, wanted = identity.label_value(name), {"records", "verifier"}
+    label, wanted = pod_identity.label_value(name), {"records", "verifier"}
 
     async def recorded() -> list[Object]:  # the watch of pods may be later than that of trials
         states = [each.object for each in given.recorder._states if each.kind == PODS.kind]
-        pods = [each for each in states if each["metadata"]["labels"].get(identity.LABEL_TRIAL) == label]
+        pods = [each for each in states if each["metadata"]["labels"].get(pod_identity.LABEL_TRIAL) == label]
         return pods if wanted <= roles(pods) else []
 
     pods = await given.when(recorded)
@@ -66,7 +66,7 @@ async def ran_no_agent(given: Given, name: str) -> bool:
 
 
 def roles(pods: list[Object]) -> set[str]:
-    return {each["metadata"]["labels"][identity.LABEL_ROLE] for each in pods}
+    return {each["metadata"]["labels"][pod_identity.LABEL_ROLE] for each in pods}
 
 
 async def results_of(given: Given, name: str, to: Path) -> Object:

@@ -17,7 +17,7 @@ import yaml
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import SWEEPS
-from multistep.sources.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack
 from tests.e2e.given import Object, condition, finished, holds
 from tests.simulated.given import IMAGE, Given, Step, reward
 from tests.support import git_server, servers

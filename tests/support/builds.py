@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from multistep.api.image_status import ImageStatus
-from multistep.api.trial import MultiStepTrial
-from multistep.engine.image_builds import ImageBuild
+from multistep.api.trial.image_status import ImageStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.plan.image_builds import ImageBuild
 from multistep.errors import SourceError
-from multistep.sources.read_task import ReadTask
+from multistep.sources.reader.read_task import ReadTask
 
 SECRET = '{"auths":{"registry.example":{"auth":"c2VjcmV0"}}}'
 DIGEST = "sha256:" + "d" * 64

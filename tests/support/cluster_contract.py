@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, StreamLost
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.event_manifest import event_manifest
-from multistep.kube.protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS, DISRUPTION_BUDGETS, LEASES, PODS, SECRETS, TRIALS
 from multistep.kube.shard import LABEL_SHARD
 from multistep.runner_client.session import Session

@@ -21,12 +21,12 @@ import yaml
 from aiohttp import WSMsgType, web
 from kubernetes.aio.client import Configuration
 
-from multistep.api.trial import KIND
+from multistep.api.trial.trial import KIND
 from multistep.errors import ClusterError
 from multistep.kube.client import Client
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import V5
-from multistep.kube.protocols import Object
 from multistep.kube.requests import Http
 from multistep.kube.resources import KNOWN, LEASES, Resource, api_path
 from tests.support.fake_cluster import FakeCluster

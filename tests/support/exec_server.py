@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
+from multistep.kube.cluster_protocols import ExecStream
 from multistep.kube.exec import V5
-from multistep.kube.protocols import ExecStream
 from tests.support.api_server import ApiServer, serve
 from tests.support.fake_runner import FakeRunner
 

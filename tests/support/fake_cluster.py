@@ -1,4 +1,4 @@
-"""A cluster in memory that implements multistep.kube.protocols.Cluster, with optimistic concurrency, owners and fake runners.
+"""A cluster in memory that implements cluster_protocols.Cluster, with optimistic concurrency, owners and fake runners.
 
 Every call passes a fault point (tests.support.faults) before it has an effect. A write passes a second fault point when it is
 stored but the caller has no response yet.
@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from multistep.engine.services import CONTAINER_PREFIX
+from multistep.engine.plan.plan_services import CONTAINER_PREFIX
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
-from multistep.kube.protocols import ExecStream, Object
+from multistep.kube.cluster_protocols import ExecStream, Object
 from multistep.kube.resources import Resource
-from multistep.pods import egress
-from multistep.pods.facts import pod_facts
+from multistep.pods import egress_sidecar
+from multistep.pods.pod_facts import pod_facts
 from tests.support.fake_runner import FakeRunner
 from tests.support.fake_sidecar import SidecarStream
 from tests.support.faults import Faults
@@ -234,7 +234,7 @@ class FakeCluster(Store):
         if runner is None or found["status"].get("phase") != "Running":
             raise ClusterError(f"pod {pod} does not run", status=400, reason="BadRequest")
         runner.faults = self.faults
-        return SidecarStream(runner.sidecar, self.faults) if container == egress.CONTAINER else runner.stream()
+        return SidecarStream(runner.sidecar, self.faults) if container == egress_sidecar.CONTAINER else runner.stream()
 
     async def logs(
         self, namespace: str, pod: str, container: str, *, tail_lines: int | None = None, limit_bytes: int | None = None

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.api.trial import MultiStepTrial
-from multistep.engine.hosted_agent import HostedAgent
-from multistep.engine.operations import HostCall
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.operations import HostCall
+from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.errors import GatewayUnavailable
 
 

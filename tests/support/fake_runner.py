@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from multistep.errors import StreamLost
-from multistep.kube.protocols import ExitStatus
+from multistep.kube.cluster_protocols import ExitStatus
 from multistep.runner_client.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 from tests.support.fake_sidecar import FakeSidecar
 from tests.support.faults import Faults

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from multistep.errors import StreamLost
-from multistep.kube.protocols import ExitStatus
+from multistep.kube.cluster_protocols import ExitStatus
 from tests.support.faults import Faults
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""A results volume in memory with the calls of multistep.store.volume.Volume that the reconciler uses, and with fault points."""
+"""A results volume in memory with the calls of results_volume.Volume that the reconciler uses, and with fault points."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multistep.engine.direct_upload import Sent
-from multistep.engine.journal import Collected
-from multistep.engine.operations import LOGS, Part
-from multistep.engine.results_limits import Headroom
+from multistep.engine.journal.direct_upload import Sent
+from multistep.engine.journal.journal import Collected
+from multistep.engine.journal.operations import LOGS, Part
+from multistep.engine.journal.results_limits import Headroom
 from multistep.errors import StoreError
-from multistep.store.adoption import adopted
-from multistep.store.checkpoint_files import NAMES, Commit, Name, Stored
-from multistep.store.collecting import Stored as StoredSteps
-from multistep.store.direct_uploads import Invitation
+from multistep.store.bucket.direct_uploads import Invitation
+from multistep.store.checkpoints.checkpoint_files import NAMES, Commit, Name, Stored
+from multistep.store.checkpoints.copy_checkpoints import adopted
 from multistep.store.evidence.file_list import Digests
-from multistep.store.ledger import Collection
-from multistep.store.unpacking import Pointer, Received
-from multistep.store.volume import Step, TrialKey
+from multistep.store.trial.collect_files import Stored as StoredSteps
+from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.trial.volume_usage import Collection
+from multistep.store.volume.results_volume import Step, TrialKey
 from tests.support.builds import FakeBuildLogs
 from tests.support.faults import Faults
 
@@ -203,7 +203,7 @@ class FakeBucket(FakeResultsStore):
 
 
 class FakeShipping:
-    """The object store as the operator uses it (store.shipping)."""
+    """The object store as the operator uses it (store.bucket.upload_results)."""
 
     def __init__(self, volume: FakeVolume) -> None:
         self.results = FakeBucket(volume)
@@ -337,7 +337,7 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
-        """Upload the results as multistep.store.shipping does. Raise StoreError if the store has results that this volume did not
+        """Upload the results as upload_results does. Raise StoreError if the store has results that this volume did not
         upload."""
         with self._write("ship"):
             former = self.results.get(f"shipped {key.uid}")

@@ -22,7 +22,7 @@ from aiohttp import web
 from localkube.config import load_config
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.client import Client
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import PODS
 from tests.support.waiting import eventually
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,14 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from multistep.agents import script_of
-from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.records import Record
-from multistep.api.task_toml import parse_task
-from multistep.api.trial_spec import TrialSpec
-from multistep.engine.journal import Journal
-from multistep.engine.make_plan import make_plan
-from multistep.engine.network import Egress
-from multistep.engine.operations import (
+from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.runner_records import Record
+from multistep.api.trial.spec import TrialSpec
+from multistep.engine.journal.journal import Journal
+from multistep.engine.journal.operations import (
     HOST_OUTCOME,
     Admit,
     Baseline,
@@ -40,11 +38,13 @@ from multistep.engine.operations import (
     Start,
     SwitchNetwork,
 )
-from multistep.engine.plan import TrialEnv, TrialPlan
-from multistep.engine.replay import replay
-from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
-from multistep.engine.scope import Scope
-from multistep.engine.script import AgentScript
+from multistep.engine.plan.make_plan import make_plan
+from multistep.engine.plan.network_types import Egress
+from multistep.engine.plan.plan import TrialEnv, TrialPlan
+from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
+from multistep.engine.script.operation_scope import Scope
+from multistep.engine.script.replay import replay
+from multistep.engine.script.trial_script import AgentScript
 from tests.support.phase_results import DEFAULTS
 
 Results = Mapping[str, Mapping[str, Any]]  # by "STEP/OPERATION": fields of the result that differ from a success

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from multistep.errors import ClusterError, StreamLost
-from multistep.kube.protocols import ExitStatus, Object
+from multistep.kube.cluster_protocols import ExitStatus, Object
 from multistep.pods import runner_mount
-from multistep.pods.identity import CONTAINER
+from multistep.pods.pod_identity import CONTAINER
 from tests.support.fake_cluster import FakeCluster
 from tests.support.image_trees import ImageTree
 
@@ -242,7 +242,7 @@ class Node:
 
 
 class ProcessStream:
-    """An ExecStream (multistep.kube.protocols) of a process on this machine."""
+    """An ExecStream (multistep.kube.cluster_protocols) of a process on this machine."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

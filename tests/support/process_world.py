@@ -18,12 +18,12 @@ from uuid import uuid4
 
 from click.testing import CliRunner
 
-from multistep.api.trial import KIND
-from multistep.app import App
+from multistep.api.trial.trial import KIND
+from multistep.app.operator import App
 from multistep.cli.main import cli
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
-from multistep.pods import identity
+from multistep.pods import pod_identity
 from multistep.settings import Settings
 from tests.support.fake_cluster import FakeCluster
 from tests.support.process_node import Images, Node, ProcessStream
@@ -110,14 +110,18 @@ class Trials:
 
     async def in_pod(self, name: str, *command: str) -> None:
         """Run a command in the trial's pod and wait until it exits."""
-        stream = await self.cluster.open_exec(NAMESPACE, (await self.get(name))["status"]["podName"], identity.CONTAINER, command)
+        stream = await self.cluster.open_exec(
+            NAMESPACE, (await self.get(name))["status"]["podName"], pod_identity.CONTAINER, command
+        )
         while await stream.receive():
             pass
         await stream.close()
 
     async def pods(self, name: str) -> list[Object]:
         """Return the trial's existing pods."""
-        return await self.cluster.list_all(PODS, NAMESPACE, label_selector=f"{identity.LABEL_TRIAL}={identity.label_value(name)}")
+        return await self.cluster.list_all(
+            PODS, NAMESPACE, label_selector=f"{pod_identity.LABEL_TRIAL}={pod_identity.label_value(name)}"
+        )
 
     async def without_pods(self, name: str) -> None:
         """Wait until the trial's pods are deleted."""
@@ -192,7 +196,7 @@ async def process_world(directory: Path, runner: Path, images: Images, **setting
 
     try:
         await cluster.node.start()
-        with patch("multistep.app.Client.connect", connect):
+        with patch("multistep.app.operator.Client.connect", connect):
             await app.start()
         told.append(Trials(app, cluster))
         await app.lease.acquired.wait()

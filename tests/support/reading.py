@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multistep.reconcile.reconciler import Reconciler
-from multistep.sources.reader.order import Answer, Order, parse_answer
-from multistep.sources.reader.work import perform
+from multistep.reconcile.trial.reconciler import Reconciler
+from multistep.sources.reader.read_in_child import perform
+from multistep.sources.reader.read_messages import Answer, Order, parse_answer
 
 
 async def read_here(order: Order) -> Answer:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-from multistep.api.trial import KIND
+from multistep.api.trial.trial import KIND
 from multistep.errors import Conflict
-from multistep.kube.protocols import Cluster, Object
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import KEY, World, timeless

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import TrialStatus
-from multistep.engine.journal import StepRun
-from multistep.engine.status_size import to_json
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.journal.journal import StepRun
+from multistep.engine.status.status_size import to_json
 
 NOW = 1_700_000_000.7
 

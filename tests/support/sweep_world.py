@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from multistep.api.conditions import is_finished
-from multistep.api.status_values import FINISHED_PHASES
-from multistep.api.sweep import SweepStatus, parse_sweep_status
+from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
+from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.status_values import FINISHED_PHASES
 from multistep.errors import SourceError
-from multistep.kube.protocols import Cluster, Object
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SECRETS
-from multistep.metrics import Metrics
-from multistep.reconcile.fetches import Fetches, Run
-from multistep.reconcile.sweep_reconcile import Sweeps
-from multistep.reconcile.sweep_tasks import SweepTasks
+from multistep.reconcile.loading.fetch_tasks import Fetches, Run
+from multistep.reconcile.sweep.reconcile_sweep import Sweeps
+from multistep.reconcile.sweep.resolve_tasks import SweepTasks
 from multistep.settings import Settings
-from multistep.sources.fetch.request import Fetched, Request, Rules
-from multistep.sources.remote import Remote
+from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
+from multistep.sources.load.remote_tasks import Remote
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from multistep.api.model import API_VERSION
-from multistep.api.trial import KIND, MultiStepTrial, parse_status
-from multistep.api.trial_status import TrialStatus
-from multistep.kube.protocols import Cluster, Object
-from multistep.metrics import Metrics
-from multistep.reconcile.reconciler import Reconciler
-from multistep.reconcile.workqueue import BACKOFF
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import KIND, MultiStepTrial, parse_status
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.reconcile.queue.work_queue import BACKOFF
+from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
-from multistep.sources.trial_task import Loaded, TrialLoader
-from multistep.store.volume import TrialKey, Volume
+from multistep.sources.load.load_trial import Loaded, TrialLoader
+from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_models import FakeModels
 from tests.support.fake_runner import FakeRunner, Json, Tree

@@ -10,10 +10,10 @@ from hack import agent_demo, paths
 from hack.stages import Failure
 from localkube import targets
 from localkube.config import load_config
-from multistep.api import harbor_agents
+from multistep.api.trial import harbor_agents
 from multistep.cli.agent.programs import PROGRAMS
 from multistep.cli.options import ModelOptions
-from multistep.cli.trial.agent_choice import agent_entry
+from multistep.cli.trial.run.agent_choice import agent_entry
 from tests.support.model_script import Item, Turn, next_turn
 
 STEPS = sorted((paths.ROOT / agent_demo.TASK / "steps").iterdir())

@@ -12,17 +12,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from multistep.api.model import API_VERSION
-from multistep.api.trial import KIND
-from multistep.app import App
-from multistep.background import repeat, retry_until_success
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.trial.trial import KIND
+from multistep.app.background import repeat, retry_until_success
+from multistep.app.kopf_handlers import Stopping
+from multistep.app.leadership import LOST_LEASE_EXIT_CODE
+from multistep.app.operator import App
 from multistep.errors import NotLeading, StoreError, Unavailable
-from multistep.handlers import Stopping
 from multistep.kube.lease import Lease, Replica
-from multistep.leadership import LOST_LEASE_EXIT_CODE
-from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, Requeue
 from multistep.settings import Settings
-from multistep.store.volume import TrialKey
+from multistep.store.volume.results_volume import TrialKey
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
 from tests.support.signing_keys import write_keys
@@ -95,7 +95,7 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pyt
         cluster.connected.append(options)
         return cluster
 
-    monkeypatch.setattr("multistep.app.Client.connect", connect)
+    monkeypatch.setattr("multistep.app.operator.Client.connect", connect)
     operator = Operator(cluster, tmp_path, getattr(request, "param", 60))  # a busy machine must not make it lose the lease
     yield operator
     await operator.app.stop()
@@ -329,7 +329,7 @@ async def test_what_the_leader_does_now_and_then_continues_after_a_failure(monke
         if (error := outcomes.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr("multistep.background.asyncio.sleep", sleep)
+    monkeypatch.setattr("multistep.app.background.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await repeat("a chore", lambda: 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)
@@ -369,7 +369,7 @@ async def test_the_first_signal_asks_for_an_orderly_end_and_the_second_ends_at_o
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr("multistep.handlers.os._exit", ended.append)
+    monkeypatch.setattr("multistep.app.kopf_handlers.os._exit", ended.append)
     await operator.start()
     stop = asyncio.Event()
     stopping = Stopping(operator.app, stop)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.endpoints import Endpoints
+from multistep.app.endpoints import Endpoints
 from multistep.settings import Settings
 from tests.unit.gateway.test_heads import Client
 

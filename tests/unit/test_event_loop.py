@@ -16,7 +16,7 @@ from kopf._cogs.structs.references import Resource
 from kopf._core.intents.causes import WatchingCause
 from kopf._core.reactor.processing import process_watching_cause
 
-from multistep.handlers import main
+from multistep.app.kopf_handlers import main
 
 
 async def test_tests_run_on_the_loop_of_production() -> None:
@@ -77,8 +77,8 @@ def test_garbage_collection_in_the_operators_event_loop_skips_objects_that_impor
         operating.close()
         ran.append(gc.get_freeze_count())
 
-    monkeypatch.setattr("multistep.handlers.uvloop.run", run)
-    monkeypatch.setattr("multistep.handlers.set_up", lambda *_: None)
+    monkeypatch.setattr("multistep.app.kopf_handlers.uvloop.run", run)
+    monkeypatch.setattr("multistep.app.kopf_handlers.set_up", lambda *_: None)
     gc.unfreeze()  # undo the freeze of the tests themselves; the remaining tests run with what main freezes
     before = gc.get_freeze_count()
     main()

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from multistep.store.access import Access
-from multistep.store.build_logs import BuildLogs
-from multistep.store.checkpoints import Checkpoints, Draft
-from multistep.store.collecting import Collections
-from multistep.store.direct_uploads import DirectUploads
+from multistep.store.bucket.direct_uploads import DirectUploads
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.checkpoints.checkpoint_store import Checkpoints, Draft
 from multistep.store.evidence.writer import Evidence
-from multistep.store.shipping import Shipping
-from multistep.store.spool import Spool
-from multistep.store.volume import Volume
+from multistep.store.files.download_buffer import Spool
+from multistep.store.trial.access_token import Access
+from multistep.store.trial.collect_files import Collections
+from multistep.store.volume.build_logs import BuildLogs
+from multistep.store.volume.results_volume import Volume
 from tests.support.builds import FakeBuildLogs
 from tests.support.fake_volume import FakeCheckpoints, FakeDraft, FakeEvidence, FakeResultsStore, FakeSpool, FakeVolume
 

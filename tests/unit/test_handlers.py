@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import kopf
 
-from multistep.handlers import register
+from multistep.app.kopf_handlers import register
 from multistep.settings import Settings
 
 _cause: ContextVar[object] = ContextVar("_cause")

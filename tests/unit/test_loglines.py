@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.loglines import MAX_TEXT_CHARACTERS, JsonFormatter, TextFormatter, about, also_about
-from multistep.reconcile.requeue import Requeue
-from multistep.reconcile.workqueue import WorkQueue
+from multistep.logs import MAX_TEXT_CHARACTERS, JsonFormatter, TextFormatter, about, also_about
+from multistep.reconcile.queue.requeue import Requeue
+from multistep.reconcile.queue.work_queue import WorkQueue
 
 
 class Lines(logging.Handler):
@@ -139,7 +139,7 @@ def test_an_argument_that_does_not_fit_loses_no_line() -> None:
 
 @pytest.mark.parametrize(("form", "is_json"), [("auto", True), ("json", True), ("text", False)])
 def test_a_process_that_ends_with_an_error_logs_it(form: str, is_json: bool) -> None:
-    program = f"import warnings; from multistep.loglines import set_up; set_up('INFO', {form!r}); warnings.warn('old'); 1/0"
+    program = f"import warnings; from multistep.logs import set_up; set_up('INFO', {form!r}); warnings.warn('old'); 1/0"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
     if is_json:

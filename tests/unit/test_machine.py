@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from tests.support.machine import processes
 
 ANY_CONTAINER = "any://:"  # each line of /proc/PID/cgroup has colons

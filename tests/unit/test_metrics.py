@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from hack.generate.metrics_page import PAGE, with_table
-from multistep.app import App
+from multistep.app.operator import App
 from multistep.errors import GatewayUnavailable, StoreError
-from multistep.instruments import MAX_VALUE_CHARACTERS, OTHER
-from multistep.metrics import TABLE, Metrics
 from multistep.settings import Settings
+from multistep.telemetry.metric_types import MAX_VALUE_CHARACTERS, OTHER
+from multistep.telemetry.metrics import TABLE, Metrics
 
 ROOT = Path(__file__).parents[2]
 ALL = Settings(metrics_labels=["namespace", "agent"], metrics_label_sets=3)

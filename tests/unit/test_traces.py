@@ -12,11 +12,11 @@ import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from multistep.api.trial import parse_trial
-from multistep.engine.spans import spans, trace_id
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.status.trace_spans import spans, trace_id
 from multistep.errors import UsageError
-from multistep.metrics import Metrics
-from multistep.traces import MAX_WAITING, Traces, exporter
+from multistep.telemetry.export_traces import MAX_WAITING, Traces, exporter
+from multistep.telemetry.metrics import Metrics
 from tests.support.world import REWARDS, World
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from multistep.agents import command, harbor, nop, oracle
-from multistep.engine.plan import TrialPlan
-from multistep.engine.script import AgentScript
+from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.script.trial_script import AgentScript
 
 BUILT_IN: Mapping[str, AgentScript] = {
     "oracle": AgentScript(oracle.run),

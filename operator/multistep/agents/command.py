@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from multistep.agents.common import broken, is_first, not_started, out_of_memory, require_user, timed_out
-from multistep.agents.lookup import NO_PROGRAM, lookup
-from multistep.api.content import Content
-from multistep.api.phases import AGENT
-from multistep.api.records import PhaseResult
-from multistep.engine.journal import StepRun
-from multistep.engine.operations import LOGS_AGENT, Script, Start, Upload
-from multistep.engine.plan import StepPlan
-from multistep.engine.rewards import StepException
-from multistep.engine.scope import Scope, ending, failed, fault_type
+from multistep.agents.command_exception import broken, is_first, not_started, out_of_memory, require_user, timed_out
+from multistep.agents.find_programs import NO_PROGRAM, lookup
+from multistep.api.trial.content_references import Content
+from multistep.api.trial.phases import AGENT
+from multistep.api.trial.runner_records import PhaseResult
+from multistep.engine.journal.journal import StepRun
+from multistep.engine.journal.operations import LOGS_AGENT, Script, Start, Upload
+from multistep.engine.plan.plan import StepPlan
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.operation_scope import Scope, ending, failed, fault_type
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"
 _LOOKUP_SECONDS = 30.0

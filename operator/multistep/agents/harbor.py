@@ -8,27 +8,27 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from multistep.agents import host_outcome
-from multistep.agents.common import NOT_STARTED, SECONDS_TO_START, is_first, out_of_memory
+from multistep.agents.command_exception import NOT_STARTED, SECONDS_TO_START, is_first, out_of_memory
 from multistep.agents.host_outcome import HostError, Outcome
-from multistep.api.agent_spec import PROGRAM_DIR
-from multistep.api.failures import (
+from multistep.api.trial.agent_spec import PROGRAM_DIR
+from multistep.api.trial.failure_table import (
     AGENT_NOT_STARTED,
     AGENT_SETUP_FAILED,
     BUDGET_USED_BY_LOST_ATTEMPTS,
     MODEL_GATEWAY_DOWN,
     PROVIDER_FAILED,
 )
-from multistep.api.harbor_agents import WEB_TOOLS
-from multistep.api.phases import AGENT, AGENT_SETUP
-from multistep.api.records import PhaseResult, Record
-from multistep.engine.hosted_agent import HostedAgent
-from multistep.engine.journal import AttemptLost, Journal, StepRun
-from multistep.engine.model_access import SETUP_ACCESS, ModelFailure, ModelReport, report
-from multistep.engine.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
-from multistep.engine.plan import StepPlan
-from multistep.engine.rewards import StepException
-from multistep.engine.scope import Scope, TrialError, at_timeout, failed, require
-from multistep.engine.suspensions import SWEEP_BUDGET_SPENT
+from multistep.api.trial.harbor_agents import WEB_TOOLS
+from multistep.api.trial.phases import AGENT, AGENT_SETUP
+from multistep.api.trial.runner_records import PhaseResult, Record
+from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
+from multistep.engine.journal.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
+from multistep.engine.lifecycle.suspensions import SWEEP_BUDGET_SPENT
+from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.plan import StepPlan
+from multistep.engine.score.gateway_report import SETUP_ACCESS, ModelFailure, ModelReport, report
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.operation_scope import Scope, TrialError, at_timeout, failed, require
 
 _Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped

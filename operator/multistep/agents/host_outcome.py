@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from multistep.api.records import Fields, PhaseResult
-from multistep.api.trial_status import Usage
-from multistep.engine.journal import AgentInfo
-from multistep.engine.operations import HOST_OUTCOME
-from multistep.engine.scope import ending
-from multistep.engine.usage import counted
+from multistep.api.trial.runner_records import Fields, PhaseResult
+from multistep.api.trial.status import Usage
+from multistep.engine.journal.journal import AgentInfo
+from multistep.engine.journal.operations import HOST_OUTCOME
+from multistep.engine.score.usage_totals import counted
+from multistep.engine.script.operation_scope import ending
 from multistep.errors import RunnerError
 
 HOST_ERROR: Final = "AgentHostError"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from multistep.api.phases import AGENT
-from multistep.engine.journal import StepRun
-from multistep.engine.operations import Note, Script
-from multistep.engine.plan import StepPlan
-from multistep.engine.rewards import StepException
-from multistep.engine.scope import Scope
+from multistep.api.trial.phases import AGENT
+from multistep.engine.journal.journal import StepRun
+from multistep.engine.journal.operations import Note, Script
+from multistep.engine.plan.plan import StepPlan
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.operation_scope import Scope
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:  # noqa: ARG001 - an agent's signature

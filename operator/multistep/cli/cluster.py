@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import aiohttp
 
-from multistep.api import labels
+from multistep.api.common import labels
 from multistep.cli.image.kubeconfig import current_cluster, fault
 from multistep.cli.options import Target
 from multistep.cli.terminal import print_err
 from multistep.errors import AlreadyExists, NotFound, Unavailable, UsageError
 from multistep.kube.client import Client
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent
 

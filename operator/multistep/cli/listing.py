@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from multistep.api.agent_names import agent_label
+from multistep.api.trial.agent_names import agent_label
 from multistep.cli.options import kubeconfig_options, namespace_option
 
 if TYPE_CHECKING:

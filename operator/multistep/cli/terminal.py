@@ -22,17 +22,17 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from multistep.api.phases import PRINTING
-from multistep.api.plural import plural
-from multistep.api.score import Level
-from multistep.api.sweep import Scoring
-from multistep.api.trial_status import AttemptStatus, StepStatus, TrialStatus, Usage
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.phases import PRINTING
+from multistep.api.trial.score import Level
+from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus, Usage
 from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, level, outcome, words
-from multistep.engine.score import REWARD
-from multistep.engine.suspensions import SUSPENDED
-from multistep.engine.usage import omission
-from multistep.loglines import escaped
+from multistep.engine.lifecycle.suspensions import SUSPENDED
+from multistep.engine.score.trial_score import REWARD
+from multistep.engine.score.usage_totals import omission
+from multistep.logs import escaped
 from multistep.report.explanation import explanation
 from multistep.report.step_row import step_row
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from multistep.api import labels
-from multistep.api.conditions import is_finished
-from multistep.api.sweep import parse_sweep
+from multistep.api.common import labels
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.api.trial.conditions import is_finished
 from multistep.cli.cluster import existing_sweep, open_client
 from multistep.cli.options import Target
 from multistep.cli.sweep.run_sweep import create_sweep
-from multistep.cli.trial.fetch import download, read_part
+from multistep.cli.trial.results.fetch import download, read_part
 from multistep.client.rollout import Rollout
 from multistep.client.run import AsyncRun
 from multistep.client.submission import Agent, Task, submission

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from multistep.api.sweep import SweepStatus
+from multistep.api.sweep.sweep import SweepStatus
 from multistep.client.async_client import AsyncClient
 from multistep.client.rollout import Rollout
 from multistep.client.run import AsyncRun

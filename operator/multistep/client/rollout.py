@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from multistep.api.status_values import Outcome
-from multistep.api.sweep import Scoring
-from multistep.api.trial import parse_status
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.status_values import Outcome
+from multistep.api.trial.trial import parse_status
 from multistep.report.rows import Row, row
 
 

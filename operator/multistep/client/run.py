@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from multistep.api.conditions import is_finished
-from multistep.api.labels import SWEEP
-from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep_status
-from multistep.api.trial import parse_status
+from multistep.api.common.labels import SWEEP
+from multistep.api.sweep.sweep import SweepStatus, TrialSweep, parse_sweep_status
+from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.trial import parse_status
 from multistep.client.rollout import Rollout, rollout
-from multistep.engine.sweep_members import Members
-from multistep.engine.sweep_trials import owner_of
+from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client as Cluster
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
-from multistep.reconcile.sweep_records import members
+from multistep.reconcile.sweep.decision_records import members
 
 
 class AsyncRun:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from multistep.api.sweep import SweepSpec, parse_sweep
+from multistep.api.sweep.sweep import SweepSpec, parse_sweep
 from multistep.cli.sweep.sweep_manifest import SweepOptions, SweepSubmission, agent_of_text, find_tasks, sweep_of_tasks
 from multistep.cli.task.examine import examine
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, new_name
-from multistep.cli.trial.run_trial import refuse
+from multistep.cli.trial.run.manifests import Manifest, TrialImage, checked_name, new_name
+from multistep.cli.trial.run.run_trial import refuse
 from multistep.errors import UsageError
 
 logger = logging.getLogger(__name__)

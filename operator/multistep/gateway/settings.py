@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from multistep.gateway.routes import BASE_URLS
-from multistep.loglines import Form
+from multistep.gateway.model_api.routes import BASE_URLS
+from multistep.logs import Form
 from multistep.providers import ProviderName
 
 

@@ -13,9 +13,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, Self
 
 from multistep.errors import NotFound
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import WebsocketExec, open_exec
-from multistep.kube.protocols import Object
 from multistep.kube.requests import Http
 from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_path, from_discovery
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from multistep.api.model import GROUP
-from multistep.kube.protocols import Object
+from multistep.api.common.base_model import GROUP
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import EVENTS
 from multistep.timestamps import rfc3339
 

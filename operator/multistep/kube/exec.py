@@ -20,10 +20,10 @@ from aiohttp import ClientWebSocketResponse, ClientWSTimeout, WSMsgType
 from yarl import URL
 
 from multistep.errors import ClusterError, StreamLost, Unavailable
+from multistep.kube.cluster_protocols import ExitStatus
 from multistep.kube.connection import Connection
 from multistep.kube.error_responses import error_of, no_answer
-from multistep.kube.gate import Gate
-from multistep.kube.protocols import ExitStatus
+from multistep.kube.request_limit import Gate
 from multistep.kube.requests import Check, RequestObserver, pause_seconds
 from multistep.kube.resources import PODS
 
@@ -93,7 +93,7 @@ def _is_transient(error: ClusterError) -> bool:
 
 
 class WebsocketExec:
-    """An ExecStream (multistep.kube.protocols) over a websocket."""
+    """An ExecStream (multistep.kube.cluster_protocols) over a websocket."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from multistep.errors import ClusterError, NotFound, NotLeading
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import LEASES, Resource
 from multistep.timestamps import rfc3339
 

@@ -24,10 +24,10 @@ from yarl import URL
 
 from multistep.backoff import Backoff
 from multistep.errors import ClusterError, Unavailable
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.error_responses import error_of, no_answer
-from multistep.kube.gate import Gate
-from multistep.kube.protocols import Object
+from multistep.kube.request_limit import Gate
 from multistep.kube.resources import EVENTS, LEASES, Resource
 
 RequestObserver = Callable[[str, str, int, float], None]  # verb, plural resource, HTTP status (0: no answer), seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from multistep.api.model import API_VERSION
+from multistep.api.common.base_model import API_VERSION
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from multistep.api import labels
+from multistep.api.common import labels
 
 LABEL_SHARD: Final = labels.SHARD
 

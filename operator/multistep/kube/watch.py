@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import aiohttp
 
 from multistep.errors import ClusterError, Unavailable
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.error_responses import error_of
-from multistep.kube.protocols import Object
 from multistep.kube.requests import Http, pause_seconds
 from multistep.kube.resources import Resource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from multistep.api.agent_spec import AgentSpec
+from multistep.api.trial.agent_spec import AgentSpec
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
 from multistep.pods.container_image import container_image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from multistep.api.agent_spec import PROGRAM_DIR
+from multistep.api.trial.agent_spec import PROGRAM_DIR
 from multistep.pods import runner_mount
 from multistep.pods.runner_mount import RUNNER
 

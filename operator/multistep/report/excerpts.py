@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from multistep.loglines import escaped
+from multistep.logs import escaped
 
 TEST_FILES: Final = ("ctrf.json", "junit.xml")
 """Files in which verifiers leave the outcome of each test: the Common Test Report Format, and JUnit's."""

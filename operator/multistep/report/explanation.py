@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from multistep.api.sweep import Scoring
-from multistep.api.trial_status import TrialStatus
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.status import TrialStatus
 from multistep.report.step_row import StepRow
 
 _MAX_STEPS = 8  # maximum number of steps that the line names

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from datetime import UTC
 from typing import Any, Final
 
-from multistep.api.phases import PHASES
+from multistep.api.trial.phases import PHASES
 from multistep.report.branches import Branches
 from multistep.report.rows import Row
 from multistep.report.statistics import CONFIDENCE

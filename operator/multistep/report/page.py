@@ -12,9 +12,9 @@ from itertools import groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from multistep.api.plural import plural
-from multistep.api.score import Level, outcome_level, outcome_words
-from multistep.engine.usage import omission
+from multistep.api.common.plural import plural
+from multistep.api.trial.score import Level, outcome_level, outcome_words
+from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches
 from multistep.report.by_task import FEWEST
 from multistep.report.cost_picture import cost_picture

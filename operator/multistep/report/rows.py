@@ -8,18 +8,18 @@ from datetime import datetime
 from sys import intern
 from typing import Any, Literal, get_args
 
-from multistep.api.conditions import holds
-from multistep.api.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
-from multistep.api.status_values import Outcome
-from multistep.api.sweep import Scoring
-from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus
-from multistep.engine.scoring import State, counted_score, failure_class_of, is_zeroed
-from multistep.engine.sweep_retries import current
-from multistep.engine.sweep_trials import facts, retry_of
-from multistep.engine.sweeps import BranchState, TrialFacts
-from multistep.engine.tampering import evidence
-from multistep.engine.usage import of_all_attempts
+from multistep.api.common.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.conditions import holds
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status_values import Outcome
+from multistep.api.trial.trial import parse_status
+from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
+from multistep.engine.score.usage_totals import of_all_attempts
+from multistep.engine.script.inspect_environment import evidence
+from multistep.engine.sweep.next_trials import BranchState, TrialFacts
+from multistep.engine.sweep.retries import current
+from multistep.engine.sweep.trial_manifests import facts, retry_of
 from multistep.report.explanation import explanation
 from multistep.report.step_row import StepRow, floats, step_row
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import float_info, intern
 
-from multistep.api.trial_status import StepStatus
-from multistep.engine.score import Verdict, known_score, step_passes, step_score
+from multistep.api.trial.status import StepStatus
+from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
 
 
 @dataclass(frozen=True, slots=True)

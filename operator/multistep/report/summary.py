@@ -10,10 +10,10 @@ from itertools import combinations
 from statistics import fmean, median, quantiles
 from typing import TypeVar
 
-from multistep.api.phases import PHASES
-from multistep.api.plural import plural
-from multistep.api.sweep import Scoring
-from multistep.engine.usage import omission
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.phases import PHASES
+from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches, branches_of
 from multistep.report.by_task import ks, means
 from multistep.report.rows import Row, in_order

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 from multistep.report.branches import Branches
 from multistep.report.rows import Row
 

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from multistep.errors import HostUnreachable, InvalidRequest, PodError, RunnerError, StreamLost
-from multistep.runner_client import answers
+from multistep.runner_client import runner_answers
+from multistep.runner_client.check_requests import require_valid, unsendable
 from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStream
 from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
-from multistep.runner_client.sealed import Request, Seal
-from multistep.runner_client.valid_requests import require_valid, unsendable
+from multistep.runner_client.sealed_messages import Request, Seal
 
 HOST_PROTOCOL = 5  # first protocol version with sealed requests for the agent host
 
@@ -179,4 +179,4 @@ def parse_answer(frame: Frame) -> dict[str, Any]:
     answer = frame.json()
     if answer.get("ok") is True:
         return answer
-    raise Refusal(answers.error(answer))
+    raise Refusal(runner_answers.error(answer))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from multistep.engine.exec_ends import ended_from_inside
+from multistep.engine.lifecycle.killed_sessions import ended_from_inside
 from multistep.errors import ExecKilled, StreamLost
 from multistep.runner_client.frames import Frame, FrameReader
 

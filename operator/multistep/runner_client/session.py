@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Self
 
-from multistep.api.records import Fields, Hello, Record
-from multistep.engine.direct_upload import Large
-from multistep.engine.operations import Directory, Source
+from multistep.api.trial.runner_records import Fields, Hello, Record
+from multistep.engine.journal.direct_upload import Large
+from multistep.engine.journal.operations import Directory, Source
 from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError
-from multistep.runner_client import answers
-from multistep.runner_client.answers import Printed
-from multistep.runner_client.bodies import Body, DownloadResult, Sink, receive_body, send_body
-from multistep.runner_client.checkpoints import CheckpointRequests
+from multistep.runner_client import runner_answers
+from multistep.runner_client.checkpoint_requests import CheckpointRequests
 from multistep.runner_client.exchange import Exchanges
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
+from multistep.runner_client.runner_answers import Printed
+from multistep.runner_client.transfer_bodies import Body, DownloadResult, Sink, receive_body, send_body
 
 PROTOCOLS = (5, 4, 3, 2, 1)  # supported protocol versions; pods that an earlier release created may have an older runner
 OUTPUT_PROTOCOL = 2  # first protocol version with the ``output`` request
@@ -99,13 +99,13 @@ class Session(CheckpointRequests):
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
         """Return an operation's record as soon as the operation has finished; after timeout_seconds, return its current record."""
-        answer = await self._exchanges.ask(answers.wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds))
-        return answers.record(answer, id)
+        answer = await self._exchanges.ask(runner_answers.wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds))
+        return runner_answers.record(answer, id)
 
     async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
         """Return a part of a phase's output. offset: position of the first byte. Needs OUTPUT_PROTOCOL or later."""
         answer = await self._exchanges.ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
-        return answers.printed(answer, max_bytes)
+        return runner_answers.printed(answer, max_bytes)
 
     def ack(self, id: str) -> None:
         """Acknowledge a record's result. The acknowledgement is sent with the next request, or by ``close``."""
@@ -120,7 +120,7 @@ class Session(CheckpointRequests):
 
     async def operate(self, op: str, spec: Mapping[str, Any]) -> Record:
         """Perform an operation of type ``op``, and return its record. spec: the request's fields, except ``op``."""
-        return answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)
+        return runner_answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)
 
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
         """Create a record with data (at most 64 KiB) as its result. If a record has this id already, return it unchanged."""
@@ -128,7 +128,7 @@ class Session(CheckpointRequests):
 
     async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
         """Create or empty each directory (with ``keep``: only create it). A link or a file at its path is replaced."""
-        return await self.operate("reset", {"id": id, "directories": [answers.directory(each) for each in directories]})
+        return await self.operate("reset", {"id": id, "directories": [runner_answers.directory(each) for each in directories]})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
         """Extract a tar stream into the directory target. chunks is not read if the runner already has a record with this id."""
@@ -138,11 +138,16 @@ class Session(CheckpointRequests):
             if answer.get("proceed") is True:
                 await send_body(self._frames, chunks)
                 answer = await self._exchanges.answer()
-        return answers.record(answer, id, "upload")
+        return runner_answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
         """Return at most ``limit`` files that have at least min_bytes in a download of the sources. Needs protocol 2 or later."""
-        request = {"op": "survey", "sources": [answers.source(each) for each in sources], "minBytes": min_bytes, "limit": limit}
+        request = {
+            "op": "survey",
+            "sources": [runner_answers.source(each) for each in sources],
+            "minBytes": min_bytes,
+            "limit": limit,
+        }
         found = Fields(await self._exchanges.ask(request), "survey").sequence("files", limit)
         return tuple(Large.from_json(each, len(sources)) for each in found)
 
@@ -154,9 +159,9 @@ class Session(CheckpointRequests):
         The stream's digest is verified only at its end. After timeout_seconds, or when the sink raises CollectionCut,
         the rest of the stream is not read: the result's ``cut`` is the reason, and the session is unusable.
         """
-        request = {"op": "download", "sources": [answers.source(each) for each in sources]}
+        request = {"op": "download", "sources": [runner_answers.source(each) for each in sources]}
         async with self._exchanges.exchange():
-            types = answers.types(await self._exchanges.request(request), len(sources))
+            types = runner_answers.types(await self._exchanges.request(request), len(sources))
             try:
                 async with asyncio.timeout(timeout_seconds):
                     return await receive_body(self._frames, types, sink, max_bytes)
@@ -175,6 +180,6 @@ class Session(CheckpointRequests):
         """Send the start and wait requests in one write: most phases finish at once, so this saves a round trip."""
         start = {**spec, "op": op}
         if wait_seconds is None:
-            return answers.record(await self._exchanges.ask(start), spec["id"], op)
-        answer = await self._exchanges.ask(start, answers.wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
-        return answers.record(answer, spec["id"], op)
+            return runner_answers.record(await self._exchanges.ask(start), spec["id"], op)
+        answer = await self._exchanges.ask(start, runner_answers.wait(spec["id"], wait_seconds), extra_seconds=wait_seconds)
+        return runner_answers.record(answer, spec["id"], op)

@@ -12,9 +12,9 @@ from functools import partial
 from aiohttp import web
 
 from multistep.errors import StoreError
-from multistep.store.results_store import ResultsStore
-from multistep.store.shipping import Shipping
-from multistep.store.volume import TrialKey, Volume
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.trial.results_protocol import ResultsStore
+from multistep.store.volume.results_volume import TrialKey, Volume
 
 MAX_DOWNLOADS = 8  # maximum concurrent downloads; further ones are queued
 WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk, so that a stalled reader does not block a download slot
@@ -54,7 +54,7 @@ class _Results:
         key = self._allowed(request)
         store = await self._store_of(key)
         response = web.StreamResponse(headers=_headers(key))
-        response.force_close()  # the server counts no further requests after a stream (gateway.heads)
+        response.force_close()  # the server counts no further requests after a stream (gateway.http.head_limits)
         async with self._slots:
             await response.prepare(request)
             try:

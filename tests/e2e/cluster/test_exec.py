@@ -10,8 +10,8 @@ import pytest
 
 from multistep.errors import ClusterError, NotFound, StreamLost
 from multistep.kube.client import Client
+from multistep.kube.cluster_protocols import ExecStream, ExitStatus
 from multistep.kube.exec import V4
-from multistep.kube.protocols import ExecStream, ExitStatus
 from multistep.kube.resources import PODS
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.given import DEADLINE_SECONDS

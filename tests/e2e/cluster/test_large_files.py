@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
-from multistep.engine.operations import Source
+from multistep.engine.journal.operations import Source
 from multistep.kube.client import Client
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.cluster.test_real_runner import new_id, session

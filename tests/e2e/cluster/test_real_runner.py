@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.records import HealthcheckResult, PhaseResult
+from multistep.api.trial.runner_records import HealthcheckResult, PhaseResult
 from multistep.cli.doctor.observe import is_ready
-from multistep.engine.operations import Directory, Source
+from multistep.engine.journal.operations import Directory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from tests.support.simulation.runners import SimulatedRunner
 
 Json = dict[str, Any]

@@ -10,16 +10,16 @@ import pytest
 
 from multistep.agents import BUILT_IN as SCRIPTS
 from multistep.agents import script_of
-from multistep.agents.lookup import lookup
-from multistep.api.agent_names import BUILT_IN
-from multistep.api.content import Content
-from multistep.api.layout import StepLayout
-from multistep.cli.trial.agent_script import script_command
-from multistep.engine import failure_class
-from multistep.engine.operations import Note, Start, Upload
-from multistep.engine.plan import TrialEnv
-from multistep.engine.replay import replay
-from multistep.engine.status import step_status
+from multistep.agents.find_programs import lookup
+from multistep.api.task.layout import StepLayout
+from multistep.api.trial.agent_names import BUILT_IN
+from multistep.api.trial.content_references import Content
+from multistep.cli.trial.run.agent_script import script_command
+from multistep.engine.journal.operations import Note, Start, Upload
+from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.score import failure_class
+from multistep.engine.script.replay import replay
+from multistep.engine.status.trial_status import step_status
 from tests.support.played import COMPLETE, FAULT, IMAGE, Played, plan, play, scope
 
 TASK = f"""{IMAGE}

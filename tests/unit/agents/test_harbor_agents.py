@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.agents import host_outcome
-from multistep.api.phases import AGENT_SETUP
-from multistep.api.records import PhaseResult, Record
-from multistep.api.task_toml import parse_task
-from multistep.api.trial_status import CheckpointStatus, Usage
-from multistep.engine.isolation import isolation
-from multistep.engine.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
-from multistep.engine.plan import TrialEnv, TrialPlan
-from multistep.engine.scope import KeptStep
-from multistep.engine.usage import since, total
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.phases import AGENT_SETUP
+from multistep.api.trial.runner_records import PhaseResult, Record
+from multistep.api.trial.status import CheckpointStatus, Usage
+from multistep.engine.journal.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
+from multistep.engine.plan.plan import TrialEnv, TrialPlan
+from multistep.engine.plan.verdict_isolation import isolation
+from multistep.engine.score.usage_totals import since, total
+from multistep.engine.script.operation_scope import KeptStep
 from multistep.errors import InvalidSpec
-from multistep.store import harbor
+from multistep.store.harbor import trial_files
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import IMAGE, THREE, Played, captured, outcome, plan, play
 
@@ -287,7 +287,7 @@ def test_an_outcome_of_any_form_is_read_or_an_error(document: Any) -> None:
 
 def test_keys_are_redacted_and_named_in_no_file() -> None:
     env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret"})
-    assert "sk-secret" in harbor.secrets(env, parse_task(THREE))
+    assert "sk-secret" in trial_files.secrets(env, parse_task(THREE))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api import harbor_agents
-from multistep.api.agent_spec import AgentSpec
-from multistep.api.harbor_options import TABLE, option_problems
-from multistep.api.model import parsed
+from multistep.api.common.base_model import parsed
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.harbor_options import TABLE, option_problems
 from multistep.errors import InvalidSpec
-from multistep.gateway.credentials import Credential
+from multistep.gateway.keys.credentials import Credential
 
 MODEL = "anthropic/claude-sonnet-4-5"
 

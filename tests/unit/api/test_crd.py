@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from hack.generate.crds import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi_schema
-from multistep.api.sweep import SweepSpec, SweepStatus
-from multistep.api.trial import parse_trial
-from multistep.api.trial_spec import TrialSpec
-from multistep.api.trial_status import TrialStatus
+from multistep.api.sweep.sweep import SweepSpec, SweepStatus
+from multistep.api.trial.spec import TrialSpec
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import parse_trial
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = {kind: openapi_schema(kind) for kind in KINDS}

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial_status import TrialStatus
-from multistep.engine.sweep_trials import facts
+from multistep.api.trial.status import TrialStatus
+from multistep.engine.sweep.trial_manifests import facts
 from multistep.report.rows import row
 
 STEPS = "abcdef"

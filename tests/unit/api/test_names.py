@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api import names
-from multistep.api.task_toml import parse_task
+from multistep.api.task import allowed_names
+from multistep.api.task.task_toml import parse_task
 from multistep.errors import InvalidTask
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "$(x)", "-a", ".a", "é", "com0", "con1", "clock$", "~", " a", "x" * 255])
 def test_step_names_that_are_fine(name: str) -> None:
-    assert names.step_name(name) == name
+    assert allowed_names.step_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_step_names_that_are_fine(name: str) -> None:
 )
 def test_step_names_that_are_not_portable(name: str) -> None:
     with pytest.raises(ValueError, match="must"):
-        names.step_name(name)
+        allowed_names.step_name(name)
 
 
 @pytest.mark.parametrize(("one", "other"), [("a", "A"), ("é", "e\u0301"), ("ß", "ss"), ("K", "\u212a")])
@@ -38,7 +38,7 @@ def test_step_names_differ_by_more_than_case(one: str, other: str) -> None:
 @given(st.text())
 def test_a_step_name_is_one_path_component(name: str) -> None:
     try:
-        names.step_name(name)
+        allowed_names.step_name(name)
     except (ValueError, UnicodeEncodeError):
         return
     assert "/" not in name
@@ -55,13 +55,13 @@ def test_a_step_name_is_one_path_component(name: str) -> None:
 )
 def test_hosts_that_cannot_be_allowed(host: str) -> None:
     with pytest.raises(ValueError, match="must be"):
-        names.allowed_host(host)
+        allowed_names.allowed_host(host)
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_a_destination_never_leads_out(path: str) -> None:
     try:
-        found = names.artifact_destination(path)
+        found = allowed_names.artifact_destination(path)
     except ValueError:
         return
     if found is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from multistep.api.sweep import parse_sweep
-from multistep.api.trial import parse_trial
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.api.trial.trial import parse_trial
 from multistep.errors import InvalidSpec
 
 WRONG: dict[str, tuple[Any, str]] = {

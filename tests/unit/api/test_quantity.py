@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.quantity import quantity
+from multistep.api.common.quantity import quantity
 
 
 @pytest.mark.parametrize(

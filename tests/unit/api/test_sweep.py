@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.sweep import parse_sweep, parse_sweep_status
+from multistep.api.sweep.sweep import parse_sweep, parse_sweep_status
 from multistep.errors import InvalidSpec
 
 TASK = {"name": "hello", "inline": {"config": {"steps": [{"name": "a"}]}}}

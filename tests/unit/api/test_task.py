@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from multistep.api.task_toml import ArtifactConfig, TaskConfig, parse_task
+from multistep.api.task.task_toml import ArtifactConfig, TaskConfig, parse_task
 from multistep.errors import InvalidTask
 
 STEP = '[[steps]]\nname = "a"\n'

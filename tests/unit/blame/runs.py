@@ -12,13 +12,13 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.api.blame import Blame
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.engine import failure_class
-from multistep.engine.operations import HostCall
-from multistep.engine.plan import TrialEnv
-from multistep.gateway.keyring import Keyring
-from multistep.reconcile.model_gateway import ModelGateway
+from multistep.api.trial.agent_end_table import Blame
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.journal.operations import HostCall
+from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.score import failure_class
+from multistep.gateway.keys.keyring import Keyring
+from multistep.reconcile.trial.model_gateway import ModelGateway
 from tests.support.played import IMAGE, outcome, plan, play
 from tests.support.world import manifest
 from tests.unit.gateway.world import Seen, World, world

@@ -1,4 +1,4 @@
-"""Each row of the table "who is to blame" (api.blame), with agents that exit with 0 and with 1, that retry and that give up."""
+"""Each row of the table "who is to blame" (agent_end_table), with agents that exit with 0 and with 1, that retry or give up."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from multistep.api.blame import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, STARTS, Blame
-from multistep.engine import failure_class
-from multistep.gateway import answers, app, exchange
-from multistep.gateway.silence import Silence
+from multistep.api.trial.agent_end_table import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, STARTS, Blame
+from multistep.engine.score import failure_class
+from multistep.gateway.accounting.silent_seconds import Silence
+from multistep.gateway.http import model_request, servers
+from multistep.gateway.model_api import answer_memory
 from tests.support.played import IMAGE, plan, play
 from tests.support.played import outcome as played_outcome
 from tests.support.waiting import eventually
@@ -221,14 +222,14 @@ def test_each_row_has_a_key_of_its_own_and_a_case() -> None:
 async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_seconds: float) -> None:
     """All cases with the same hold share one gateway."""
     provider, found = Provider(), dict[str, tuple[object, object]]()
-    monkeypatch.setattr(app, "Silence", lambda: Silence(lambda: provider.clock))
+    monkeypatch.setattr(servers, "Silence", lambda: Silence(lambda: provider.clock))
     cases = [(key, case) for key, each in CASES.items() for case in each if case.hold_seconds == hold_seconds]
     async with provided(tmp_path, provider, hold_seconds=hold_seconds, drain_seconds=0.0) as it:
         for number, (key, case) in enumerate(cases):
-            monkeypatch.setattr(answers, "MAX_ANSWER", 1000 if key == "too-large-answer" else 1 << 20)
-            monkeypatch.setattr(exchange, "LEFT_SECONDS", 0.0 if key == "left-refused" else 10.0)
-            monkeypatch.setattr(answers, "MAX_TOTAL", 1000 if key == "crowded" else 1 << 20)
-            monkeypatch.setattr(answers, "_ALWAYS", 1000)
+            monkeypatch.setattr(answer_memory, "MAX_ANSWER", 1000 if key == "too-large-answer" else 1 << 20)
+            monkeypatch.setattr(model_request, "LEFT_SECONDS", 0.0 if key == "left-refused" else 10.0)
+            monkeypatch.setattr(answer_memory, "MAX_TOTAL", 1000 if key == "crowded" else 1 << 20)
+            monkeypatch.setattr(answer_memory, "_ALWAYS", 1000)
             exits = {"", case.failure} - ({""} if case.failure == TIMEOUT else set())
             for failure, tries in product(exits, (1, 2)):
                 provider.answer, provider.reachable = case.answer, case.reachable

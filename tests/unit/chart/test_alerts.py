@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from multistep.gateway.fair_queue import Lanes
-from multistep.gateway.metrics import GatewayMetrics
-from multistep.metrics import TABLE
+from multistep.gateway.http.gateway_metrics import GatewayMetrics
+from multistep.gateway.pace.lanes import Lanes
+from multistep.telemetry.metrics import TABLE
 from tests.docs import pages
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from hack.generate import chart as chart_reference
-from multistep.api.trial import parse_trial
+from multistep.api.trial.trial import parse_trial
 from multistep.settings import Settings
 from tests.unit.chart.chart_objects import container_of, granted, operator_role, variables_of
 from tests.unit.chart.conftest import CHART, ROOT, Object, Render, only

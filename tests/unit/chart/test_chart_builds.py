@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.pods import builder
+from multistep.pods import builder_pod
 from multistep.settings import Settings
 from tests.unit.chart.chart_objects import variables_of
 from tests.unit.chart.conftest import Object, Render
@@ -15,7 +15,7 @@ from tests.unit.chart.conftest import Object, Render
 def pod_spec(render: Render, monkeypatch: pytest.MonkeyPatch, values: Object) -> dict[str, Any]:
     """Return the spec of the builders' pods that an operator with these values creates."""
     monkeypatch.setenv("MULTISTEP_BUILDS", variables_of(render(values))["MULTISTEP_BUILDS"])
-    return dict(builder.manifest("0" * 64, "default/t", Settings())["spec"])
+    return dict(builder_pod.manifest("0" * 64, "default/t", Settings())["spec"])
 
 
 def test_quantities_may_be_numbers(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:

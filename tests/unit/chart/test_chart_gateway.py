@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from multistep.gateway.app import MIN_TOKEN_BYTES
-from multistep.gateway.routes import BASE_URLS
+from multistep.gateway.http.servers import MIN_TOKEN_BYTES
+from multistep.gateway.keys.tokens import read_signing_keys
+from multistep.gateway.model_api.routes import BASE_URLS
 from multistep.gateway.settings import GatewaySettings
-from multistep.gateway.tokens import read_signing_keys
 from multistep.settings import Settings
 from tests.unit.chart import secrets_api
 from tests.unit.chart.chart_objects import container_of, variables_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.api import labels
-from multistep.pods import identity
+from multistep.api.common import labels
+from multistep.pods import pod_identity
 from tests.unit.chart.conftest import Object, Render, only
 
 # -- network policies
@@ -57,7 +57,7 @@ def test_trials_get_a_policy_in_each_namespace_that_leaves_out_those_with_their_
     spec = policies[0]["spec"]
     assert spec["podSelector"] == {
         "matchLabels": dict(labels.MANAGED),
-        "matchExpressions": [{"key": identity.LABEL_NETWORK, "operator": "DoesNotExist"}],
+        "matchExpressions": [{"key": pod_identity.LABEL_NETWORK, "operator": "DoesNotExist"}],
     }
     assert spec["policyTypes"] == ["Egress"]
     blocks = [each["ipBlock"] for rule in spec["egress"] for each in rule.get("to", []) if "ipBlock" in each]

@@ -12,10 +12,10 @@ from typing import Any
 
 from multistep.cli.options import Target
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import Resource
 from multistep.kube.watch import WatchEvent
-from multistep.pods import identity
+from multistep.pods import pod_identity
 from tests.support.fake_runner import FakeRunner
 
 START = "2026-01-01T00:00:00Z"
@@ -204,7 +204,7 @@ class CliCluster:
             self.ran.append(argv)
             return self.command
         try:
-            return self.runners[pod if container == identity.CONTAINER else f"{pod}/{container}"].stream()
+            return self.runners[pod if container == pod_identity.CONTAINER else f"{pod}/{container}"].stream()
         except KeyError:
             raise NotFound(f"pod {pod}", status=404, reason="NotFound") from None
 

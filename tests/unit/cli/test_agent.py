@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api import harbor_agents
-from multistep.api.agent_spec import AgentSpec
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.agent_spec import AgentSpec
 from multistep.cli.agent.programs import PROGRAMS, files_of
 from multistep.cli.options import ModelOptions
 from multistep.cli.sweep.sweep_manifest import SweepOptions, sweep_of_source
-from multistep.cli.trial.agent_choice import agent_entry, check_images, check_keys
+from multistep.cli.trial.run.agent_choice import agent_entry, check_images, check_keys
 from multistep.errors import UsageError
 
 from .conftest import Invoke

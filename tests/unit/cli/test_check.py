@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hack import image
-from multistep.api.agent_spec import AgentSpec
+from multistep.api.trial.agent_spec import AgentSpec
 from multistep.cli.task.examine import examine
 from multistep.cli.task.findings import key_lines
 from multistep.cli.task.task_directory import TaskDirectory

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import InvalidTask, MultistepError
-from multistep.sources import accept
-from multistep.sources.bundle import digest_of, pack
-from multistep.sources.read_task import TaskReader
+from multistep.sources.reader import accept_task
+from multistep.sources.reader.read_task import TaskReader
+from multistep.sources.task.bundle import digest_of, pack
 from tests.support.reading import read_here
 
 from .conftest import TASK_TOML, Invoke
@@ -59,7 +59,7 @@ def test_check_and_operator_agree(task: Path, tmp_path: Path, invoke: Invoke, fi
 def test_check_and_operator_agree_on_the_size_of_uploads(
     task: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accept, "CONTENTS_BYTES", 1 << 20)
+    monkeypatch.setattr(accept_task, "CONTENTS_BYTES", 1 << 20)
     write(task, {"steps/a/workdir/data": "x" * (1 << 20)})
     agreed(task, tmp_path, invoke, "the task's uploads have more than 1048576 bytes")
 

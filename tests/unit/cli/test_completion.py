@@ -11,8 +11,8 @@ import click
 import pytest
 from click.shell_completion import CompletionItem
 
-from multistep.api import harbor_agents
-from multistep.api.agent_names import BUILT_IN
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.agent_names import BUILT_IN
 from multistep.cli import completion
 
 from .conftest import Invoke

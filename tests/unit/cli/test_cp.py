@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from multistep.kube.protocols import ExitStatus
+from multistep.kube.cluster_protocols import ExitStatus
 
 from .conftest import Invoke
 from .fakes import CliCluster, status, step, tar_of

@@ -14,7 +14,7 @@ from multistep.cli.cluster import Cluster
 from multistep.cli.dashboard import board as boards
 from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.server import serve
-from multistep.cli.trial.printing import MAX_TAIL_BYTES
+from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES
 from multistep.errors import ClusterError, Unavailable, UsageError
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent

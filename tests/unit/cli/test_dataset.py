@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.sweep import parse_sweep
+from multistep.api.sweep.sweep import parse_sweep
 
 from .conftest import Invoke
 from .fakes import START, CliCluster

@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from multistep.api.conditions import is_finished
-from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus, Usage
+from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.status import TrialStatus, Usage
+from multistep.api.trial.trial import parse_status
 from multistep.cli.exits import Gone
 from multistep.cli.terminal import Progress, bytes_text, clean, seconds_text, trial_view, usage_text
-from multistep.cli.trial import follow
-from multistep.cli.trial.follow import describe
 from multistep.cli.trial.outcome import outcome
+from multistep.cli.trial.run import follow
+from multistep.cli.trial.run.follow import describe
 from multistep.errors import Unavailable
 from multistep.kube.watch import WatchEvent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.task_toml import parse_task
+from multistep.api.task.task_toml import parse_task
 from multistep.cli.task.scaffold import scaffold
 
 from .conftest import Invoke

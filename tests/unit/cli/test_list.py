@@ -11,7 +11,7 @@ import pytest
 from hack.generate import crds
 from multistep.cli.listing import Column
 from multistep.cli.sweep import manage
-from multistep.cli.trial import list as trial_list
+from multistep.cli.trial.manage import list as trial_list
 from multistep.errors import Unavailable
 from multistep.kube.watch import WatchEvent
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial_status import TrialStatus
-from multistep.cli.trial import polling, printing
-from multistep.cli.trial.pieces import Piece, Wanted, pieces
-from multistep.cli.trial.printing import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Readable, Tail
+from multistep.api.trial.status import TrialStatus
+from multistep.cli.trial.logs import follow_output, print_logs
+from multistep.cli.trial.logs.log_pieces import Piece, Wanted, pieces
+from multistep.cli.trial.logs.print_logs import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Readable, Tail
 from multistep.errors import ClusterError, StreamLost, UsageError
 from multistep.kube.resources import Resource
-from multistep.loglines import escaped
+from multistep.logs import escaped
 from tests.support.fake_runner import FakeRunner
 
 from .conftest import Invoke
@@ -28,7 +28,7 @@ POD: dict[str, Any] = {"podName": "t-1", "podUID": "pod-uid", "attempt": 1}
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(follow_output, "_PAUSE_SECONDS", 0.0)
 
 
 def running(runner: FakeRunner, id: str, text: bytes, *, done: bool = True) -> None:
@@ -53,7 +53,7 @@ def story(cluster: CliCluster, *reported: dict[str, Any], agent: str = "oracle")
 
 
 def stored(cluster: CliCluster, path: str, data: bytes, offset: int = 0) -> None:
-    cluster.served[f"{RESULTS_PATH}/files/{path}?offset={offset}&limit={printing.MAX_TAIL_BYTES}"] = data
+    cluster.served[f"{RESULTS_PATH}/files/{path}?offset={offset}&limit={print_logs.MAX_TAIL_BYTES}"] = data
 
 
 RUNNING = status("Running", step("a", "Agent"), **POD)

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import parse_trial
-from multistep.cli.trial import manifests
+from multistep.api.trial.trial import parse_trial
+from multistep.cli.trial.run import manifests
 from multistep.errors import UsageError
-from multistep.sources.bundle import Bundle
-from multistep.sources.configmaps import join
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.configmaps import join
 
 from .conftest import Invoke
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from multistep.cli.sweep.owned_trials import Owned, owned_trials
-from multistep.engine.sweeps import Grid
+from multistep.engine.sweep.next_trials import Grid
 from multistep.errors import ClusterError, NotFound, Unavailable
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, Resource
-from multistep.sources.bundle import digest_of
+from multistep.sources.task.bundle import digest_of
 
 from .fakes import CliCluster
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from multistep.api.trial import parse_trial
-from multistep.sources import fetch_process
-from multistep.sources.bundle import digest_of, pack
-from multistep.sources.cache import Cache
-from multistep.sources.fetch.reference import Reference, login
-from multistep.sources.fetch.request import Fetched, Rules
-from multistep.sources.remote import request_for
+from multistep.api.trial.trial import parse_trial
+from multistep.sources.fetch.fetch_messages import Fetched, Rules
+from multistep.sources.fetch.image_reference import Reference, login
+from multistep.sources.load import fetch_process
+from multistep.sources.load.remote_tasks import request_for
+from multistep.sources.load.task_cache import Cache
+from multistep.sources.task.bundle import digest_of, pack
 from tests.support import servers
 
 from .conftest import Invoke

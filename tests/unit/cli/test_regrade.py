@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from multistep.api import labels
-from multistep.api.failures import REGRADE_IMPOSSIBLE
-from multistep.api.sweep import parse_sweep
-from multistep.api.trial import parse_trial
-from multistep.engine.sweeps import Grid
-from multistep.sources import configmaps
-from multistep.sources.bundle import Bundle
+from multistep.api.common import labels
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.sweep.next_trials import Grid
+from multistep.sources.task import configmaps
+from multistep.sources.task.bundle import Bundle
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import GATE, GOOD, CliCluster, status

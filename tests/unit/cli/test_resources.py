@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from multistep.api.sweep import parse_sweep
-from multistep.api.trial import parse_trial
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.api.trial.trial import parse_trial
 from multistep.cli.sweep.sweep_manifest import SweepOptions, sweep_of_source
-from multistep.cli.trial.manifests import TrialImage
+from multistep.cli.trial.run.manifests import TrialImage
 
 from .conftest import Invoke
 from .fakes import CliCluster

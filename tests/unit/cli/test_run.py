@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import parse_trial
+from multistep.api.trial.trial import parse_trial
 from multistep.errors import ClusterError
 from multistep.kube.watch import WatchEvent
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.trial import fetch
-from multistep.cli.trial.fetch import ServicePath, WebAddress, locate
+from multistep.cli.trial.results import fetch
+from multistep.cli.trial.results.fetch import ServicePath, WebAddress, locate
 from multistep.errors import StoreError, Unavailable
 
 from .conftest import Invoke

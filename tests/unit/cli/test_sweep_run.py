@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
+from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli.sweep.sweep_view import progress_text, seconds_left
 from multistep.errors import ClusterError, Unavailable
 from multistep.kube.watch import WatchEvent

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.cli.trial.unpack import Unpacked, unpack
+from multistep.cli.trial.results.unpack import Unpacked, unpack
 from multistep.errors import StoreError
 
 from .fakes import tar_of

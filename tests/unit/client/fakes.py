@@ -7,10 +7,10 @@ import copy
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 
-from multistep.api.sweep import parse_sweep
-from multistep.engine.sweep_trials import plan
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.engine.sweep.trial_manifests import plan
 from multistep.errors import ClusterError, Conflict, NotFound
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import Resource
 from multistep.kube.watch import WatchEvent
 from tests.unit.cli.fakes import START, status

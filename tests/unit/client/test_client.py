@@ -262,7 +262,7 @@ class PlayedClient:
         self.submitted: list[tuple[Any, list[str]]] = []
 
     def submit(self, tasks: list[Any], *, agents: list[dict[str, Any]], **options: Any) -> list[Any]:
-        from multistep.api.sweep import Scoring
+        from multistep.api.sweep.sweep import Scoring
         from multistep.client.rollout import rollout
 
         cluster = FakeCluster()

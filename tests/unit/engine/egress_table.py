@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.api.trial import MultiStepTrial
-from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import Decision, FailAttempt, PhaseDied, PodFacts
 from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, IN_STEP, began, pod
 
 EGRESS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {

@@ -3,8 +3,8 @@ the trial, its pod and the decision."""
 
 from __future__ import annotations
 
-from multistep.api.trial import MultiStepTrial
-from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import Decision, FailAttempt, PhaseDied, PodFacts
 from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, IN_STEP, began, ended, pod
 
 HOSTS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {

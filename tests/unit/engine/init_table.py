@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.api.trial import MultiStepTrial
-from multistep.engine.decisions import Decision, Fail, FailAttempt, PodFacts
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import Decision, Fail, FailAttempt, PodFacts
 from tests.unit.engine.lifecycle_cases import began, ended
 
 INITS: dict[str, tuple[MultiStepTrial, PodFacts | None, Decision]] = {

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import (
+from multistep.api.trial.status import (
     AttemptStatus,
     Condition,
     StepStatus,
     TrialStatus,
     VerifierStatus,
 )
-from multistep.engine.decisions import (
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.lifecycle.decisions import (
     Decision,
     Fail,
     FailAttempt,
@@ -25,7 +25,7 @@ from multistep.engine.decisions import (
     Situation,
     Wait,
 )
-from multistep.engine.lifecycle import decide
+from multistep.engine.lifecycle.next_decision import decide
 
 START = 1_000_000.0
 NOW = START + 100

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import (
+from multistep.api.trial.status import (
     AttemptStatus,
     StepException,
     StepStatus,
     TrialException,
 )
-from multistep.engine.decisions import (
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import (
     Adopt,
     CleanUp,
     CreatePod,

@@ -3,9 +3,9 @@ and the decision."""
 
 from __future__ import annotations
 
-from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import ResumeStatus, StepStatus
-from multistep.engine.decisions import Decision, FailAttempt, PhaseDied, PodFacts
+from multistep.api.trial.status import ResumeStatus, StepStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import Decision, FailAttempt, PhaseDied, PodFacts
 from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, START, at, began, ended
 
 AFTER_A = ResumeStatus(after="a", attempts=[1], digest="d")

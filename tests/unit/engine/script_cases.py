@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from multistep.api.layout import StepLayout
-from multistep.engine.journal import AttemptLost, Journal
-from multistep.engine.operations import Note, Script
-from multistep.engine.scope import Scope
-from multistep.engine.script import AgentSetup
+from multistep.api.task.layout import StepLayout
+from multistep.engine.journal.journal import AttemptLost, Journal
+from multistep.engine.journal.operations import Note, Script
+from multistep.engine.script.operation_scope import Scope
+from multistep.engine.script.trial_script import AgentSetup
 from tests.support.played import IMAGE, THREE, Played, plan, play, rewarded
 
 EVERYTHING = f"""

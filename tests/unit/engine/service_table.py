@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import StepStatus
-from multistep.engine.decisions import Decision, Fail, FailAttempt, PhaseDied, PodFacts, ServiceEnd
+from multistep.api.trial.status import StepStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import Decision, Fail, FailAttempt, PhaseDied, PodFacts, ServiceEnd
 from tests.unit.engine.lifecycle_cases import IN_CLASS_SETUP, began, pod, starting
 
 

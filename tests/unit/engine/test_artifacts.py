@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.task_toml import ArtifactConfig
-from multistep.engine.artifacts import Placement, manifest, pass_entries, place
-from multistep.engine.operations import LOGS_ARTIFACTS
+from multistep.api.task.task_toml import ArtifactConfig
+from multistep.engine.journal.operations import LOGS_ARTIFACTS
+from multistep.engine.plan.select_artifacts import Placement, manifest, pass_entries, place
 
 FILE = ("",)
 Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, collected paths below it, destination

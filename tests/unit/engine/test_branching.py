@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from multistep.agents import script_of
-from multistep.api.layout import StepLayout
-from multistep.api.phases import AGENT_SETUP
-from multistep.api.step_runs import ANOTHER_TRIAL
-from multistep.api.trial_status import AttemptStatus, CheckpointStatus, StepStatus
-from multistep.engine.branching import Branch
-from multistep.engine.failure_class import of_failed as failed
-from multistep.engine.journal import AttemptLost, Journal
-from multistep.engine.operations import Note, Script
-from multistep.engine.resuming import Choice, choose, unfit_start
-from multistep.engine.rewards import StepException
-from multistep.engine.scope import KeptStep, Scope, TrialError
-from multistep.engine.script import AgentScript
-from multistep.engine.status import complete
+from multistep.api.task.layout import StepLayout
+from multistep.api.trial.phases import AGENT_SETUP
+from multistep.api.trial.status import AttemptStatus, CheckpointStatus, StepStatus
+from multistep.api.trial.step_runs import ANOTHER_TRIAL
+from multistep.engine.journal.journal import AttemptLost, Journal
+from multistep.engine.journal.operations import Note, Script
+from multistep.engine.plan.selected_steps import Branch
+from multistep.engine.score.failure_class import of_failed as failed
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.choose_checkpoint import Choice, choose, unfit_start
+from multistep.engine.script.operation_scope import KeptStep, Scope, TrialError
+from multistep.engine.script.trial_script import AgentScript
+from multistep.engine.status.trial_status import complete
 from multistep.errors import InvalidSpec
 from tests.support.played import IMAGE, THREE, plan, play, rewarded
 from tests.support.status_cases import NOW, trial

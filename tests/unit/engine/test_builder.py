@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multistep.api.records import Record
-from multistep.engine.builder import (
+from multistep.api.trial.runner_records import Record
+from multistep.engine.builds.next_build_action import (
     BUILD_FAILED,
     BUILD_LIMIT,
     BUILD_LOST,
@@ -29,7 +29,7 @@ from multistep.engine.builder import (
     last_lines,
     pushed,
 )
-from multistep.engine.decisions import PodFacts
+from multistep.engine.lifecycle.decisions import PodFacts
 from tests.support.phase_results import DEFAULTS
 
 NOW = 1_000_000.0

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from multistep.agents import script_of
-from multistep.api.content import Content
-from multistep.api.trial_status import CheckpointStatus
-from multistep.engine.journal import AttemptLost
-from multistep.engine.operations import Checkpoint, Start, Upload
-from multistep.engine.scope import KeptStep
-from multistep.engine.script import AgentScript
+from multistep.api.trial.content_references import Content
+from multistep.api.trial.status import CheckpointStatus
+from multistep.engine.journal.journal import AttemptLost
+from multistep.engine.journal.operations import Checkpoint, Start, Upload
+from multistep.engine.script.operation_scope import KeptStep
+from multistep.engine.script.trial_script import AgentScript
 from tests.support.played import THREE, Played, plan, play, rewarded
 from tests.unit.engine.script_cases import EVERYTHING, FULL, GATED, SHARED, SINGLE, failing_setup
 

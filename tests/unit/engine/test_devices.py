@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.devices import GPU_TYPES, TPU_TYPES
-from multistep.api.services import Service
-from multistep.api.task_toml import EnvironmentConfig
-from multistep.api.trial_spec import ResourcesSpec
-from multistep.engine.devices import affinity, node_terms, resources, with_limits, with_overrides
+from multistep.api.task.compose_services import Service
+from multistep.api.task.devices import GPU_TYPES, TPU_TYPES
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.spec import ResourcesSpec
+from multistep.engine.plan.container_resources import affinity, node_terms, resources, with_limits, with_overrides
 from multistep.errors import InvalidTask
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.records import Record
-from multistep.engine.direct_upload import Large, Reached, Send, Sent, Survey, reached
-from multistep.engine.operations import Collect, Source
+from multistep.api.trial.runner_records import Record
+from multistep.engine.journal.direct_upload import Large, Reached, Send, Sent, Survey, reached
+from multistep.engine.journal.operations import Collect, Source
 from multistep.errors import RunnerError
 
 COLLECT = Collect("1/a/collect", 0, (Source("/logs/agent"), Source("/app/out")))

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from multistep.api.egress_status import EgressStatus, RefusedTarget, total
-from multistep.api.task_toml import parse_task
-from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.egress import boot, refused
-from multistep.engine.network import PUBLIC, Network
-from multistep.engine.operations import SwitchNetwork
-from multistep.engine.phase_networks import limits
-from multistep.engine.plan import TrialPlan
-from multistep.engine.status import step_run, step_status
-from multistep.engine.status_size import MAX_STATUS_BYTES, status_bytes, to_json
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.egress_status import EgressStatus, RefusedTarget, total
+from multistep.api.trial.status import StepStatus, TrialStatus
+from multistep.engine.journal.operations import SwitchNetwork
+from multistep.engine.plan.network_types import PUBLIC, Network
+from multistep.engine.plan.phase_networks import limits
+from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.script.network_switch import boot, refused
+from multistep.engine.status.status_size import MAX_STATUS_BYTES, status_bytes, to_json
+from multistep.engine.status.trial_status import step_run, step_status
 from multistep.errors import InvalidSpec, RunnerError
 from tests.support.played import IMAGE, Played, plan, play
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial_status import ResumeStatus, StepException, StepStatus, TrialStatus
-from multistep.engine.evidence import changed_rewards, lost_verdict, missing_records
-from multistep.engine.journal import StepRun
+from multistep.api.trial.status import ResumeStatus, StepException, StepStatus, TrialStatus
+from multistep.engine.journal.journal import StepRun
+from multistep.engine.script.records_match_status import changed_rewards, lost_verdict, missing_records
 from tests.support.played import THREE, plan
 
 ENDED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.exceptions import EXCEPTIONS
-from multistep.api.failures import ATTEMPTS, FAILED, Failure
-from multistep.api.trial_status import ResumeStatus, TrialStatus
-from multistep.api.waiting import WAITING
-from multistep.engine import failure_class as failures
-from multistep.engine import status
-from multistep.engine.journal import Journal, StepRun
-from multistep.engine.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
+from multistep.api.trial.exception_table import EXCEPTIONS
+from multistep.api.trial.failure_table import ATTEMPTS, FAILED, Failure
+from multistep.api.trial.status import ResumeStatus, TrialStatus
+from multistep.api.trial.waiting_reasons import WAITING
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.lifecycle.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
+from multistep.engine.score import failure_class as failures
+from multistep.engine.status import trial_status
 from tests.support.status_cases import NOW, trial
 
 OPERATOR = Path(__file__).parents[3] / "operator" / "multistep"
-MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # lifecycle._died removes the suffix Error
+MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # next_decision._died removes the suffix Error
 
 
 def made(*calls: str) -> Iterator[str]:
     """Yield every reason in the first argument of a call of one of these functions in the operator's code."""
-    for file in [*(OPERATOR / "engine").glob("*.py"), *(OPERATOR / "reconcile").glob("*.py"), *(OPERATOR / "agents").glob("*.py")]:
+    for file in [file for each in ("engine", "reconcile", "agents") for file in (OPERATOR / each).rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and re.sub(r".*[._]", "", "." + ast.unparse(node.func)) in calls and node.args:
                 texts = [str(each.value) for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)]
@@ -81,7 +81,7 @@ def test_what_ends_a_trial_before_its_agent_acts_is_not_the_agents_doing() -> No
 def test_files_that_a_trials_own_agent_left_can_break_a_later_attempt(attempts: list[int], score: float | None) -> None:
     resumed = ResumeStatus(after="a", attempts=attempts, digest="d")
     known = trial().model_copy(update={"status": TrialStatus(attempt=2, resumed=resumed)})
-    assert status.failed(known, "RunnerBroken", "no sense", NOW).score == score
+    assert trial_status.failed(known, "RunnerBroken", "no sense", NOW).score == score
 
 
 def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:

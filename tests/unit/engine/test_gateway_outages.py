@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import StepStatus, TrialStatus
-from multistep.engine.decisions import Fail, FailAttempt, PhaseDied
-from multistep.engine.gateway_outages import unless_model_failed
-from multistep.engine.model_access import Downtime, ModelFailure, ModelReport
+from multistep.api.trial.status import StepStatus, TrialStatus
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.lifecycle.decisions import Fail, FailAttempt, PhaseDied
+from multistep.engine.lifecycle.gateway_outages import unless_model_failed
+from multistep.engine.score.gateway_report import Downtime, ModelFailure, ModelReport
 
 DIED, MISSED, STOPPED = PhaseDied("OutOfMemoryError", "why"), Fail("DeadlineExceeded", "why"), Fail("Stopped", "why")
 EVICTED = FailAttempt("PodDeleted", "why")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.records import Capture, PhaseResult
-from multistep.api.trial_status import TrialStatus
-from multistep.engine import status, status_size, verification
-from multistep.engine.journal import Collected, StepRun
-from multistep.engine.rewards import REWARD_TXT, RewardError
+from multistep.api.trial.runner_records import Capture, PhaseResult
+from multistep.api.trial.status import TrialStatus
+from multistep.engine.journal.journal import Collected, StepRun
+from multistep.engine.score.rewards import REWARD_TXT, RewardError
+from multistep.engine.script import verify_step
+from multistep.engine.status import status_size, trial_status
 
 
 def test_the_status_names_a_few_sources_and_shortens_them_first() -> None:
     run = StepRun(name="a", collected=Collected(incomplete=tuple(f"/{number}: changed" for number in range(9))))
-    step = status.step_status(run)
+    step = trial_status.step_status(run)
     assert step.artifacts and step.artifacts.incomplete == [*(f"/{each}: changed" for each in range(4)), "and 5 more sources"]
-    whole = status.step_status(StepRun(name="b", collected=Collected()))
+    whole = trial_status.step_status(StepRun(name="b", collected=Collected()))
     short = status_size._shorter_incomplete(TrialStatus(steps=[step, whole])).steps
     assert [each.artifacts and each.artifacts.incomplete for each in short] == [["see manifest.json"], None]
 
@@ -36,4 +37,4 @@ def test_a_reward_file_that_changed_while_it_was_read_is_no_reward() -> None:
         captures={REWARD_TXT: capture},
     )
     with pytest.raises(RewardError, match="changed while it was read"):
-        verification._captured(result, REWARD_TXT)
+        verify_step._captured(result, REWARD_TXT)

@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from multistep.api.trial_status import AttemptStatus
-from multistep.engine import lifecycle
-from multistep.engine.decisions import (
+from multistep.api.trial.status import AttemptStatus
+from multistep.engine.lifecycle import next_decision
+from multistep.engine.lifecycle.decisions import (
     Decision,
     Rule,
     Situation,
@@ -30,12 +30,12 @@ def test_every_decision_and_every_rule_is_in_the_table() -> None:
     deciding = set()
     for situation, facts, _ in ROWS.values():
         here = Situation(situation, facts, "t-1", NOW, 60.0)
-        deciding.add(next((rule for rule in lifecycle.RULES if rule(here) is not None), None))
+        deciding.add(next((rule for rule in next_decision.RULES if rule(here) is not None), None))
     # The last two rules are tested in test_lifecycle_verifiers.py and test_lifecycle_violations.py.
-    assert deciding == {None, *lifecycle.RULES} - set(lifecycle.RULES[-2:])
+    assert deciding == {None, *next_decision.RULES} - set(next_decision.RULES[-2:])
 
 
-@pytest.mark.parametrize("rule", lifecycle.RULES[:-2], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", next_decision.RULES[:-2], ids=lambda rule: rule.__name__)
 def test_a_rule_can_be_asked_about_any_situation(rule: Rule) -> None:
     answers = [rule(Situation(situation, facts, "t-1", NOW, 60.0)) for situation, facts, _ in ROWS.values()]
     assert None in answers and any(answers)
@@ -43,4 +43,4 @@ def test_a_rule_can_be_asked_about_any_situation(rule: Rule) -> None:
 
 def test_suspensions_and_spent_budgets_of_the_sweep_use_no_retry() -> None:
     reasons = ("Evicted", "Suspended", "SweepBudgetSpent", "ProviderFailed")
-    assert lifecycle.faults([AttemptStatus(number=1, reason=reason) for reason in reasons]) == 2
+    assert next_decision.faults([AttemptStatus(number=1, reason=reason) for reason in reasons]) == 2

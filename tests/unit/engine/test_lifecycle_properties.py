@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial_status import (
+from multistep.api.trial.status import (
     AttemptStatus,
     Condition,
     TrialStatus,
 )
-from multistep.engine.decisions import (
+from multistep.engine.lifecycle.decisions import (
     Decision,
     Drive,
     Fail,
@@ -25,7 +25,7 @@ from multistep.engine.decisions import (
     Situation,
     Wait,
 )
-from multistep.engine.lifecycle import decide
+from multistep.engine.lifecycle.next_decision import decide
 from tests.unit.engine.lifecycle_cases import FULL_DISK, NOW, START, at, began, pod, trial
 
 TIMES = st.none() | st.floats(0, 2 * START)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.trial_status import StepStatus
-from multistep.engine.decisions import FailAttempt, PhaseDied
+from multistep.api.trial.status import StepStatus
+from multistep.engine.lifecycle.decisions import FailAttempt, PhaseDied
 from tests.unit.engine.lifecycle_cases import GONE, after, ended, judge, judging, near, pod, trial
 from tests.unit.engine.verifier_table import COMPARED, NO_POD, VERIFIERS
 

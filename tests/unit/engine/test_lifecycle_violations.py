@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial_status import StepStatus, VerifierStatus
-from multistep.engine import pod_start
-from multistep.engine.decisions import (
+from multistep.api.trial.status import StepStatus, VerifierStatus
+from multistep.engine.lifecycle import pod_start
+from multistep.engine.lifecycle.decisions import (
     Drive,
     DriveWithoutVerifier,
     Fail,
@@ -17,7 +17,7 @@ from multistep.engine.decisions import (
     ProtocolViolation,
     Situation,
 )
-from multistep.engine.lifecycle import decide
+from multistep.engine.lifecycle.next_decision import decide
 from tests.unit.engine.lifecycle_cases import NOW, began, pod, starting
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import (
+from multistep.api.trial.status import (
     AttemptStatus,
     Condition,
 )
-from multistep.engine import lifecycle
-from multistep.engine.deadlines import next_deadline
-from multistep.engine.decisions import (
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle import next_decision
+from multistep.engine.lifecycle.deadlines import next_deadline
+from multistep.engine.lifecycle.decisions import (
     CleanUp,
     CreatePod,
     Fail,
@@ -54,7 +54,7 @@ def refused_before(reason: str) -> MultiStepTrial:
 def test_what_is_forbidden_is_given_up_after_a_while_but_a_quota_is_waited_for(
     before: str, refused: Wait, since: float | None, gives_up: bool
 ) -> None:
-    decision = lifecycle.after_rejection(refused_before(before), refused, None if since is None else at(since), NOW)
+    decision = next_decision.after_rejection(refused_before(before), refused, None if since is None else at(since), NOW)
     assert decision == (Fail("PodForbidden", "a policy") if gives_up else refused)
 
 

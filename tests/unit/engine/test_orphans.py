@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.engine.decisions import PodFacts
-from multistep.engine.orphans import builder_orphaned, fate_of_results, pod_orphaned
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.lifecycle.decisions import PodFacts
+from multistep.engine.lifecycle.orphans import builder_orphaned, fate_of_results, pod_orphaned
 
 NOW, GRACE = 1_700_000_000.0, 60.0
 RUNNING: dict[str, Any] = {"phase": "Running", "attempt": 2, "podName": "t-2", "podUID": "p2"}

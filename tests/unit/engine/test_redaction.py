@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.api.trial_status import StepException, StepStatus, TrialException, TrialStatus
-from multistep.engine.redaction import redacted
+from multistep.api.trial.status import StepException, StepStatus, TrialException, TrialStatus
+from multistep.engine.status.redact_status import redacted
 
 
 def test_messages_lose_the_values_of_secrets_the_longest_first_and_all_else_stays() -> None:

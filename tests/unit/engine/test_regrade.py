@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from multistep.api.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
-from multistep.api.trial_status import StepException, StepStatus
-from multistep.engine.journal import AttemptLost, Journal, StepRun
-from multistep.engine.operations import Note, Release, Restore
-from multistep.engine.regrade import source_exception, unfit_steps
-from multistep.engine.rewards import StepException as StepRunException
-from multistep.engine.scoring import agent_may_have_caused
+from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
+from multistep.api.trial.status import StepException, StepStatus
+from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
+from multistep.engine.journal.operations import Note, Release, Restore
+from multistep.engine.score.rewards import StepException as StepRunException
+from multistep.engine.score.score_in_sweep import agent_may_have_caused
+from multistep.engine.script.regrade_script import source_exception, unfit_steps
 from multistep.errors import InvalidSpec
 from tests.support.played import FAULT, THREE, Played, plan, play, rewarded
 from tests.unit.engine.script_cases import GATED, SINGLE

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.journal import AttemptLost
-from multistep.engine.operations import Checkpoint, Restore, Start, Upload
+from multistep.engine.journal.journal import AttemptLost
+from multistep.engine.journal.operations import Checkpoint, Restore, Start, Upload
 from tests.support.played import FAULT, THREE, plan, play
 from tests.unit.engine.script_cases import EVERYTHING, FULL, SHARED, SINGLE
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
-from multistep.engine.journal import AttemptLost
-from multistep.engine.resuming import Choice, Id, blamed, choose
+from multistep.api.trial.status import AttemptStatus, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
+from multistep.engine.journal.journal import AttemptLost
+from multistep.engine.script.choose_checkpoint import Choice, Id, blamed, choose
 from tests.support.played import THREE, plan
 from tests.unit.engine.script_cases import FULL
 
@@ -21,7 +21,7 @@ PLAN = plan(THREE)
 
 @dataclass(frozen=True)
 class On:
-    """The checkpoint on which another one is based (resuming.Below)."""
+    """The checkpoint on which another one is based (choose_checkpoint.Below)."""
 
     id: Id
     digest: str
@@ -29,7 +29,7 @@ class On:
 
 @dataclass(frozen=True)
 class Made:
-    """A stored checkpoint (resuming.Layer)."""
+    """A stored checkpoint (choose_checkpoint.Layer)."""
 
     digest: str
     base: On | None = None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.rewards import (
+from multistep.engine.score.rewards import (
     Number,
     RewardError,
     Rewards,

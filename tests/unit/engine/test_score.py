@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.score import ScoreRule
-from multistep.api.sweep import Scoring
-from multistep.engine.rewards import gate_failure
-from multistep.engine.score import Score, Verdict, outcome, step_score, trial_score
-from multistep.engine.scoring import Scored, scored
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.score import ScoreRule
+from multistep.engine.score.rewards import gate_failure
+from multistep.engine.score.score_in_sweep import Scored, scored
+from multistep.engine.score.trial_score import Score, Verdict, outcome, step_score, trial_score
 from tests.support.played import IMAGE, ONE, THREE, plan, play, rewarded
 from tests.unit.engine.test_scoring import EXIT_1, ZERO, finished, known, resource
 

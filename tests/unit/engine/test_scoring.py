@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from multistep.api.regrade import RegradeStatus, SourceAgent
-from multistep.api.score import ScoreRule
-from multistep.api.sweep import Scoring
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import Condition, Durations, StepStatus, TrialStatus, VerifierStatus
-from multistep.engine import status
-from multistep.engine.journal import Journal, StepRun
-from multistep.engine.rewards import StepException
-from multistep.engine.scoring import (
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.regrade import RegradeStatus, SourceAgent
+from multistep.api.trial.score import ScoreRule
+from multistep.api.trial.status import Condition, Durations, StepStatus, TrialStatus, VerifierStatus
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.score.rewards import StepException
+from multistep.engine.score.score_in_sweep import (
     AGENT_ERRORS,
     agent_may_have_caused,
     agent_used_deadline,
     counted_score,
     failure_class_of,
 )
-from multistep.engine.script import aggregate
-from multistep.engine.status_size import to_json
-from multistep.engine.sweep_trials import facts
-from multistep.engine.sweeps import Grid, TrialFacts, tally
+from multistep.engine.script.trial_script import aggregate
+from multistep.engine.status import trial_status as status
+from multistep.engine.status.status_size import to_json
+from multistep.engine.sweep.next_trials import Grid, TrialFacts, tally
+from multistep.engine.sweep.trial_manifests import facts
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, plan, play, rewarded
 
 NOW = 1_700_000_000.0

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.content import Content
-from multistep.api.layout import StepLayout
-from multistep.engine.operations import Directory, Healthcheck, Source, Start
-from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.api.task.layout import StepLayout
+from multistep.api.trial.content_references import Content
+from multistep.engine.journal.operations import Directory, Healthcheck, Source, Start
+from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from tests.support.played import FAULT, IMAGE, THREE, plan, play, rewarded
 from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, GATED, NO_REWARD, SINGLE, STARTED_NOT, everything
 

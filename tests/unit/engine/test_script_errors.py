@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.rewards import REWARD_TXT
+from multistep.engine.score.rewards import REWARD_TXT
 from tests.support.played import FAULT, IMAGE, NO_SPACE, ONE, plan, play, rewarded
 from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, EVERYTHING, FULL, NO_REWARD, SHARED, STARTED_NOT, everything
 

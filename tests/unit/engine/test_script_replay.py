@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.agents import BUILT_IN
-from multistep.api.records import Record
-from multistep.engine.journal import Journal
-from multistep.engine.replay import Replay, replay
-from multistep.engine.rewards import REWARD_JSON
+from multistep.api.trial.runner_records import Record
+from multistep.engine.journal.journal import Journal
+from multistep.engine.score.rewards import REWARD_JSON
+from multistep.engine.script.replay import Replay, replay
 from tests.support.played import COMPLETE, FAULT, THREE, captured, plan, play, rewarded, scope
 from tests.unit.engine.script_cases import EVERYTHING, FULL, GATED, SHARED, SINGLE
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.content import Content
-from multistep.api.layout import StepLayout
-from multistep.engine.operations import Collect, Directory, Environment, Source, Start, Transfer, place_of
-from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.api.task.layout import StepLayout
+from multistep.api.trial.content_references import Content
+from multistep.engine.journal.operations import Collect, Directory, Environment, Source, Start, Transfer, place_of
+from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import RunnerError
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, Played, plan, play
 

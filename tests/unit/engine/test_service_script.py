@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from multistep.api.layout import StepLayout
-from multistep.api.services import MAIN, Service, ServiceHealthcheck, Services
-from multistep.engine.operations import Healthcheck, Launch, ServiceHook, Source, Start
+from multistep.api.task.compose_services import MAIN, Service, ServiceHealthcheck, Services
+from multistep.api.task.layout import StepLayout
+from multistep.engine.journal.operations import Healthcheck, Launch, ServiceHook, Source, Start
 from tests.support.played import COMPLETE, IMAGE, plan, play
 
 CHECK = ServiceHealthcheck(("ask", "7000"), interval=2, timeout=3, start_period=4, start_interval=1, retries=5)

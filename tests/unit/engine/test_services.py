@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.services import MAIN, Build, Dependency, Mount, Service, ServiceHealthcheck, Services
-from multistep.api.trial_spec import FromSpec
-from multistep.engine.plan import TrialEnv
-from multistep.engine.services import FILES_VOLUME, PodServices, placeholder, plan_mounts, plan_services
+from multistep.api.task.compose_services import MAIN, Build, Dependency, Mount, Service, ServiceHealthcheck, Services
+from multistep.api.trial.spec import FromSpec
+from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.plan.plan_services import FILES_VOLUME, PodServices, placeholder, plan_mounts, plan_services
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import IMAGE, plan
 

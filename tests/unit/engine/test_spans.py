@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.engine.spans import Span, spans, trace_id
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.status.trace_spans import Span, spans, trace_id
 
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.phases import AGENT
-from multistep.api.score import ScoreRule
-from multistep.api.trial import parse_status
-from multistep.api.trial_status import ResumeStatus, TrialStatus
-from multistep.engine import status
-from multistep.engine.journal import Collected, Journal, StepRun
-from multistep.engine.rewards import StepException
-from multistep.engine.status_size import MAX_REWARD_KEYS, to_json
+from multistep.api.trial.phases import AGENT
+from multistep.api.trial.score import ScoreRule
+from multistep.api.trial.status import ResumeStatus, TrialStatus
+from multistep.api.trial.trial import parse_status
+from multistep.engine.journal.journal import Collected, Journal, StepRun
+from multistep.engine.score.rewards import StepException
+from multistep.engine.status import trial_status
+from multistep.engine.status.status_size import MAX_REWARD_KEYS, to_json
 from tests.support.status_cases import NOW, run, trial
 
 THEN = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
@@ -41,15 +41,15 @@ COMPLETE = {**RUNNING, "Complete": "True", "Ready": "True", "Reconciling": "Fals
 FAILED = {**RUNNING, "Failed": "True", "Reconciling": "False", "Stalled": "True"}
 HELD = {**RUNNING, "Suspended": "True"}
 EVERY = {
-    "Pending": status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
-    "Suspended": status.suspended(trial(suspend=True), NOW),
-    "Started, but suspended": status.attempt_started(trial(suspend=True), 2, "t-2", "task", None, NOW),
-    "Paused": status.paused(trial(suspend=True), Journal([run()]), NOW),
-    "Suspending": status.running(trial(suspend=True), Journal([run()]), NOW),
-    "Started": status.attempt_started(trial(), 1, "t-1", "task", None, NOW),
-    "Running": status.running(trial(), Journal(), NOW),
-    "Complete": status.complete(trial(), Journal(), "uri", NOW),
-    "Failed": status.failed(trial(), "InvalidSpec", "no", NOW),
+    "Pending": trial_status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW),
+    "Suspended": trial_status.suspended(trial(suspend=True), NOW),
+    "Started, but suspended": trial_status.attempt_started(trial(suspend=True), 2, "t-2", "task", None, NOW),
+    "Paused": trial_status.paused(trial(suspend=True), Journal([run()]), NOW),
+    "Suspending": trial_status.running(trial(suspend=True), Journal([run()]), NOW),
+    "Started": trial_status.attempt_started(trial(), 1, "t-1", "task", None, NOW),
+    "Running": trial_status.running(trial(), Journal(), NOW),
+    "Complete": trial_status.complete(trial(), Journal(), "uri", NOW),
+    "Failed": trial_status.failed(trial(), "InvalidSpec", "no", NOW),
 }
 
 
@@ -75,16 +75,16 @@ def test_each_condition_has_its_own_reason_and_message(name: str) -> None:
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
-    later = status.complete(trial(EVERY["Running"]), Journal(), None, NOW + 60)
+    later = trial_status.complete(trial(EVERY["Running"]), Journal(), None, NOW + 60)
     changed = {each.type for each in later.conditions if each.last_transition_time != THEN}
     assert changed == {"Complete", "Ready", "Reconciling"}
-    again = status.complete(trial(later), Journal(), None, NOW + 120)
+    again = trial_status.complete(trial(later), Journal(), None, NOW + 120)
     assert [each.last_transition_time for each in again.conditions] == [each.last_transition_time for each in later.conditions]
 
 
 def test_the_same_situation_makes_the_same_status() -> None:
     first = EVERY["Pending"]
-    again = status.waiting(trial(first), "Pending", "Unschedulable", "no node", NOW + 999)
+    again = trial_status.waiting(trial(first), "Pending", "Unschedulable", "no node", NOW + 999)
     assert to_json(again) == to_json(first)
 
 
@@ -92,9 +92,9 @@ def test_the_same_situation_makes_the_same_status() -> None:
 
 
 def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
-    done = status.complete(trial(), Journal([run()], finished=True), "uri", NOW)
+    done = trial_status.complete(trial(), Journal([run()], finished=True), "uri", NOW)
     changed = trial(done).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})})
-    noted = status.observed(changed)
+    noted = trial_status.observed(changed)
     assert noted.observed_generation == 4
     assert {each.observed_generation for each in noted.conditions} == {4}
     seen_text = {"observed_generation": 3, "conditions": done.conditions}
@@ -102,36 +102,36 @@ def test_a_change_of_a_finished_trial_is_noted_and_nothing_else() -> None:
 
 
 def test_a_trial_that_starts_keeps_its_first_start() -> None:
-    first = status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW)
+    first = trial_status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW)
     assert (first.phase, first.attempt, first.pod_name, first.task, first.start_time) == ("Pending", 1, "t-1", "org/task", THEN)
-    second = status.attempt_started(trial(first), 1, "t-1-root", "org/task", "1000:1000", NOW + 60)
+    second = trial_status.attempt_started(trial(first), 1, "t-1-root", "org/task", "1000:1000", NOW + 60)
     assert (second.pod_name, second.image_user, second.start_time, second.pod_uid) == ("t-1-root", "1000:1000", THEN, None)
 
 
 def test_a_trial_that_starts_shows_the_steps_of_its_task_and_keeps_them() -> None:
-    first = status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW, steps=["a", "b"])
-    assert status.attempt_started(trial(first), 2, "t-2", "org/task", None, NOW).task_steps == first.task_steps == ["a", "b"]
+    first = trial_status.attempt_started(trial(), 1, "t-1", "org/task", None, NOW, steps=["a", "b"])
+    assert trial_status.attempt_started(trial(first), 2, "t-2", "org/task", None, NOW).task_steps == first.task_steps == ["a", "b"]
 
 
 def test_a_running_trial_shows_where_it_is() -> None:
     journal = Journal(steps=[run("a"), run("b", completed_at=None, phase="verifier", timings={AGENT: (10.0, 12.34567)})])
-    made = status.running(trial(), journal, NOW, isolation="User", node_name="n1")
+    made = trial_status.running(trial(), journal, NOW, isolation="User", node_name="n1")
     assert (made.phase, made.current_step, made.isolation, made.node_name) == ("Running", "b", "User", "n1")
     assert made.conditions[0].message == "step 2: b"
     assert [each.phase for each in made.steps] == ["Complete", "Verifier"]
     assert made.steps[1].durations and made.steps[1].durations.agent == 2.346
     assert made.steps[1].completion_time is None
-    assert status.running(trial(), Journal(), NOW).conditions[0].message == "preparing the environment"
+    assert trial_status.running(trial(), Journal(), NOW).conditions[0].message == "preparing the environment"
     resumed = trial(TrialStatus(attempt=2, resumed=ResumeStatus(after="a", attempts=[1], digest="d")))
     for steps, message in (["a"], "restoring the environment after step a"), (["a", "b"], "step 2: b"):
-        assert status.running(resumed, Journal(steps=[run(each) for each in steps]), NOW).conditions[0].message == message
+        assert trial_status.running(resumed, Journal(steps=[run(each) for each in steps]), NOW).conditions[0].message == message
 
 
 def test_the_status_shows_since_when_a_custom_class_may_have_run_in_the_attempt() -> None:
-    ran = trial().model_copy(update={"status": status.running(trial(), Journal(class_ran_at=NOW), NOW)})
+    ran = trial().model_copy(update={"status": trial_status.running(trial(), Journal(class_ran_at=NOW), NOW)})
     assert ran.status.agent_setup_time == datetime.fromtimestamp(int(NOW), UTC)
-    assert status.running(ran, Journal(), NOW).agent_setup_time is not None, "the records may be lost with the container"
-    assert status.attempt_started(ran, 2, "t-2", "task", None, NOW).agent_setup_time is None
+    assert trial_status.running(ran, Journal(), NOW).agent_setup_time is not None, "the records may be lost with the container"
+    assert trial_status.attempt_started(ran, 2, "t-2", "task", None, NOW).agent_setup_time is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_status_shows_since_when_a_custom_class_may_have_run_in_the_attempt(
     ],
 )
 def test_a_complete_trial_shows_how_it_went(journal: Journal, message: str) -> None:
-    made = status.complete(trial(EVERY["Running"]), journal, "uri", NOW)
+    made = trial_status.complete(trial(EVERY["Running"]), journal, "uri", NOW)
     assert (made.phase, made.conditions[0].reason, made.conditions[0].message) == ("Complete", "TrialComplete", message)
     assert (made.current_step, made.completion_time, made.results) == (None, THEN, "uri")
 
@@ -161,7 +161,7 @@ def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
         rewards={"reward": 0.51239},
         exception=StepException("OverflowError", "big"),
     )
-    made = to_json(status.complete(trial(), journal, None, NOW))
+    made = to_json(trial_status.complete(trial(), journal, None, NOW))
     assert (made["rewards"], made["reward"], made["exception"]) == (
         {"reward": 0.51239},
         "0.5124",
@@ -186,7 +186,7 @@ def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
 
 @pytest.mark.parametrize(("rewards", "shown"), [({}, {"rewards": {}}), (None, {})])
 def test_no_keys_and_no_result_differ(rewards: dict[str, float] | None, shown: Mapping[str, Any]) -> None:
-    made = to_json(status.complete(trial(), Journal(steps=[run(rewards=rewards)], rewards=rewards), None, NOW))
+    made = to_json(trial_status.complete(trial(), Journal(steps=[run(rewards=rewards)], rewards=rewards), None, NOW))
     for place in (made, made["steps"][0]):
         assert {key: value for key, value in place.items() if key == "rewards"} == shown
     assert parse_status({"status": made}).rewards == rewards
@@ -194,30 +194,30 @@ def test_no_keys_and_no_result_differ(rewards: dict[str, float] | None, shown: M
 
 def test_a_failed_trial_has_no_reward_and_keeps_its_steps() -> None:
     journal = Journal(steps=[run(rewards={"reward": 1})], rewards={"reward": 1})
-    running = status.running(trial(), journal, NOW)
+    running = trial_status.running(trial(), journal, NOW)
     for made in (
-        status.failed(trial(running), "NodeLost", "gone", NOW, exception="HealthcheckError", results="uri"),
-        status.failed(trial(running), "NodeLost", "gone", NOW, exception="HealthcheckError", results="uri", journal=journal),
+        trial_status.failed(trial(running), "NodeLost", "gone", NOW, exception="HealthcheckError", results="uri"),
+        trial_status.failed(trial(running), "NodeLost", "gone", NOW, exception="HealthcheckError", results="uri", journal=journal),
     ):
         assert (made.phase, made.rewards, made.reward, made.current_step) == ("Failed", None, None, None)
         assert (made.completion_time, made.results) == (THEN, "uri")
         assert made.exception and (made.exception.type, made.exception.message) == ("HealthcheckError", "gone")
         assert [each.rewards for each in made.steps] == [{"reward": 1}]
-    assert status.failed(trial(), "DeadlineExceeded", "late", NOW).exception is None
+    assert trial_status.failed(trial(), "DeadlineExceeded", "late", NOW).exception is None
 
 
 def test_a_lost_attempt_is_on_record_with_what_it_had() -> None:
-    was_started = status.attempt_started(trial(), 1, "t-1", "task", None, NOW)
-    running = status.running(trial(was_started), Journal(steps=[run()]), NOW, pod_uid="p1", node_name="n")
-    lost = status.attempt_failed(trial(running), "Evicted", "for the node's sake", NOW + 60)
+    was_started = trial_status.attempt_started(trial(), 1, "t-1", "task", None, NOW)
+    running = trial_status.running(trial(was_started), Journal(steps=[run()]), NOW, pod_uid="p1", node_name="n")
+    lost = trial_status.attempt_failed(trial(running), "Evicted", "for the node's sake", NOW + 60)
     (attempt,) = lost.attempts
     assert (attempt.number, attempt.pod_name, attempt.pod_uid, attempt.node_name) == (1, "t-1", "p1", "n")
     assert (attempt.reason, attempt.message) == ("Evicted", "for the node's sake")
     assert (attempt.start_time, [each.name for each in attempt.steps]) == (THEN, ["a"])
     assert (lost.steps, lost.current_step) == ([], None)
-    again = status.attempt_started(trial(lost), 2, "t-2", "task", None, NOW + 60)
+    again = trial_status.attempt_started(trial(lost), 2, "t-2", "task", None, NOW + 60)
     assert (again.start_time, again.attempts, again.pod_uid) == (THEN, lost.attempts, None)
-    second = status.attempt_failed(trial(again), "Evicted", "again", NOW + 90).attempts
+    second = trial_status.attempt_failed(trial(again), "Evicted", "again", NOW + 90).attempts
     assert [each.number for each in second] == [1, 2]
     assert second[1].start_time == second[0].end_time
 
@@ -236,25 +236,27 @@ def test_a_lost_attempt_is_on_record_with_what_it_had() -> None:
     )
 )
 def test_a_step_can_be_read_back_from_its_status(made: StepRun) -> None:
-    shown = status.step_status(made)
-    assert status.step_status(status.step_run(shown)).model_dump(exclude={"phase"}) == shown.model_dump(exclude={"phase"})
+    shown = trial_status.step_status(made)
+    assert trial_status.step_status(trial_status.step_run(shown)).model_dump(exclude={"phase"}) == shown.model_dump(
+        exclude={"phase"}
+    )
 
 
 def test_a_whole_and_a_bare_step_can_be_read_back() -> None:
     exception = StepException("RuntimeError", "oh", "setup")
     whole = run(rewards={"a": 1}, exception=exception, collected=Collected((), 2, 7), gate_passed=False, phase="failed")
     for made in (whole, StepRun("b", phase="setup")):
-        assert status.step_run(status.step_status(made)) == made
+        assert trial_status.step_run(trial_status.step_status(made)) == made
 
 
 def test_a_step_of_whose_rewards_the_status_has_only_some_keeps_its_score() -> None:
     rewards = {f"test-{number}": 1 if number < MAX_REWARD_KEYS else 0 for number in range(2 * MAX_REWARD_KEYS)}
-    shown = status.step_status(run(rewards=rewards))
+    shown = trial_status.step_status(run(rewards=rewards))
     assert (shown.score, shown.passed, shown.omitted_rewards) == (0.5, False, MAX_REWARD_KEYS)
-    again = status.step_run(shown)
-    assert status.step_status(again) == shown
+    again = trial_status.step_run(shown)
+    assert trial_status.step_status(again) == shown
     ended = Journal(steps=[again], score_rule=ScoreRule(steps=1, strategy="Mean"), finished=True)
-    done = status.complete(trial(), ended, None, NOW)
+    done = trial_status.complete(trial(), ended, None, NOW)
     assert (done.score, done.passed) == (0.5, False)
 
 
@@ -283,41 +285,45 @@ def test_a_step_of_whose_rewards_the_status_has_only_some_keeps_its_score() -> N
     ],
 )
 def test_a_suspended_trial_shows_what_resuming_does(former: TrialStatus, spec: dict[str, Any], seen_text: tuple[str, str]) -> None:
-    made = status.suspended(trial(former, suspend=True, **spec), NOW)
+    made = trial_status.suspended(trial(former, suspend=True, **spec), NOW)
     assert {(each.reason, each.message) for each in made.conditions if each.type == "Ready" or each.status == "True"} == {seen_text}
 
 
 def test_a_step_that_has_not_started_is_not_shown_while_paused() -> None:
-    made = status.paused(trial(suspend=True), Journal([run(), StepRun("b")]), NOW)
+    made = trial_status.paused(trial(suspend=True), Journal([run(), StepRun("b")]), NOW)
     assert ([step.name for step in made.steps], made.current_step) == (["a"], "a")
 
 
 def test_time_suspended_adds_up_once_the_trial_has_started() -> None:
-    started = status.attempt_started(trial(suspend=True), 1, "t-1", "task", None, NOW)
+    started = trial_status.attempt_started(trial(suspend=True), 1, "t-1", "task", None, NOW)
     assert started.suspended_seconds is None
-    once = status.at_current_step(trial(started), NOW + 50)
+    once = trial_status.at_current_step(trial(started), NOW + 50)
     assert once.suspended_seconds == 51  # not 50: NOW has a fraction, and a status stores times in whole seconds
-    again = status.at_current_step(trial(status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
+    again = trial_status.at_current_step(trial(trial_status.suspended(trial(once, suspend=True), NOW + 100)), NOW + 130)
     assert again.suspended_seconds == 82
-    assert status.at_current_step(trial(again), NOW + 500).suspended_seconds == 82
+    assert trial_status.at_current_step(trial(again), NOW + 500).suspended_seconds == 82
 
 
 def test_an_attempt_after_a_suspension_started_when_that_ended() -> None:
-    first = status.attempt_failed(trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
-    held = status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10)
-    resumed = status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100)
-    started = [each.start_time for each in status.attempt_failed(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
+    first = trial_status.attempt_failed(
+        trial(trial_status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10
+    )
+    held = trial_status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10)
+    resumed = trial_status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100)
+    started = [each.start_time for each in trial_status.attempt_failed(trial(resumed), "PodDeleted", "gone", NOW + 200).attempts]
     assert [(each - THEN).total_seconds() for each in started if each] == [0, 100]
 
 
 def test_an_attempt_with_kept_steps_started_when_the_suspension_before_it_ended() -> None:
-    first = status.attempt_failed(trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10)
+    first = trial_status.attempt_failed(
+        trial(trial_status.attempt_started(trial(), 1, "t-1", "task", None, NOW)), "Suspended", "so", NOW + 10
+    )
     kept = ResumeStatus(after="a", attempts=[1], digest="d")
-    held = status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10, resumed=kept)
-    resumed = status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100, resumed=kept)
+    held = trial_status.attempt_started(trial(first, suspend=True), 2, "t-2", "task", None, NOW + 10, resumed=kept)
+    resumed = trial_status.attempt_started(trial(held), 2, "t-2", "task", None, NOW + 100, resumed=kept)
     steps = [StepRun(name="a", started_at=NOW + 1, completed_at=NOW + 9), StepRun(name="b", started_at=NOW + 120)]
-    working = status.running(trial(resumed), Journal(steps=steps), NOW + 130)
-    started = [each.start_time for each in status.attempt_failed(trial(working), "PodDeleted", "gone", NOW + 200).attempts]
+    working = trial_status.running(trial(resumed), Journal(steps=steps), NOW + 130)
+    started = [each.start_time for each in trial_status.attempt_failed(trial(working), "PodDeleted", "gone", NOW + 200).attempts]
     assert [(each - THEN).total_seconds() for each in started if each] == [0, 100]
 
 
@@ -325,11 +331,11 @@ def test_an_attempt_with_kept_steps_started_when_the_suspension_before_it_ended(
 
 
 def test_the_time_of_a_verifiers_pod_stays_when_it_is_created_again_as_root() -> None:
-    first = status.verifier_wanted(trial(), "t-1-v0", None, NOW)
+    first = trial_status.verifier_wanted(trial(), "t-1-v0", None, NOW)
     assert (first.pod_name, first.image_user, first.start_time) == ("t-1-v0", None, THEN)
     named = trial(TrialStatus(verifier=first))
-    assert status.verifier_wanted(named, "t-1-v0-root", "1000:1000", NOW + 60).start_time == THEN
-    later = status.verifier_wanted(named, "t-1-v1", None, NOW + 60).start_time
+    assert trial_status.verifier_wanted(named, "t-1-v0-root", "1000:1000", NOW + 60).start_time == THEN
+    later = trial_status.verifier_wanted(named, "t-1-v1", None, NOW + 60).start_time
     assert later and later > THEN
 
 
@@ -337,17 +343,17 @@ def test_the_time_of_a_verifiers_pod_stays_when_it_is_created_again_as_root() ->
 def test_a_verifiers_pod_is_shown_as_untouched_until_it_may_have_the_agents_files(
     untouched: bool | None, shown: bool | None
 ) -> None:
-    named = trial(TrialStatus(verifier=status.verifier_wanted(trial(), "t-1-v0", None, NOW)))
-    found = status.running(named, Journal(steps=[run(untouched=untouched)]), NOW).verifier
+    named = trial(TrialStatus(verifier=trial_status.verifier_wanted(trial(), "t-1-v0", None, NOW)))
+    found = trial_status.running(named, Journal(steps=[run(untouched=untouched)]), NOW).verifier
     assert found and (found.pod_name, found.untouched) == ("t-1-v0", shown)
 
 
 def test_the_end_of_a_pod_that_only_compares_verdicts_blames_nobody() -> None:
-    assert status.verifier_wanted(trial(), "t-1-v0", None, NOW, compares=True).untouched is None
+    assert trial_status.verifier_wanted(trial(), "t-1-v0", None, NOW, compares=True).untouched is None
 
 
 def test_a_failed_trial_reports_the_step_it_was_in() -> None:
-    failure = status.failed(trial(TrialStatus(current_step="b")), "DeadlineExceeded", "late", NOW).failure
+    failure = trial_status.failed(trial(TrialStatus(current_step="b")), "DeadlineExceeded", "late", NOW).failure
     assert failure and (failure.class_, failure.reason, failure.step) == ("User", "DeadlineExceeded", "b")
     assert to_json(TrialStatus(failure=failure))["failure"] == {"class": "User", "reason": "DeadlineExceeded", "step": "b"}
 
@@ -362,5 +368,5 @@ def test_a_complete_trial_reports_what_ended_it_and_nothing_after_a_gate_or_all_
         ([run("a", exception=exceptions["a"]), run("b")], None, None),  # the trial continued, so it reports no failure
         ([run("a", gate_passed=False, gate_failure="low")], None, None),
     ):
-        failure = status.complete(trial(), Journal(steps=steps, exception=own), None, NOW).failure
+        failure = trial_status.complete(trial(), Journal(steps=steps, exception=own), None, NOW).failure
         assert (failure and (failure.class_, failure.reason, failure.step)) == wanted

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
-from multistep.api.regrade import RegradeStatus, SourceAgent, SourceStep
-from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus
-from multistep.engine import status
-from multistep.engine.journal import Collected, Journal, StepRun
-from multistep.engine.rewards import StepException
-from multistep.engine.score import step_passes, step_score, verdict_of
-from multistep.engine.status_size import (
+from multistep.api.trial.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
+from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceStep
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import parse_status
+from multistep.engine.journal.journal import Collected, Journal, StepRun
+from multistep.engine.score.rewards import StepException
+from multistep.engine.score.trial_score import step_passes, step_score, verdict_of
+from multistep.engine.status import trial_status
+from multistep.engine.status.status_size import (
     MAX_REWARD_KEYS,
     MAX_STATUS_BYTES,
     bounded,
@@ -116,9 +116,9 @@ def test_a_status_that_is_too_large_keeps_the_scores_of_its_steps(key: str, test
     values = {key: 0.25, **{f"test-{number}-{'x' * 100}": 1 for number in range(1, tests)}}
     error = StepException("RuntimeError", "x" * 1000, "agent")
     journal = Journal(steps=[run(f"step-{number}-{'x' * 240}", rewards=values, exception=error) for number in range(100)])
-    content = to_json(status.running(trial(), journal, NOW))
+    content = to_json(trial_status.running(trial(), journal, NOW))
     assert "durations" not in content["steps"][0]
-    again = [verdict_of(status.step_run(each)) for each in parse_status({"status": content}).steps]
+    again = [verdict_of(trial_status.step_run(each)) for each in parse_status({"status": content}).steps]
     assert [step_score(each) for each in again] == [step_score(verdict_of(each)) for each in journal.steps]
     assert [step_passes(each) for each in again] == [step_passes(verdict_of(each)) for each in journal.steps]
 
@@ -127,10 +127,10 @@ def test_whatever_agent_and_verifier_do_the_status_can_be_written() -> None:
     journal = Journal(steps=[hostile(number) for number in range(100)], rewards=hostile(0).rewards)
     made = trial()
     for attempt in (1, 2):
-        was_started = status.attempt_started(made, attempt, f"t-{attempt}", "task", None, NOW)
-        running = status.running(trial(was_started), journal, NOW)
-        made = trial(status.attempt_failed(trial(running), "Evicted", "🎉" * 5000, NOW))
-    for last in (status.complete(made, journal, "uri", NOW), status.running(made, journal, NOW)):
+        was_started = trial_status.attempt_started(made, attempt, f"t-{attempt}", "task", None, NOW)
+        running = trial_status.running(trial(was_started), journal, NOW)
+        made = trial(trial_status.attempt_failed(trial(running), "Evicted", "🎉" * 5000, NOW))
+    for last in (trial_status.complete(made, journal, "uri", NOW), trial_status.running(made, journal, NOW)):
         content = to_json(last)
         assert status_bytes(content) <= MAX_STATUS_BYTES
         assert [each["name"] for each in content["steps"]] == [f"step-{number}" for number in range(100)]
@@ -158,9 +158,11 @@ def test_the_resource_of_a_hundred_steps_stays_small(lost: int, message: str) ->
     made = trial()
     for number in range(lost):
         made = trial(
-            status.attempt_failed(trial(status.running(made, journal, NOW)), "Evicted", "the node is under pressure", NOW + number)
+            trial_status.attempt_failed(
+                trial(trial_status.running(made, journal, NOW)), "Evicted", "the node is under pressure", NOW + number
+            )
         )
-    content = to_json(status.complete(made, journal, "https://results/" + "x" * 200, NOW))
+    content = to_json(trial_status.complete(made, journal, "https://results/" + "x" * 200, NOW))
     assert status_bytes(content) <= MAX_STATUS_BYTES
     assert [step["rewards"] for step in content["steps"]] == [each.rewards for each in journal.steps]
     assert len(content["attempts"]) == lost
@@ -174,36 +176,36 @@ def test_a_regrade_of_many_steps_loses_the_digests_of_its_sources_tests_before_r
     rewards = {"reward": 0.5, "rubric": 0.25}
     journal = Journal(steps=[run(each, rewards=dict(rewards)) for each in names], rewards={"reward": 0.5})
     made = trial(TrialStatus(regraded=source))
-    content = to_json(status.complete(made, journal, "uri", NOW))
+    content = to_json(trial_status.complete(made, journal, "uri", NOW))
     assert [each["checkpoint"] for each in content["regraded"]["steps"]] == ["c" * 64] * 150
     assert not any(each["tests"] for each in content["regraded"]["steps"])
     assert [each["rewards"] for each in content["steps"]] == [rewards] * 150
     assert to_json(parse_status({"status": content})) == content
     few = source.model_copy(update={"steps": steps[:10]})
-    short = to_json(status.complete(trial(TrialStatus(regraded=few)), Journal(), "uri", NOW))
+    short = to_json(trial_status.complete(trial(TrialStatus(regraded=few)), Journal(), "uri", NOW))
     assert [each["tests"] for each in short["regraded"]["steps"]] == [tests] * 10
 
 
 def test_the_names_of_steps_that_did_not_run_are_dropped_before_any_reward() -> None:
     journal = Journal(steps=[long_step(0)], rewards={"reward": 0.5})
-    many = trial(status.attempt_started(trial(), 1, "t-1", "task", None, NOW, steps=[f"{n:0250}" for n in range(300)]))
-    content = to_json(status.complete(many, journal, "https://results/x", NOW))
+    many = trial(trial_status.attempt_started(trial(), 1, "t-1", "task", None, NOW, steps=[f"{n:0250}" for n in range(300)]))
+    content = to_json(trial_status.complete(many, journal, "https://results/x", NOW))
     assert status_bytes(content) <= MAX_STATUS_BYTES
     assert (content["taskSteps"], content["steps"][0]["rewards"]) == ([], journal.steps[0].rewards)
 
 
 def test_an_ordinary_trial_is_described_in_full() -> None:
     steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
-    content = to_json(status.complete(trial(), Journal(steps=steps), "uri", NOW))
+    content = to_json(trial_status.complete(trial(), Journal(steps=steps), "uri", NOW))
     assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
     assert content["steps"][99]["durations"] == {"agent": 1.0}
     few = Journal(steps=steps[:20])
-    lost = status.attempt_failed(trial(status.running(trial(), few, NOW)), "Evicted", "x", NOW)
-    content = to_json(status.complete(trial(lost), few, "uri", NOW))
+    lost = trial_status.attempt_failed(trial(trial_status.running(trial(), few, NOW)), "Evicted", "x", NOW)
+    content = to_json(trial_status.complete(trial(lost), few, "uri", NOW))
     assert content["attempts"][0]["steps"] == content["steps"]
 
 
 @pytest.mark.parametrize(("seconds", "year"), [(-1e10, 1970), (0.0, 1970), (4e9, 2096), (2.0**53, 9999)])
 def test_any_time_a_runner_reports_can_be_shown(seconds: float, year: int) -> None:
-    shown = status.step_status(run(started_at=seconds, completed_at=seconds)).start_time
+    shown = trial_status.step_status(run(started_at=seconds, completed_at=seconds)).start_time
     assert shown and shown.year == year

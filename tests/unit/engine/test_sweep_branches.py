@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.sweep import TrialSweep, parse_sweep
-from multistep.api.sweep_branch import SweepBranch
-from multistep.api.trial import parse_trial
-from multistep.engine.sweep_branches import (
+from multistep.api.sweep.branch import SweepBranch
+from multistep.api.sweep.sweep import TrialSweep, parse_sweep
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.sweep.next_trials import Branch, Cell, Grid, Limits, Order, TrialFacts, tally, to_create
+from multistep.engine.sweep.plan_branches import (
     StepCheckpoints,
     TaskStates,
     cells_of,
@@ -25,9 +26,8 @@ from multistep.engine.sweep_branches import (
     to_text,
     unknown,
 )
-from multistep.engine.sweep_status import branches_planned, decide, started
-from multistep.engine.sweep_trials import Plan, manifest, plan, with_branches
-from multistep.engine.sweeps import Branch, Cell, Grid, Limits, Order, TrialFacts, tally, to_create
+from multistep.engine.sweep.sweep_status import branches_planned, decide, started
+from multistep.engine.sweep.trial_manifests import Plan, manifest, plan, with_branches
 from multistep.errors import InvalidSpec
 from tests.unit.engine.test_sweeps import NAMES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from multistep.api.sweep import SweepStatus
-from multistep.engine.sweeps import TrialFacts
+from multistep.api.sweep.sweep import SweepStatus
+from multistep.engine.sweep.next_trials import TrialFacts
 from tests.unit.engine.test_sweep_status import NOW, done, holding, next_of, started, sweep, why
 
 BUDGET: dict[str, Any] = {"budget": {"costUSD": 1}}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.sweep import parse_sweep
-from multistep.engine.sweep_members import Members, members_of
-from multistep.engine.sweep_trials import plan
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.engine.sweep.own_trials import Members, members_of
+from multistep.engine.sweep.trial_manifests import plan
 
 DIGEST = f"sha256:{'0' * 64}"
 

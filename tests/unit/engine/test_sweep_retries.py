@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.conditions import is_finished
-from multistep.api.sweep import SweepStatus, TrialSweep
-from multistep.engine import sweep_status
-from multistep.engine.sweep_retries import Retry, current, retries_of, unknown
-from multistep.engine.sweep_status import decide
-from multistep.engine.sweep_trials import Plan, RegradedSweep, manifest, retry_of
-from multistep.engine.sweeps import Cell, Grid, TrialFacts, tally
+from multistep.api.sweep.sweep import SweepStatus, TrialSweep
+from multistep.api.trial.conditions import is_finished
+from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_trials import Cell, Grid, TrialFacts, tally
+from multistep.engine.sweep.retries import Retry, current, retries_of, unknown
+from multistep.engine.sweep.sweep_status import decide
+from multistep.engine.sweep.trial_manifests import Plan, RegradedSweep, manifest, retry_of
 
 from .test_sweep_status import NOW, done, plan_of, started, sweep
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.conditions import is_finished
-from multistep.api.sweep import SweepStatus, TrialSweep, parse_sweep
-from multistep.engine import sweep_status
-from multistep.engine.sweep_status import BUDGET_CHECK_SECONDS, CreationError, Next, decide, headline, to_json
-from multistep.engine.sweep_trials import Plan, plan
-from multistep.engine.sweeps import TrialFacts
+from multistep.api.sweep.sweep import SweepStatus, TrialSweep, parse_sweep
+from multistep.api.trial.conditions import is_finished
+from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_trials import TrialFacts
+from multistep.engine.sweep.sweep_status import BUDGET_CHECK_SECONDS, CreationError, Next, decide, headline, to_json
+from multistep.engine.sweep.trial_manifests import Plan, plan
 
 NOW = 1_700_000_000.0
 

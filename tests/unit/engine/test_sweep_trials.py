@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.sweep import TrialSweep, parse_sweep
-from multistep.api.tasks_source import TasksSource
-from multistep.api.trial import parse_trial
-from multistep.engine.sweep_trials import facts, manifest, owner_of, plan, tasks_at
-from multistep.engine.sweeps import TrialFacts
+from multistep.api.sweep.sweep import TrialSweep, parse_sweep
+from multistep.api.sweep.tasks_source import TasksSource
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.sweep.next_trials import TrialFacts
+from multistep.engine.sweep.trial_manifests import facts, manifest, owner_of, plan, tasks_at
 from multistep.errors import InvalidSpec
 
 TASKS = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.sweeps import Cell, Grid, Halt, Limits, Order, TrialFacts, halt, tally, to_create
+from multistep.engine.sweep.next_trials import Cell, Grid, Halt, Limits, Order, TrialFacts, halt, tally, to_create
 
 NOW = 1_700_000_000.0
 GRID = Grid(["hello", "world"], ["oracle", "nop", "mine"], 2)

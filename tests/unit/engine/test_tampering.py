@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from multistep.api.sweep import Scoring
-from multistep.api.trial_status import CheckpointStatus, Tampering, TrialStatus
-from multistep.engine import status
-from multistep.engine.journal import Journal
-from multistep.engine.operations import Baseline, Inspect
-from multistep.engine.redaction import redacted
-from multistep.engine.scope import KeptStep
-from multistep.engine.scoring import counted_score, failure_class_of
-from multistep.engine.status_size import to_json
-from multistep.engine.sweep_trials import facts
-from multistep.engine.sweeps import Grid, tally
-from multistep.engine.tampering import HINTS, KINDS, evidence, merged, summary
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.status import CheckpointStatus, Tampering, TrialStatus
+from multistep.engine.journal.journal import Journal
+from multistep.engine.journal.operations import Baseline, Inspect
+from multistep.engine.score.score_in_sweep import counted_score, failure_class_of
+from multistep.engine.script.inspect_environment import HINTS, KINDS, evidence, merged, summary
+from multistep.engine.script.operation_scope import KeptStep
+from multistep.engine.status import trial_status
+from multistep.engine.status.redact_status import redacted
+from multistep.engine.status.status_size import to_json
+from multistep.engine.sweep.next_trials import Grid, tally
+from multistep.engine.sweep.trial_manifests import facts
 from multistep.errors import RunnerError
 from tests.support.played import IMAGE, Played, plan, play
 from tests.unit.engine.test_scoring import NOW, finished, resource, trial
@@ -158,7 +158,7 @@ def test_no_number_of_hints_hides_evidence() -> None:
     assert [(each.step, each.kind) for each in shown[30:]] == [("step-30", "SurvivingProcesses"), ("b", "StartupHook")]
     known = [entry("StartupHook"), *hints[:31]]
     before = trial().model_copy(update={"status": TrialStatus(current_step="b", tampering=known)})
-    failed = status.failed(before, "Tampered", "", NOW)
+    failed = trial_status.failed(before, "Tampered", "", NOW)
     assert [each.kind for each in (failed.tampering[0], failed.tampering[-1])] == ["StartupHook", "RunnerReplaced"]
     assert len(failed.tampering) == 32
 
@@ -176,7 +176,7 @@ def test_a_finished_trials_status_and_message_have_the_evidence() -> None:
 
 def test_a_running_and_a_paused_trial_show_what_was_found() -> None:
     journal = played(a=inspected(finding("StartupHook", "/x"))).journal
-    assert status.running(trial(), journal, NOW).tampering == status.paused(trial(), journal, NOW).tampering != []
+    assert trial_status.running(trial(), journal, NOW).tampering == trial_status.paused(trial(), journal, NOW).tampering != []
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_running_and_a_paused_trial_show_what_was_found() -> None:
 def test_a_trial_that_fails_as_its_runner_was_attacked_says_so(reason: str, kind: str) -> None:
     before = trial()
     before.status = TrialStatus(attempt=2, current_step="b", tampering=[entry("TestHook")])
-    found = status.failed(before, reason, "five times", NOW)
+    found = trial_status.failed(before, reason, "five times", NOW)
     assert found.tampering == [entry("TestHook"), entry(kind, "five times", "b", 2)]
-    assert status.failed(before, "Stopped", "", NOW).tampering == [entry("TestHook")]
+    assert trial_status.failed(before, "Stopped", "", NOW).tampering == [entry("TestHook")]
 
 
 def test_details_are_redacted() -> None:
@@ -231,7 +231,7 @@ def test_a_sweeps_policy_decides_how_a_trial_with_evidence_counts(
 
 
 def test_evidence_gives_no_score_to_a_trial_that_the_infrastructure_ended() -> None:
-    lost = status.failed(trial(), "PodDeleted", "", NOW).model_copy(update={"tampering": [entry("StartupHook")]})
+    lost = trial_status.failed(trial(), "PodDeleted", "", NOW).model_copy(update={"tampering": [entry("StartupHook")]})
     known = facts(resource(lost))
     scoring = Scoring(tampering="Zero")
     assert (counted_score(known, scoring), failure_class_of(known, scoring)) == (None, "Infrastructure")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.templates import Unresolved, resolve
+from multistep.engine.plan.resolve_templates import Unresolved, resolve
 
 VARIABLES = {"SET": "value", "EMPTY": "", "TEMPLATE": "${SET}"}
 

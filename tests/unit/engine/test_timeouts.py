@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.timeouts import resolve_limit
+from multistep.engine.plan.phase_timeouts import resolve_limit
 
 NOTHING: Mapping[str, Any] = {"override": None, "maximum": None, "multiplier": None, "default_multiplier": 1.0}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.agent_spec import AgentSpec
-from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.task_toml import parse_task
-from multistep.engine.unsupported import ignored, unsupported
+from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.engine.plan.unsupported_parts import ignored, unsupported
 from multistep.errors import InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan
 

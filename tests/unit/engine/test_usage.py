@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multistep.api.trial_status import AttemptStatus, ResumeStatus, StepStatus, TrialStatus, Usage
-from multistep.engine.usage import of_all_attempts, omission, total
+from multistep.api.trial.status import AttemptStatus, ResumeStatus, StepStatus, TrialStatus, Usage
+from multistep.engine.score.usage_totals import of_all_attempts, omission, total
 
 
 def ran(name: str, tokens: int | None) -> StepStatus:

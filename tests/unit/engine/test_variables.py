@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.layout import StepLayout, TaskLayout
-from multistep.api.services import Services
-from multistep.api.task_toml import parse_task
-from multistep.api.trial_spec import TrialSpec
-from multistep.engine.variables import compose_variables, unused_variables, used_variables
+from multistep.api.task.compose_services import Services
+from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.spec import TrialSpec
+from multistep.engine.plan.template_variables import compose_variables, unused_variables, used_variables
 
 _STEPS = '[[steps]]\nname = "a"\n'
 

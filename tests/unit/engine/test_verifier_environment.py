@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api.layout import StepLayout
-from multistep.api.services import Service, Services
-from multistep.engine.isolation import isolation
-from multistep.engine.network import Network
-from multistep.engine.plan import TrialEnv
-from multistep.engine.verifier_environment import VerifierEnvironment
+from multistep.api.task.compose_services import Service, Services
+from multistep.api.task.layout import StepLayout
+from multistep.engine.plan.network_types import Network
+from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.plan.verdict_isolation import isolation
+from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan
 from tests.unit.engine.script_cases import task

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from multistep.api.trial_status import (
+from multistep.api.trial.status import (
     VerifierStatus,
 )
-from multistep.engine.decisions import (
+from multistep.engine.lifecycle.decisions import (
     AdoptVerifierPod,
     CleanUp,
     CreateVerifierPod,

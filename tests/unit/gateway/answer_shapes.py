@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from multistep.gateway.dialects import Usage
+from multistep.gateway.model_api.answer_parsers import Usage
 from tests.support.model_answers import Api
 
 Verdict = Literal["answered", "request", "provider", "provider, if the agent fails", "configuration"]

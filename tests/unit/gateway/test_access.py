@@ -12,9 +12,9 @@ import jwt
 import pytest
 
 from multistep.errors import GatewayError, GatewayUnavailable
-from multistep.gateway.client import GatewayAdmin
-from multistep.gateway.credentials import Credential
-from multistep.gateway.tokens import SigningKey
+from multistep.gateway.keys.credentials import Credential
+from multistep.gateway.keys.tokens import SigningKey
+from multistep.gateway.operator_client import GatewayAdmin
 from tests.support.model_answers import Api
 from tests.unit.gateway.test_usage import APIS
 from tests.unit.gateway.world import ADMIN_TOKEN, KEY, REAL_KEYS, request_of, step_of, token_for, world

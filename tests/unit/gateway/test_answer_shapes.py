@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway.usage import StepUsage
+from multistep.gateway.accounting.step_usage import StepUsage
 from tests.support.model_answers import Api
 from tests.unit.gateway.answer_shapes import ANSWERS, REQUESTS, SHAPES, Shape, Verdict
 from tests.unit.gateway.test_usage import APIS

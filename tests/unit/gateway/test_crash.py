@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 
 from multistep.errors import GatewayUnavailable
-from multistep.gateway.client import GatewayAdmin
-from multistep.gateway.dialects import Usage
-from multistep.gateway.prices import cost_usd
+from multistep.gateway.accounting.prices import cost_usd
+from multistep.gateway.model_api.answer_parsers import Usage
+from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.settings import GatewaySettings
 from tests.support.fake_model import fake_model
 from tests.support.servers import ROOT, free_port

@@ -15,10 +15,10 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway import admin
-from multistep.gateway.ledger import Ledger
-from multistep.gateway.tokens import StepKey
-from multistep.gateway.verdicts import blame, parse_error
+from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.http import operator_port
+from multistep.gateway.keys.tokens import StepKey
+from multistep.gateway.model_api.error_blame import blame, parse_error
 from tests.support.fake_model import fake_model
 from tests.support.model_answers import Api
 from tests.support.waiting import eventually
@@ -248,7 +248,9 @@ async def test_an_agent_that_leaves_before_the_answer_is_charged_too(tmp_path: P
 
 
 async def test_an_answer_that_does_not_end_within_the_drain_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "MARGIN_SECONDS", 500)  # so the gateway reports the usage only after it has given up the request
+    monkeypatch.setattr(
+        operator_port, "MARGIN_SECONDS", 500
+    )  # so the gateway reports the usage only after it has given up the request
     async with world(tmp_path, drain_seconds=0.3) as it:
         await leave_when(it, "-slow-60000", partial(has_requests, it, 1))
         usage = await it.admin.close(step_of())

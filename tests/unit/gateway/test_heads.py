@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.gateway import heads
-from multistep.gateway.app import running
-from multistep.gateway.heads import Heads
+from multistep.gateway.http import head_limits
+from multistep.gateway.http.head_limits import Heads
+from multistep.gateway.http.servers import running
 from multistep.gateway.settings import GatewaySettings
 from tests.support.waiting import eventually
 from tests.unit.gateway.world import World, request_of, token_for, world, write_secrets
@@ -99,7 +99,7 @@ async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "MAX_UNFINISHED", 3)
+    monkeypatch.setattr(head_limits, "MAX_UNFINISHED", 3)
     async with world(tmp_path) as it, clients(it, 5) as found:
         for each in found[:4]:
             await each.send(START)
@@ -116,7 +116,7 @@ async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monk
 
 
 async def test_an_address_may_have_so_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3, raising=False)
+    monkeypatch.setattr(head_limits, "MAX_CONNECTIONS", 3, raising=False)
     async with world(tmp_path) as it, clients(it, 5) as found:
         for each in found[3:]:
             await each.closed()
@@ -151,7 +151,7 @@ class Peer(asyncio.Transport):
 
 
 async def test_at_the_bound_the_address_with_the_most_connections_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(head_limits, "MAX_CONNECTIONS", 8)
     connections = Heads(asyncio.Protocol, 20)
     crowd = [Peer(f"10.0.0.{each % 3}", connections) for each in range(30)]
     assert [each.broken for each in crowd] == [False] * 20 + [True] * 10  # an attacker's own connections are refused
@@ -171,7 +171,7 @@ async def test_at_the_bound_the_address_with_the_most_connections_makes_room_for
 
 
 async def test_a_connection_that_sends_no_request_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(head_limits, "HEAD_SECONDS", 0.05)
     async with world(tmp_path) as it, clients(it, 2) as (silent, slow):
         await slow.send(START)
         await silent.closed()
@@ -212,7 +212,7 @@ async def test_each_head_of_a_connection_is_limited_and_no_body_is(tmp_path: Pat
 
 async def test_the_head_after_an_expectation_that_fails_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """aiohttp answers a failed expectation before it calls any handler."""
-    monkeypatch.setattr("multistep.gateway.app._KEEPALIVE_SECONDS", 3600.0)  # only the limit can end the connection
+    monkeypatch.setattr("multistep.gateway.http.servers._KEEPALIVE_SECONDS", 3600.0)  # only the limit can end the connection
     async with world(tmp_path) as it, clients(it) as (client,):
         await client.send(START + b"Expect: nothing\r\n\r\n")
         assert (await client.answer())[0] == 417

@@ -18,17 +18,17 @@ from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway import admin, client_connection, public
-from multistep.gateway.bodies import Asked, InvalidBody, read_body
-from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
-from multistep.gateway.headers import upstream_headers
-from multistep.gateway.ledger import Ledger, Row
-from multistep.gateway.refusal import Refused
-from multistep.gateway.routes import Route, find_route
-from multistep.gateway.steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
-from multistep.gateway.tokens import StepKey
-from multistep.gateway.verdicts import blame
-from multistep.gateway.worst_case import worst_case
+from multistep.gateway.accounting.open_steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
+from multistep.gateway.accounting.request_ledger import Ledger, Row
+from multistep.gateway.accounting.upper_bounds import worst_case
+from multistep.gateway.http import agent_port, client_connection, operator_port
+from multistep.gateway.keys.tokens import StepKey
+from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, Dialect, Reading
+from multistep.gateway.model_api.error_answers import Refused
+from multistep.gateway.model_api.error_blame import blame
+from multistep.gateway.model_api.headers import upstream_headers
+from multistep.gateway.model_api.request_parsers import Asked, InvalidBody, read_body
+from multistep.gateway.model_api.routes import Route, find_route
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
@@ -154,7 +154,7 @@ async def test_the_bodies_of_a_steps_open_requests_may_have_so_many_bytes() -> N
 
 
 async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.gateway.steps.MAX_BODIES", 100_000)
+    monkeypatch.setattr("multistep.gateway.accounting.open_steps.MAX_BODIES", 100_000)
     async with world(tmp_path, lane_requests=1, drain_seconds=0.1, body_bytes=1 << 16) as it:
         text, first = "x" * 60_000, asyncio.create_task(it.call("chat", "-slow-60000", text="x" * 60_000))
         while not it.model.entries:
@@ -167,7 +167,7 @@ async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatc
 
 async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each step's agent could leave a process whose unfinished requests keep their bodies in the gateway's memory."""
-    monkeypatch.setattr(admin, "MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(operator_port, "MARGIN_SECONDS", 0.1)
     opened, working = asyncio.Event(), Steps.working
 
     def open_request(steps: Steps, step: StepKey) -> AbstractContextManager[Callable[[int], None]]:
@@ -202,7 +202,7 @@ async def test_a_step_may_send_so_many_requests() -> None:
 
 async def test_a_step_may_request_so_many_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator reads the usage of all models of a step at once."""
-    monkeypatch.setattr("multistep.gateway.steps.MAX_MODELS", 2)
+    monkeypatch.setattr("multistep.gateway.accounting.open_steps.MAX_MODELS", 2)
     async with world(tmp_path) as it:
         assert [(await it.call("chat", suffix)).status for suffix in ("-a", "-b", "-c", "-a")] == [200, 200, 429, 200]
         assert (await it.call("chat", "-c", token=token_for("chat", step="1"))).status == 200
@@ -219,7 +219,7 @@ async def test_many_rejected_models_do_not_make_the_report_on_a_step_late(tmp_pa
         return await do(ledger, statement)
 
     monkeypatch.setattr(Ledger, "_do", counting)
-    monkeypatch.setattr("multistep.gateway.app._BEAT_SECONDS", 3600.0)  # no beat during the test: each one is a statement
+    monkeypatch.setattr("multistep.gateway.http.servers._BEAT_SECONDS", 3600.0)  # no beat during the test: each one is a statement
     counts = []
     async with world(tmp_path) as it:
         for step, models in (("0", 1), ("1", 20)):
@@ -273,7 +273,7 @@ async def in_flight(it: World, count: int = 1) -> asyncio.Task[int]:
 
 
 async def test_a_request_that_waits_while_its_step_is_closed_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "MARGIN_SECONDS", 500)  # so the step is closed only after the request has ended
+    monkeypatch.setattr(operator_port, "MARGIN_SECONDS", 500)  # so the step is closed only after the request has ended
     async with world(tmp_path, lane_requests=1, drain_seconds=0.1) as it:
 
         async def queued() -> bool:
@@ -327,7 +327,7 @@ async def test_bodies_of_a_step_are_parsed_half_of_the_time(tmp_path: Path, monk
             raise InvalidBody("after all")
         return read_body(body, route, **options)
 
-    monkeypatch.setattr(public, "read_body", parse)
+    monkeypatch.setattr(agent_port, "read_body", parse)
     async with world(tmp_path) as it:
         assert {each.status for each in await asyncio.gather(*(it.call("chat") for _ in range(3)))} == {200, 400}
         await it.call("chat")  # waits as well, although the step has no other open request
@@ -356,7 +356,7 @@ async def test_between_two_bodies_of_a_step_the_gateway_serves_others(tmp_path: 
         parsed_in.append(turns)
         return read_body(body, route, **options)
 
-    monkeypatch.setattr(public, "read_body", parse)
+    monkeypatch.setattr(agent_port, "read_body", parse)
     async with world(tmp_path) as it:
         path, headers, document = request_of("chat", "gpt-5", token_for("chat"))
         body = json.dumps(document).encode()

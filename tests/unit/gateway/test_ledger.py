@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway.client import GatewayAdmin
-from multistep.gateway.ledger import Ledger
-from multistep.gateway.steps import Steps
-from multistep.gateway.tokens import LONGEST_SECONDS, StepKey
+from multistep.gateway.accounting.open_steps import Steps
+from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
+from multistep.gateway.operator_client import GatewayAdmin
 from tests.unit.gateway.world import ADMIN_TOKEN, KEY, step_of, world
 
 
@@ -65,7 +65,7 @@ async def test_the_time_from_the_last_beat_to_the_next_start_is_a_downtime(tmp_p
 async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("multistep.gateway.app._BEAT_SECONDS", 0.001)
+    monkeypatch.setattr("multistep.gateway.http.servers._BEAT_SECONDS", 0.001)
     beat, failures, written = Ledger.beat, iter([True]), asyncio.Event()
 
     async def failing(ledger: Ledger) -> None:
@@ -84,7 +84,9 @@ async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
 async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the gateway cannot write, the agents' requests fail as well, so these failures must not be scored."""
     now = [1000.0]
-    monkeypatch.setattr("multistep.gateway.ledger.time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "multistep.gateway.accounting.request_ledger.time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0])
+    )
     ledger = Ledger(tmp_path / "ledger.db")
     await ledger.beat()
     assert ledger.downtimes == []
@@ -105,8 +107,8 @@ async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Pa
 
 
 async def test_a_running_gateway_deletes_what_is_older_than_its_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.gateway.app._FORGET_SECONDS", 0.001)
-    monkeypatch.setattr("multistep.gateway.app.RETENTION_SECONDS", -60.0)  # everything that has ended is old enough
+    monkeypatch.setattr("multistep.gateway.http.servers._FORGET_SECONDS", 0.001)
+    monkeypatch.setattr("multistep.gateway.http.servers.RETENTION_SECONDS", -60.0)  # everything that has ended is old enough
     async with world(tmp_path) as it:
         assert (await it.call("chat")).status == 200
         with pytest.raises(StepUnknownToGateway):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway.routes import find_route
+from multistep.gateway.model_api.routes import find_route
 from tests.support.model_answers import Api
 from tests.unit.gateway.test_usage import APIS
 from tests.unit.gateway.world import MODELS, PROVIDERS, World, request_of, step_of, token_for, world

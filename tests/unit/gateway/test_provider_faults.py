@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import exchange
-from multistep.gateway.silence import Silence
-from multistep.gateway.steps import Steps
+from multistep.gateway.accounting.open_steps import Steps
+from multistep.gateway.accounting.silent_seconds import Silence
+from multistep.gateway.http import model_request
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import DONE, SAID, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
@@ -94,7 +94,7 @@ async def test_a_request_that_the_provider_refuses_until_the_agent_leaves_counts
     """If the agent leaves before the least time, the failure counts only at the agent's timeout: else an agent could get another
     attempt at will while other trials use up the rate limit. Status 0: the provider refuses connections."""
     if least:
-        monkeypatch.setattr(exchange, "LEFT_SECONDS", 0.0)
+        monkeypatch.setattr(model_request, "LEFT_SECONDS", 0.0)
 
     async def answer(_: web.Request, __: int) -> web.StreamResponse:
         return web.json_response({}, status=status, headers={"Retry-After": "100"})
@@ -175,7 +175,7 @@ async def test_a_silence_until_the_agent_leaves_is_measured(tmp_path: Path, monk
         await asyncio.Event().wait()
         return response
 
-    monkeypatch.setattr("multistep.gateway.app.Silence", lambda: Silence(clock))
+    monkeypatch.setattr("multistep.gateway.http.servers.Silence", lambda: Silence(clock))
     async with served(tmp_path, answer, drain_seconds=0.0) as it:
         path, headers, body = request_of("chat", "gpt-5", token_for("chat"), stream=True)
         call = asyncio.create_task(it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body).__aenter__())
@@ -205,7 +205,7 @@ async def test_a_request_of_a_process_that_the_agent_left_running_makes_no_silen
         clock.now += 70.0
         closing.set()
 
-    monkeypatch.setattr("multistep.gateway.app.Silence", lambda: Silence(clock))
+    monkeypatch.setattr("multistep.gateway.http.servers.Silence", lambda: Silence(clock))
     monkeypatch.setattr(Steps, "wait", wait)
     async with served(tmp_path, answer, drain_seconds=0.0) as it:
         call = asyncio.create_task(it.call("chat"))
@@ -236,7 +236,7 @@ async def test_an_answer_that_is_complete_after_the_agent_left_ends_the_silence(
         return silence.seconds(step_of()) == before
 
     silence = Silence(clock)
-    monkeypatch.setattr("multistep.gateway.app.Silence", lambda: silence)
+    monkeypatch.setattr("multistep.gateway.http.servers.Silence", lambda: silence)
     async with served(tmp_path, answer) as it:
         call = asyncio.create_task(it.call("chat"))
         await arrived.wait()

@@ -13,17 +13,18 @@ import pytest
 from aiohttp import ClientError, ConnectionTimeoutError, web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import exchange, fair_queue, relay
-from multistep.gateway.bodies import InvalidBody
-from multistep.gateway.budgets import Budgets, Reservation
-from multistep.gateway.dialects import MESSAGES, RESPONSES, Dialect, Reading
-from multistep.gateway.exchange import Exchange
-from multistep.gateway.fair_queue import HoldExpired, Lane
-from multistep.gateway.headers import upstream_headers
-from multistep.gateway.ledger import Spent
-from multistep.gateway.relay import message_of
-from multistep.gateway.tokens import StepClaims
-from multistep.gateway.verdicts import exceeds_limit_alone, parse_error
+from multistep.gateway.accounting.budgets import Budgets, Reservation
+from multistep.gateway.accounting.request_ledger import Spent
+from multistep.gateway.http import forward_answer, model_request
+from multistep.gateway.http.forward_answer import message_of
+from multistep.gateway.http.model_request import Exchange
+from multistep.gateway.keys.tokens import StepClaims
+from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, Dialect, Reading
+from multistep.gateway.model_api.error_blame import exceeds_limit_alone, parse_error
+from multistep.gateway.model_api.headers import upstream_headers
+from multistep.gateway.model_api.request_parsers import InvalidBody
+from multistep.gateway.pace import lanes
+from multistep.gateway.pace.lanes import HoldExpired, Lane
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import MESSAGE, WHOLE
 from tests.unit.gateway.test_hostile_requests import parsed
@@ -266,7 +267,7 @@ async def test_no_wait_of_the_agents_own_explains_that_the_provider_cannot_be_re
         raise ConnectionTimeoutError
 
     monkeypatch.setattr(Exchange, "_request", unreachable)
-    monkeypatch.setattr(exchange, "_pause_without_advice", lambda _: 60.0)
+    monkeypatch.setattr(model_request, "_pause_without_advice", lambda _: 60.0)
     budget_waits(monkeypatch, 100.0, 100.0)
     assert await kind_of_failure(tmp_path, 90.0) == "Provider"
 
@@ -284,8 +285,8 @@ def budget_waits(monkeypatch: pytest.MonkeyPatch, seconds: float, own_seconds: f
         now[0] += seconds
 
     monkeypatch.setattr(Budgets, "reserve", reserve_late)
-    monkeypatch.setattr(fair_queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(exchange, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(model_request, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
 
 
 async def kind_of_failure(tmp_path: Path, hold_seconds: float, fault: str = "", retry_after: float = 0.2) -> str | None:
@@ -327,7 +328,7 @@ async def cut_off_when_not_read(request: web.Request) -> web.StreamResponse:
 async def test_an_answer_that_is_cut_off_because_the_agent_does_not_read_it_is_not_the_providers_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(forward_answer, "SLOW_SECONDS", 0.5)
     app, cut = web.Application(), asyncio.Event()
 
     async def provide(request: web.Request) -> web.StreamResponse:

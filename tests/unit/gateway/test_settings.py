@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from multistep.gateway.admin import MARGIN_SECONDS
-from multistep.gateway.client import CLOSE_TIMEOUT_SECONDS
+from multistep.gateway.http.operator_port import MARGIN_SECONDS
+from multistep.gateway.operator_client import CLOSE_TIMEOUT_SECONDS
 from multistep.gateway.settings import GatewaySettings
 
 

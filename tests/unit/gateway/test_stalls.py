@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.gateway.ledger import Ledger
-from multistep.gateway.routes import STALLS_PATH
-from multistep.gateway.stalls import Stalls
-from multistep.gateway.tokens import StepKey
+from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.accounting.stalled_seconds import Stalls
+from multistep.gateway.keys.tokens import StepKey
+from multistep.gateway.model_api.routes import STALLS_PATH
 from tests.unit.gateway.world import World, step_of, token_for, world
 
 STEP, OTHER = StepKey("uid", "1", "a", "agent"), StepKey("uid", "1", "b", "agent")
@@ -60,7 +60,7 @@ async def test_a_refused_requests_wait_stalls_its_step_also_after_a_restart(
 ) -> None:
     """Each reading of the stalls' clock is a second later than the one before."""
     ticks = itertools.count()
-    monkeypatch.setattr("multistep.gateway.app.Stalls", partial(Stalls, clock=lambda: float(next(ticks))))
+    monkeypatch.setattr("multistep.gateway.http.servers.Stalls", partial(Stalls, clock=lambda: float(next(ticks))))
     async with world(tmp_path, retry_after=0) as it:
         token = token_for("chat")
         await it.call("chat", token=token)

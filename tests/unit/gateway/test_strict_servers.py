@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import answers, parts
-from multistep.gateway.answers import MAX_ANSWER, MAX_SMALL, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
-from multistep.gateway.steps import Steps
-from multistep.gateway.tokens import StepKey
+from multistep.gateway.accounting.open_steps import Steps
+from multistep.gateway.keys.tokens import StepKey
+from multistep.gateway.model_api import answer_memory, parsed_json_memory
+from multistep.gateway.model_api.answer_memory import MAX_ANSWER, MAX_SMALL, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, COUNTED, DONE, SAID, STOP, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, world
 
@@ -73,7 +73,7 @@ async def test_an_answer_without_an_end_is_cut_off_and_no_failure_of_the_provide
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """A tenant may give the URL of a server of its own."""
-    monkeypatch.setattr(answers, "MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr(answer_memory, "MAX_ANSWER", 1 << 20)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers=STREAM if stream else {"Content-Type": "application/json"})
@@ -93,7 +93,7 @@ async def test_an_answer_whose_values_would_fill_the_memory_is_cut_off_and_no_fa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """A tenant may give the URL of a server of its own. Parsed values need up to 30 times the memory of their text."""
-    monkeypatch.setattr(parts, "MAX_PARTS", 1000)
+    monkeypatch.setattr(parsed_json_memory, "MAX_PARTS", 1000)
 
     async def answer(_: web.Request) -> web.StreamResponse:
         document = json.dumps({**WHOLE, "more": [[]] * 1000}).encode()
@@ -133,7 +133,7 @@ async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies
 async def test_an_error_that_is_larger_than_any_reaches_the_agent_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any
 ) -> None:
-    monkeypatch.setattr(parts, "MAX_PARTS", 1000)
+    monkeypatch.setattr(parsed_json_memory, "MAX_PARTS", 1000)
     refusal = {"error": {"code": "invalid_api_key", "message": "no"}, "more": more}
 
     async def answer(_: web.Request) -> web.StreamResponse:
@@ -146,7 +146,7 @@ async def test_an_error_that_is_larger_than_any_reaches_the_agent_unread(
 
 
 async def test_a_long_stream_of_short_events_is_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_ANSWER", 200_000)
+    monkeypatch.setattr(answer_memory, "MAX_ANSWER", 200_000)
 
     async def answer(_: web.Request) -> web.StreamResponse:
         event = f"data: {json.dumps(SAID)}\n\n"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from multistep.gateway.bodies import read_body
-from multistep.gateway.ledger import Spent
-from multistep.gateway.routes import BASE_PATHS, find_route
-from multistep.gateway.worst_case import WorstCase, worst_case
+from multistep.gateway.accounting.request_ledger import Spent
+from multistep.gateway.accounting.upper_bounds import WorstCase, worst_case
+from multistep.gateway.model_api.request_parsers import read_body
+from multistep.gateway.model_api.routes import BASE_PATHS, find_route
 
 CHAT, RESPONSES, MESSAGES = "/openai/v1/chat/completions", "/openai/v1/responses", "/anthropic/v1/messages"
 GEMINI = f"{BASE_PATHS['gemini']}/v1beta/models/gemini-2.5-pro:generateContent"

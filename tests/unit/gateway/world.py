@@ -12,12 +12,12 @@ from typing import Any
 
 import aiohttp
 
-from multistep.gateway.app import running
-from multistep.gateway.client import GatewayAdmin, step_token
-from multistep.gateway.credentials import Credential
-from multistep.gateway.routes import BASE_PATHS
+from multistep.gateway.http.servers import running
+from multistep.gateway.keys.credentials import Credential
+from multistep.gateway.keys.tokens import SigningKey, StepClaims, StepKey
+from multistep.gateway.model_api.routes import BASE_PATHS
+from multistep.gateway.operator_client import GatewayAdmin, step_token
 from multistep.gateway.settings import GatewaySettings
-from multistep.gateway.tokens import SigningKey, StepClaims, StepKey
 from multistep.providers import ProviderName
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.model_answers import Api

@@ -10,15 +10,16 @@ import pytest
 
 from hack.generate import crds as crd
 from hack.generate.crds import openapi_schema
-from multistep.api.score import ScoreRule
-from multistep.api.sweep import parse_sweep
-from multistep.api.trial_status import TrialStatus
-from multistep.engine import status, sweep_status
-from multistep.engine.journal import Journal, StepRun
-from multistep.engine.status_size import to_json
-from multistep.engine.sweep_status import CreationError
-from multistep.engine.sweep_trials import plan
-from multistep.engine.sweeps import TrialFacts
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.api.trial.score import ScoreRule
+from multistep.api.trial.status import TrialStatus
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.status import trial_status
+from multistep.engine.status.status_size import to_json
+from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_trials import TrialFacts
+from multistep.engine.sweep.sweep_status import CreationError
+from multistep.engine.sweep.trial_manifests import plan
 from tests.support.gitops import Object, argo_health, kstatus
 from tests.support.status_cases import trial
 
@@ -31,20 +32,24 @@ def resource(content: Object, **metadata: Any) -> Object:
 
 RUN = StepRun("a", started_at=10.0, completed_at=20.0, phase="artifacts", rewards={"reward": 0.5})
 JOURNAL = Journal([RUN], rewards={"reward": 0.5}, score_rule=ScoreRule(steps=1, strategy="Mean"), finished=True)
-RUNNING = status.running(trial(), Journal([RUN]), NOW)
-COMPLETE = status.complete(trial(RUNNING), JOURNAL, "uri", NOW)
-FAILED = status.failed(trial(RUNNING), "DeadlineExceeded", 'it took\n"too" long \\', NOW)
+RUNNING = trial_status.running(trial(), Journal([RUN]), NOW)
+COMPLETE = trial_status.complete(trial(RUNNING), JOURNAL, "uri", NOW)
+FAILED = trial_status.failed(trial(RUNNING), "DeadlineExceeded", 'it took\n"too" long \\', NOW)
 STATES = {
     "not seen yet": (openapi_schema()["properties"]["status"]["default"], "InProgress", "Progressing"),
-    "waiting": (status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW), "InProgress", "Progressing"),
-    "started": (status.attempt_started(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
+    "waiting": (trial_status.waiting(trial(), "Pending", "Unschedulable", "no node", NOW), "InProgress", "Progressing"),
+    "started": (trial_status.attempt_started(trial(), 1, "t-1", "task", None, NOW), "InProgress", "Progressing"),
     "running": (RUNNING, "InProgress", "Progressing"),
-    "suspending": (status.running(trial(suspend=True), Journal([RUN]), NOW), "InProgress", "Progressing"),
-    "suspended": (status.suspended(trial(suspend=True), NOW), "InProgress", "Suspended"),
-    "paused": (status.paused(trial(RUNNING, suspend=True), Journal([RUN]), NOW), "InProgress", "Suspended"),
-    "another attempt": (status.attempt_failed(trial(RUNNING), "PodDeleted", "gone", NOW), "InProgress", "Progressing"),
+    "suspending": (trial_status.running(trial(suspend=True), Journal([RUN]), NOW), "InProgress", "Progressing"),
+    "suspended": (trial_status.suspended(trial(suspend=True), NOW), "InProgress", "Suspended"),
+    "paused": (trial_status.paused(trial(RUNNING, suspend=True), Journal([RUN]), NOW), "InProgress", "Suspended"),
+    "another attempt": (trial_status.attempt_failed(trial(RUNNING), "PodDeleted", "gone", NOW), "InProgress", "Progressing"),
     "complete": (COMPLETE, "Current", "Healthy"),
-    "complete without a reward": (status.complete(trial(RUNNING), Journal([], finished=True), None, NOW), "Current", "Healthy"),
+    "complete without a reward": (
+        trial_status.complete(trial(RUNNING), Journal([], finished=True), None, NOW),
+        "Current",
+        "Healthy",
+    ),
     "failed": (FAILED, "Failed", "Degraded"),
 }
 
@@ -68,7 +73,9 @@ def test_a_status_about_an_earlier_spec_is_never_the_last_word(name: str) -> Non
 
 
 def test_a_change_that_a_finished_trial_noted_does_not_reopen_it() -> None:
-    noted = status.observed(trial(COMPLETE).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})}))
+    noted = trial_status.observed(
+        trial(COMPLETE).model_copy(update={"metadata": trial().metadata.model_copy(update={"generation": 4})})
+    )
     found = resource(to_json(noted), generation=4)
     assert (kstatus(found), argo_health(found)[0]) == ("Current", "Healthy")
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import Bundle, Entry, Limits, digest_of, tar_chunks
-from multistep.sources.fetch.layers import Checked, Layers
+from multistep.sources.fetch.image_layers import Checked, Layers
+from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of, tar_chunks
 
 LIMITS = Limits(compressed=1 << 20, uncompressed=10_000, entries=50)
 PARTS = st.sampled_from(["a", "b", "task", ".wh.a", ".wh.task", ".wh..wh..opq", "..", ".", "", "é"])

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from multistep.api.records import HealthcheckResult, Hello, PhaseResult, Record
-from multistep.api.task_toml import parse_task
-from multistep.api.trial import parse_status, parse_trial
-from multistep.engine.rewards import RewardError, parse_reward_files
+from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.runner_records import HealthcheckResult, Hello, PhaseResult, Record
+from multistep.api.trial.trial import parse_status, parse_trial
+from multistep.engine.score.rewards import RewardError, parse_reward_files
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, RunnerError, SourceError, StoreError
 from multistep.runner_client.frames import HEADER, FrameReader, encode_json
-from multistep.sources.bundle import Bundle, Entry, Limits, digest_of
-from multistep.sources.task import load_task
-from multistep.store.tar import members
+from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of
+from multistep.sources.task.task import load_task
+from multistep.store.files.read_tar import members
 from tests.support.fake_runner import FakeRunner
 from tests.support.hostile import json_values, spoilt, spoilt_bytes
 from tests.support.phase_results import DEFAULTS

@@ -17,19 +17,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from multistep import loglines
-from multistep.api.records import Hello
-from multistep.api.trial import parse_trial
-from multistep.engine import templates
-from multistep.engine.rewards import RewardError, parse_reward_files
+from multistep import logs
+from multistep.api.trial.runner_records import Hello
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.plan import resolve_templates
+from multistep.engine.score.rewards import RewardError, parse_reward_files
 from multistep.errors import MultistepError
 from multistep.runner_client.frames import HEADER, FrameReader
-from multistep.sources import links
-from multistep.sources.bundle import Bundle, Entry
-from multistep.sources.fetch.reference import Reference
-from multistep.sources.task import strip_canary
-from multistep.store.redact import Redactor
-from multistep.store.tar import members
+from multistep.sources.fetch.image_reference import Reference
+from multistep.sources.task import bundle_links
+from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.task import strip_canary
+from multistep.store.files.read_tar import members
+from multistep.store.files.redact_secrets import Redactor
 from tests.support.work import superlinear
 
 FEW = 2_000  # number of repetitions of an input's piece in the smaller input
@@ -92,7 +92,7 @@ def read_tar(text: str) -> None:
 
 def read_links(text: str) -> object:
     bundle = Bundle.of({"a": Entry("link", target=text), "b": Entry("dir"), "b/a": Entry("link", target="..")})
-    return links.resolve(bundle, f"a/{text}")
+    return bundle_links.resolve(bundle, f"a/{text}")
 
 
 def redact(text: str) -> bytes:
@@ -105,12 +105,12 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
     "records of a runner": (JSON, read_frames),
     "spec": (JSON, read_spec),
     "instructions": (["\n", "\r", "<!--", "-->", "#", "canary", " ", "a", "\t"], strip_canary),
-    "templates": (["${", "}", ":-", "A", ":", "$", "{"], lambda text: templates.resolve({"A": text}, {"A": "b"})),
+    "templates": (["${", "}", ":-", "A", ":", "$", "{"], lambda text: resolve_templates.resolve({"A": text}, {"A": "b"})),
     "tar": (["11 path=a\n", "size=", "1", "9", " ", "\n", "=", "a/", "../", "30 mtime=1e9\n"], read_tar),
     "links": (["a/", "../", "./", "b/", "/", "c", "b/a/"], read_links),
     "references": (["a", "/", ".", "_", "-", ":", "@", "sha256:", "0", "__", "--"], Reference.parse),
     "redaction": (["a", "b", '"', "\\", "\n", "1", "2", "aaab", "\\u0061"], redact),
-    "log lines": (["://", "@", "a", "&", "token=", "?", "bearer", " ", "=", "-", "/results/a/b/"], loglines.escaped),
+    "log lines": (["://", "@", "a", "&", "token=", "?", "bearer", " ", "=", "-", "/results/a/b/"], logs.escaped),
 }
 
 

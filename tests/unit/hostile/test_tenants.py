@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.api.model import API_VERSION
-from multistep.app import App
-from multistep.event_router import EventRouter
+from multistep.api.common.base_model import API_VERSION
+from multistep.app.operator import App
+from multistep.app.route_events import EventRouter
 from multistep.kube.client import Client
 from multistep.kube.lease import Lease
-from multistep.reconcile.event_filter import EventFilter
-from multistep.reconcile.workqueue import WorkQueue
+from multistep.reconcile.queue.event_filter import EventFilter
+from multistep.reconcile.queue.work_queue import WorkQueue
 from multistep.settings import Settings
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.engine.rewards import REWARD_JSON, REWARD_TXT
+from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import MultistepError
-from multistep.kube.protocols import Cluster, ExecStream
+from multistep.kube.cluster_protocols import Cluster, ExecStream
 from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_json
 from tests.support.fake_runner import Json
 from tests.support.hostile import json_values, spoilt

@@ -13,10 +13,10 @@ from aiohttp import web
 from aiohttp.client_reqrep import ConnectionKey
 
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
+from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.error_responses import no_answer
 from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes, event_manifest
-from multistep.kube.gate import Gate
-from multistep.kube.protocols import Cluster
+from multistep.kube.request_limit import Gate
 from multistep.kube.requests import pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
 from tests.unit.kube.api_answers import POD, client_of, page, status

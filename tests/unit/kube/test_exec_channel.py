@@ -13,8 +13,8 @@ from aiohttp import ClientWSTimeout, web
 
 from multistep.errors import ClusterError, NotFound, StreamLost, Unavailable
 from multistep.kube import exec as exec_module
+from multistep.kube.cluster_protocols import ExitStatus
 from multistep.kube.exec import MAX_CHUNK_BYTES, V4, V5, WebsocketExec, exit_status, open_exec
-from multistep.kube.protocols import ExitStatus
 from multistep.runner_client.frame_stream import Stream
 from multistep.runner_client.session import Session
 from tests.support.api_server import serve

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from multistep.errors import NotLeading
 from multistep.kube.client import Client
+from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.exec import MAX_CHUNK_BYTES
-from multistep.kube.protocols import Cluster
 from multistep.kube.requests import WRITES as VERBS
 from multistep.kube.requests import Http
 from multistep.kube.resources import PODS, TRIALS
@@ -91,7 +91,7 @@ async def test_every_verb_that_writes_is_checked_once_when_it_is_sent() -> None:
 @pytest.mark.parametrize("status", [429, 401])
 async def test_a_write_whose_lease_is_lost_before_its_retry_is_not_sent_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.kube.requests.pause_seconds", lambda *_: 0.0)
-    monkeypatch.setattr("multistep.kube.gate.MAX_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("multistep.kube.request_limit.MAX_PAUSE_SECONDS", 0.0)
     async with client_of(Gate(), status, lost_after=1) as (client, server):
         with pytest.raises(NotLeading):
             await client.create(POD)

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from multistep.errors import Conflict, Unavailable
-from multistep.kube.gate import JITTER, MAX_PAUSE_SECONDS, PAUSE_SECONDS, Gate
+from multistep.kube.request_limit import JITTER, MAX_PAUSE_SECONDS, PAUSE_SECONDS, Gate
 from tests.support.virtual_time import in_virtual_time
 
 REFUSED = Unavailable("busy", status=429, retry_after=3.0)

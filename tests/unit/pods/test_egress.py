@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task_toml import EnvironmentConfig
-from multistep.api.trial import parse_trial
-from multistep.engine.network import Network
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.plan.network_types import Network
 from multistep.errors import InvalidSpec
-from multistep.pods import egress
-from multistep.pods.facts import pod_facts
-from multistep.pods.manifest import PodRequest, manifest
+from multistep.pods import egress_sidecar
+from multistep.pods.pod_facts import pod_facts
+from multistep.pods.pod_manifest import PodRequest, manifest
 from multistep.settings import Settings
 from tests.support.world import manifest as trial_manifest
 
@@ -101,7 +101,7 @@ def status(**container: Any) -> Any:
     return {
         "metadata": metadata,
         "spec": {},
-        "status": {"phase": "Failed", "initContainerStatuses": [{"name": egress.CONTAINER, **container}]},
+        "status": {"phase": "Failed", "initContainerStatuses": [{"name": egress_sidecar.CONTAINER, **container}]},
     }
 
 

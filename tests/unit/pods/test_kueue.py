@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task_toml import EnvironmentConfig
-from multistep.api.trial import parse_trial
-from multistep.api.trial_status import VerifierStatus
-from multistep.kube.protocols import Object
-from multistep.pods import manifest as pods
-from multistep.pods.facts import pod_facts
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.status import VerifierStatus
+from multistep.api.trial.trial import parse_trial
+from multistep.kube.cluster_protocols import Object
+from multistep.pods import pod_manifest as pods
+from multistep.pods.pod_facts import pod_facts
 from multistep.settings import Settings
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task_toml import EnvironmentConfig
-from multistep.api.trial import parse_trial
-from multistep.api.trial_status import VerifierStatus
-from multistep.kube.protocols import Object
-from multistep.pods.facts import pod_facts
-from multistep.pods.manifest import PodRequest, manifest
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.status import VerifierStatus
+from multistep.api.trial.trial import parse_trial
+from multistep.kube.cluster_protocols import Object
+from multistep.pods.pod_facts import pod_facts
+from multistep.pods.pod_manifest import PodRequest, manifest
 from multistep.settings import Settings
 from tests.support import world
 

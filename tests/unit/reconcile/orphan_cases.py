@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from multistep.api.model import API_VERSION
-from multistep.api.trial import KIND
-from multistep.kube.protocols import Object
-from multistep.metrics import Metrics
-from multistep.reconcile.garbage_collector import OrphanRemoval
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.trial.trial import KIND
+from multistep.kube.cluster_protocols import Object
+from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.settings import Settings
-from multistep.store.volume import TrialKey, Volume
+from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import START
 

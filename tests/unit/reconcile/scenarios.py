@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hack import image
-from multistep.api.trial import KIND
+from multistep.api.trial.trial import KIND
 from multistep.settings import ModelLimit
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import Json

@@ -8,21 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.content import Content
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.api.trial_status import TrialStatus
-from multistep.engine.builder import Pause
-from multistep.engine.image_builds import ImageBuild, build_id
+from multistep.api.trial.content_references import Content
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.builds.next_build_action import Pause
+from multistep.engine.plan.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
-from multistep.kube.protocols import Object
-from multistep.pods import builder as pods
-from multistep.reconcile.build_job import BuildJob, Tools
-from multistep.reconcile.builds import Builds
+from multistep.kube.cluster_protocols import Object
+from multistep.pods import builder_pod as pods
+from multistep.reconcile.loading.build_images import Builds
+from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import BuildSettings, Settings
-from multistep.sources.read_task import ReadTask
-from multistep.sources.trial_images import BUILDING, RETRYING, ImageMissing
-from multistep.store.access import Access
-from multistep.store.volume import Volume
+from multistep.sources.load.missing_images import BUILDING, RETRYING, ImageMissing
+from multistep.sources.reader.read_task import ReadTask
+from multistep.store.trial.access_token import Access
+from multistep.store.volume.results_volume import Volume
 from tests.support.builds import DIGEST, SECRET, FakeBuildLogs, FakeRegistry
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner

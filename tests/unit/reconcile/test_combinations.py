@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial
-from multistep.engine.usage import of_all_attempts
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.errors import StoreError, StreamLost, Unavailable
 from tests.support.fake_models import FakeModels, counted
 from tests.support.fake_runner import Json

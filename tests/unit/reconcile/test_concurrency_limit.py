@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from multistep.engine.decisions import PodFacts
-from multistep.reconcile.concurrency_limit import ConcurrencyLimit, Key
-from multistep.reconcile.pod_starts import STARTING_SECONDS, PodStarts
+from multistep.engine.lifecycle.decisions import PodFacts
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
+from multistep.reconcile.admission.pod_starts import STARTING_SECONDS, PodStarts
 from tests.support.virtual_time import in_virtual_time
 
 NOW = 1_700_000_000.0

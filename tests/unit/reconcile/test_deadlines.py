@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial
+from multistep.api.trial.trial import MultiStepTrial
 from multistep.errors import ClusterError, Conflict, SourceError, Unavailable
 from multistep.kube.shard import LABEL_SHARD
-from multistep.reconcile.error_outcome import END_SECONDS
-from multistep.sources.trial_task import Loaded, TrialLoader
+from multistep.reconcile.queue.error_outcome import END_SECONDS
+from multistep.sources.load.load_trial import Loaded, TrialLoader
 from tests.support.fake_models import FakeModels, counted
 from tests.support.fake_runner import FakeStream
 from tests.support.played import outcome

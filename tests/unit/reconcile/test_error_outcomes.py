@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.api.failures import FAILED
-from multistep.api.waiting import WAITING
-from multistep.engine.model_access import SETUP_ACCESS
+from multistep.api.trial.failure_table import FAILED
+from multistep.api.trial.waiting_reasons import WAITING
+from multistep.engine.score.gateway_report import SETUP_ACCESS
 from multistep.errors import (
     AlreadyExists,
     ClusterError,
@@ -30,11 +30,11 @@ from multistep.errors import (
     Unavailable,
 )
 from multistep.kube.resources import SECRETS, TRIALS
-from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.error_outcome import END_SECONDS, Again, Ends, Waits, message, outcome
-from multistep.reconcile.requeue import AT_NEXT_EVENT, Requeue
-from multistep.reconcile.workqueue import WorkQueue
-from multistep.sources.trial_task import TrialLoader
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.queue.error_outcome import END_SECONDS, Again, Ends, Waits, message, outcome
+from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.sources.load.load_trial import TrialLoader
 from tests.support.fake_models import FakeModels, counted
 from tests.support.sweep_world import SweepWorld
 from tests.support.sweep_world import sweep as a_sweep

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.model import API_VERSION, Metadata
-from multistep.api.trial import KIND
-from multistep.pods.facts import pod_facts
-from multistep.reconcile.event_filter import EventFilter, PodEvent
+from multistep.api.common.base_model import API_VERSION, Metadata
+from multistep.api.trial.trial import KIND
+from multistep.pods.pod_facts import pod_facts
+from multistep.reconcile.queue.event_filter import EventFilter, PodEvent
 
 KEY = ("ns", "t")
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.trial_status import TrialFailure
+from multistep.api.trial.status import TrialFailure
 from multistep.errors import ClusterError
-from multistep.kube.protocols import Cluster, Object
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import PODS, Resource
-from multistep.reconcile import driver
+from multistep.reconcile.trial import run_sessions
 from multistep.settings import ModelLimit
 from tests.support.fake_runner import FakeRunner, FakeStream
 from tests.support.world import KEY, SEPARATE, START, World, manifest
@@ -282,7 +282,7 @@ async def test_a_pod_template_may_not_end_or_restart_the_container_by_itself(tem
 
 async def test_the_time_of_a_collection_is_that_of_the_download_and_not_of_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 7))
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(run_sessions, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     world = World()
     await world.run()
     assert [each.durations and each.durations.artifacts for each in world.status.steps] == [7, 7, 7]

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from multistep.api.model import Metadata
-from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.common.base_model import Metadata
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import SourceError
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, SECRETS
-from multistep.reconcile.background_jobs import RECHECK_SECONDS
-from multistep.reconcile.fetches import Fetches
-from multistep.reconcile.reads import Reads
+from multistep.reconcile.admission.background_jobs import RECHECK_SECONDS
+from multistep.reconcile.loading.fetch_tasks import Fetches
+from multistep.reconcile.loading.read_tasks import Reads
 from multistep.settings import Settings
-from multistep.sources.bundle import Entry, digest_of, tar_chunks
-from multistep.sources.fetch.request import Fetched, Request, Rules
-from multistep.sources.read_task import TaskReader
-from multistep.sources.remote import Remote
-from multistep.sources.trial_task import TrialLoader
+from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
+from multistep.sources.load.load_trial import TrialLoader
+from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.reader.read_task import TaskReader
+from multistep.sources.task.bundle import Entry, digest_of, tar_chunks
 from tests.support.builds import NoBuilding
 from tests.support.reading import read_here
 from tests.support.virtual_time import in_virtual_time

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.kube.protocols import ExecStream
+from multistep.kube.cluster_protocols import ExecStream
 from multistep.pods import agent_host
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.fake_runner import FakeRunner

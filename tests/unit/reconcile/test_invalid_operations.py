@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.reconcile.driver import MAX_LINE_CHARACTERS, shortened
+from multistep.reconcile.trial.run_sessions import MAX_LINE_CHARACTERS, shortened
 from tests.support.fake_runner import Json
 from tests.support.world import CONFIG, FILES, World, manifest
 from tests.unit.reconcile.scenarios import HOSTED, HOSTED_OPTIONS

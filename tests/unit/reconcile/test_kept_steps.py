@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from multistep.api.trial import parse_trial
-from multistep.engine.spans import spans
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.status.trace_spans import spans
 from multistep.report.rows import row
 from tests.support.fake_models import FakeModels, counted
 from tests.support.world import World, manifest

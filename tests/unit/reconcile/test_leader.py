@@ -14,7 +14,7 @@ import pytest
 
 from multistep.errors import NotLeading
 from multistep.kube.lease import Lease, Replica
-from multistep.reconcile.reconciler import Reconciler
+from multistep.reconcile.trial.reconciler import Reconciler
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fenced import READS, Fenced
 from tests.support.in_part import in_part_or_whole, tried

@@ -14,19 +14,19 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.model import API_VERSION
-from multistep.api.trial import KIND, parse_status
-from multistep.api.trial_status import TrialStatus
-from multistep.app import App
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import KIND, parse_status
+from multistep.app.operator import App
 from multistep.errors import ClusterError, Unavailable
-from multistep.kube.gate import MAX_IN_FLIGHT
-from multistep.kube.protocols import ExecStream, Object
-from multistep.metrics import Metrics
-from multistep.pods import identity
-from multistep.reconcile.event_filter import EventFilter
-from multistep.reconcile.reconciler import Reconciler
-from multistep.reconcile.workqueue import WorkQueue
+from multistep.kube.cluster_protocols import ExecStream, Object
+from multistep.kube.request_limit import MAX_IN_FLIGHT
+from multistep.pods import pod_identity
+from multistep.reconcile.queue.event_filter import EventFilter
+from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
+from multistep.telemetry.metrics import Metrics
 from tests.support.cluster_server import Load, client_of, kubeconfig, serve_cluster
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner
@@ -50,7 +50,7 @@ def trial(namespace: str, number: int, **spec: Any) -> Object:
 
 def runner_of(pod: Object) -> FakeRunner:
     """Return a fake runner whose verifier writes the reward that ``reward_of`` assigns to the pod's trial."""
-    results = {"1/task/verifier": rewarded(txt=str(reward_of(identity.trial_of(pod) or ("", ""))))}
+    results = {"1/task/verifier": rewarded(txt=str(reward_of(pod_identity.trial_of(pod) or ("", ""))))}
     return FakeRunner(pod["metadata"]["uid"], results=results, files={"/logs/agent": {"log.txt": b"agent"}})
 
 
@@ -295,7 +295,7 @@ async def test_pods_that_start_when_the_operator_starts_are_counted(tmp_path: Pa
     for number in range(4):
         found = await cluster.create(trial(CROWD, number))
         owner = {"apiVersion": API_VERSION, "kind": KIND, "name": f"t{number}", "uid": found["metadata"]["uid"]}
-        labels = {identity.LABEL_TRIAL: f"t{number}"}
+        labels = {pod_identity.LABEL_TRIAL: f"t{number}"}
         metadata = {"name": f"t{number}-1", "namespace": CROWD, "labels": labels, "ownerReferences": [owner]}
         metadata["creationTimestamp"] = datetime.now(UTC).isoformat()
         await cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})

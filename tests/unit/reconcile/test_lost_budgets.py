@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import parse_trial
+from multistep.api.trial.trial import parse_trial
 from tests.support.world import manifest
 from tests.unit.gateway.world import token_for, world
 from tests.unit.reconcile.test_model_gateway import gateway, reported

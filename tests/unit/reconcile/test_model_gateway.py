@@ -11,16 +11,16 @@ from typing import Any
 import jwt
 import pytest
 
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.engine.hosted_agent import HostedAgent
-from multistep.engine.model_access import report
-from multistep.engine.operations import HostCall
-from multistep.engine.plan import TrialEnv
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.journal.operations import HostCall
+from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.score.gateway_report import report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
-from multistep.gateway.client import AcceptedTokens, GatewayAdmin
-from multistep.gateway.keyring import Keyring
-from multistep.gateway.tokens import verify
-from multistep.reconcile.model_gateway import ModelGateway, connect, with_model_access
+from multistep.gateway.keys.keyring import Keyring
+from multistep.gateway.keys.tokens import verify
+from multistep.gateway.operator_client import AcceptedTokens, GatewayAdmin
+from multistep.reconcile.trial.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan
 from tests.support.world import manifest
 from tests.unit.gateway.world import ADMIN_TOKEN, KEY, MODELS, World, request_of, world

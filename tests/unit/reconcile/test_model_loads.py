@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.app import App
-from multistep.gateway.loads import _MAX_MODELS, Loads, ModelLoad
-from multistep.reconcile.model_loads import ModelLoads, is_model
-from multistep.reconcile.reconciler import Reconciler
+from multistep.app.operator import App
+from multistep.gateway.pace.answer_counts import _MAX_MODELS, Loads, ModelLoad
+from multistep.reconcile.admission.model_loads import ModelLoads, is_model
+from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import ModelLimit, Settings
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.gateway.world import world

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.labels import SWEEP
-from multistep.api.trial import MultiStepTrial, parse_trial
-from multistep.app import App
-from multistep.gateway.loads import ModelLoad
-from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.model_slots import ModelSlots
-from multistep.reconcile.reconciler import Reconciler
+from multistep.api.common.labels import SWEEP
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.app.operator import App
+from multistep.gateway.pace.answer_counts import ModelLoad
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.admission.model_slots import ModelSlots
+from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import ModelLimit, Settings
 from tests.support.cluster_server import Load, client_of, serve_cluster
 from tests.support.fake_cluster import FakeCluster

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.failures import VERIFIER_ENVIRONMENT_FAILED
-from multistep.metrics import Metrics
-from multistep.sources.trial_task import Loaded
+from multistep.api.trial.failure_table import VERIFIER_ENVIRONMENT_FAILED
+from multistep.sources.load.load_trial import Loaded
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
 from tests.support.world import CONFIG, MIXED, SEPARATE, World, manifest

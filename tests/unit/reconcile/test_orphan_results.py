@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import KIND
-from multistep.kube.protocols import Object
+from multistep.api.trial.trial import KIND
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import Resource
 from tests.unit.reconcile.orphan_cases import KEEP, NOW, RUNNING, Scene
 
@@ -171,7 +171,7 @@ async def test_it_starts_soon_after_the_start_and_then_again(tmp_path: Path, mon
         if len(slept) == 3:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr("multistep.reconcile.garbage_collector.asyncio.sleep", sleep)
+    monkeypatch.setattr("multistep.reconcile.cluster.garbage_collector.asyncio.sleep", sleep)
     scene.pod("gone-1", "gone")
     with pytest.raises(asyncio.CancelledError):
         await scene.removal.run()

@@ -12,15 +12,15 @@ import pytest
 from obstore.store import MemoryStore
 
 from multistep.errors import ClusterError, NotFound, Unavailable
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS, Resource
-from multistep.metrics import Metrics
-from multistep.pods import builder
-from multistep.reconcile.garbage_collector import OrphanRemoval
+from multistep.pods import builder_pod
+from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.settings import BuildSettings, Settings
-from multistep.store.bucket import Bucket
-from multistep.store.shipping import Shipping
-from multistep.store.volume import TrialKey, Volume
+from multistep.store.bucket.object_store import Bucket
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import KEY, SEPARATE, World, manifest
 from tests.unit.reconcile.orphan_cases import KEEP, NOW, RUNNING, Scene
@@ -54,11 +54,11 @@ async def test_builders_that_no_trial_waits_for_are_deleted_by_the_operator_that
     builds = BuildSettings(registry="registry.example/builds", namespace="builders")
     one, other = (Settings(builds=builds, lease_namespace=name) for name in ("a", "b"))
     for id, settings in (("1" * 64, one), ("2" * 64, other)):
-        pod = builder.manifest(id, "default/t", settings)
+        pod = builder_pod.manifest(id, "default/t", settings)
         pod["metadata"]["creationTimestamp"] = datetime.fromtimestamp(NOW - 601, UTC).isoformat()
         scene.cluster.put({**pod, "status": {}})
     await OrphanRemoval(scene.cluster, Volume(tmp_path), one, Metrics(), clock=lambda: NOW).once()
-    assert scene.pods == {builder.pod_name("2" * 64)}
+    assert scene.pods == {builder_pod.pod_name("2" * 64)}
 
 
 async def test_the_pods_of_a_namesake_are_distinguished_by_uid(scene: Scene) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from multistep.kube.protocols import Cluster, Object
-from multistep.sources.trial_task import Loaded
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.sources.load.load_trial import Loaded
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, SEPARATE, START, World, manifest
 from tests.support.wrapped_cluster import Wrapped

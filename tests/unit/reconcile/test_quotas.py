@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from multistep.kube.protocols import Object
-from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.quotas import BACKOFF, Quotas
+from multistep.kube.cluster_protocols import Object
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.admission.quotas import BACKOFF, Quotas
 from tests.support.virtual_time import in_virtual_time
 
 FULL = "create pod: pods 'a-1' is forbidden: exceeded quota: few"

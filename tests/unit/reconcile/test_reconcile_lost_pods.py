@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from multistep.errors import NotFound
-from multistep.kube.protocols import Cluster, Object
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner

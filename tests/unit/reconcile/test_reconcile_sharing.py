@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.engine.results_limits import Headroom
-from multistep.engine.status_size import to_json
+from multistep.engine.journal.results_limits import Headroom
+from multistep.engine.status.status_size import to_json
 from multistep.errors import CollectionCut
-from multistep.kube.protocols import Cluster, Object
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import TRIALS, Resource
-from multistep.reconcile.requeue import Requeue
-from multistep.store.volume import TrialKey
+from multistep.reconcile.queue.requeue import Requeue
+from multistep.store.volume.results_volume import TrialKey
 from tests.support.fake_runner import FakeRunner, FakeStream, Json
 from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.world import KEY, World, manifest

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api import labels
-from multistep.api.task_source import TaskSourceStatus
-from multistep.api.trial import KIND, parse_trial
-from multistep.engine.plan import TrialPlan
-from multistep.reconcile import references
-from multistep.sources.trial_task import Loaded
+from multistep.api.common import labels
+from multistep.api.trial.task_source import TaskSourceStatus
+from multistep.api.trial.trial import KIND, parse_trial
+from multistep.engine.plan.plan import TrialPlan
+from multistep.reconcile.trial import reference_trials
+from multistep.sources.load.load_trial import Loaded
 from tests.support.played import plan, rewarded
 from tests.support.world import CONFIG, KEY, Source, World, manifest
 
@@ -25,7 +25,7 @@ def loaded(made: TrialPlan | None = None, **more: Any) -> Loaded:
 
 def reference(spec: Any = None, of: Loaded | None = None, **metadata: Any) -> dict[str, Any]:
     made = manifest({"fromStep": "b", **NOP, **(spec or {})})
-    return references.manifest(parse_trial({**made, "metadata": {**made["metadata"], **metadata}}), of or loaded())
+    return reference_trials.manifest(parse_trial({**made, "metadata": {**made["metadata"], **metadata}}), of or loaded())
 
 
 def name(*arguments: Any, **more: Any) -> str:

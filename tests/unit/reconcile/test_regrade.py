@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import KIND
-from multistep.engine.operations import place_of
-from multistep.pods import identity
+from multistep.api.trial.trial import KIND
+from multistep.engine.journal.operations import place_of
+from multistep.pods import pod_identity
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
 from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, Source, World, manifest
@@ -116,7 +116,7 @@ async def test_the_trials_own_pod_has_no_resources_of_the_task_and_no_agent_host
     own, verifier = (made.cluster.objects["Pod", "default", name] for name in ("t-1", "t-1-v0"))
     assert [each["name"] for each in own["spec"]["containers"]] == ["main"]
     assert own["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}}
-    assert own["metadata"]["labels"][identity.LABEL_ROLE] == "records"
+    assert own["metadata"]["labels"][pod_identity.LABEL_ROLE] == "records"
     assert "--checkpoints" not in own["spec"]["containers"][0]["command"]
     assert verifier["spec"]["containers"][0]["resources"]["limits"]["memory"] == "9000Mi"
 

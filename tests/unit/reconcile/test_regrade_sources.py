@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND, Scoring
-from multistep.api.trial import KIND
-from multistep.engine.scoring import scored
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.sweep.sweep import SWEEP_KIND, Scoring
+from multistep.api.trial.trial import KIND
+from multistep.engine.score.score_in_sweep import scored
 from tests.support.fake_volume import FakeResultsStore
 from tests.support.world import FILES, START, Source, World, manifest
 from tests.unit.reconcile.scenarios import end_container

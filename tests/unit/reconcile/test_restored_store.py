@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from multistep.api.trial import KIND
+from multistep.api.trial.trial import KIND
 from multistep.errors import Conflict, NotFound, Unavailable
-from multistep.kube.protocols import Cluster, Object
-from multistep.metrics import Metrics
-from multistep.reconcile.error_outcome import END_SECONDS, REPORT_SECONDS
-from multistep.reconcile.reconciler import Reconciler
-from multistep.reconcile.workqueue import WorkQueue
-from multistep.sources.reader.order import Answer, Order
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.reconcile.queue.error_outcome import END_SECONDS, REPORT_SECONDS
+from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.trial.reconciler import Reconciler
+from multistep.sources.reader.read_messages import Answer, Order
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_volume import FakeVolume
 from tests.support.reading import read_here

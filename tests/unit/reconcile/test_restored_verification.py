@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import StoreError
-from multistep.store.checkpoint_files import Commit
+from multistep.store.checkpoints.checkpoint_files import Commit
 from tests.support.fake_volume import FakeCheckpoints, FakeVolume
 from tests.support.world import KEY, MIXED, World, manifest
 

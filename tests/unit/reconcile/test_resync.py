@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from multistep.kube.shard import Shard
-from multistep.metrics import Metrics
-from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.event_filter import EventFilter
-from multistep.reconcile.resync import GRACE_SECONDS, REVISIT_SECONDS, STALLED_AFTER, Resync
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.cluster.resync import GRACE_SECONDS, REVISIT_SECONDS, STALLED_AFTER, Resync
+from multistep.reconcile.queue.event_filter import EventFilter
 from multistep.settings import Settings
+from multistep.telemetry.metrics import Metrics
 from tests.support.cluster_contract import make_pod, make_trial
 from tests.support.fake_cluster import FakeCluster
 from tests.support.sweep_world import sweep

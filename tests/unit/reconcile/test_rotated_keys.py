@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import parse_trial
-from multistep.engine.hosted_agent import HostedAgent
-from multistep.engine.plan import TrialEnv
+from multistep.api.trial.trial import parse_trial
+from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.plan import TrialEnv
 from multistep.errors import ClusterError, NotFound, Unavailable
-from multistep.gateway.keyring import Keyring
-from multistep.reconcile.model_gateway import ModelGateway
+from multistep.gateway.keys.keyring import Keyring
+from multistep.reconcile.trial.model_gateway import ModelGateway
 from tests.support.played import plan
 from tests.support.world import KEY, manifest
 from tests.unit.gateway.world import World, world

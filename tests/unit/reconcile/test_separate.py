@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.records import Record
+from multistep.api.trial.runner_records import Record
 from multistep.errors import ClusterError
-from multistep.kube.protocols import Cluster, Object
-from multistep.pods import identity
-from multistep.reconcile import driver
-from multistep.runner_client.perform import upload
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.pods import pod_identity
+from multistep.reconcile.trial import run_sessions
+from multistep.runner_client.perform_operations import upload
 from multistep.runner_client.session import Session
-from multistep.store.volume import Volume
+from multistep.store.volume.results_volume import Volume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
 from tests.support.wrapped_cluster import Wrapped
@@ -213,9 +213,9 @@ async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> No
     pod = world.cluster.objects["Pod", "default", "t-1-v0"]
     (container,) = pod["spec"]["containers"]
     assert (container["image"], container["workingDir"], container["resources"]["limits"]) == ("judge", "/judge", {"cpu": "2"})
-    assert pod["metadata"]["labels"][identity.LABEL_ROLE] == "verifier"
+    assert pod["metadata"]["labels"][pod_identity.LABEL_ROLE] == "verifier"
     assert pod["spec"]["initContainers"]  # an init container adds the runner: runnerInImage applies to the agent's image only
-    assert identity.trial_of(pod) == KEY
+    assert pod_identity.trial_of(pod) == KEY
     verifier = list(world.cluster.runners.values())[1]
     start = next(each for each in verifier.requests if each["op"] == "start")
     assert start["env"] == {"V": "1"}
@@ -223,7 +223,7 @@ async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> No
 
 @pytest.mark.parametrize("length", [1, 40, 63, 200])
 def test_names_of_pods_are_host_names(length: int) -> None:
-    name = identity.verifier_pod_name("x" * length, 12, 99, as_root=True)
+    name = pod_identity.verifier_pod_name("x" * length, 12, 99, as_root=True)
     assert len(name) <= 63 and name.endswith("-12-v99-root")
 
 
@@ -297,7 +297,7 @@ async def test_the_status_shows_that_the_agents_files_may_come_before_they_do(mo
         return await upload(*args)
 
     monkeypatch.setattr(Session, "note", note)
-    monkeypatch.setattr(driver, "upload", hand_over)
+    monkeypatch.setattr(run_sessions, "upload", hand_over)
     await world.run()
     assert (world.condition[0], shown) == ("Complete", [True, None] * 3)
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from multistep.engine.operations import Source
-from multistep.engine.results_limits import Headroom
+from multistep.engine.journal.operations import Source
+from multistep.engine.journal.results_limits import Headroom
 from multistep.errors import StreamLost
-from multistep.reconcile.service_sessions import Joined, of_main
-from multistep.store.volume import TrialKey
+from multistep.reconcile.trial.service_sessions import Joined, of_main
+from multistep.store.volume.results_volume import TrialKey
 from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import World

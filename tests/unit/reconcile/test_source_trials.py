@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from multistep.errors import NotFound
-from multistep.reconcile.source_trials import SourceTrials
-from multistep.store.volume import TrialKey
+from multistep.reconcile.trial.source_checkpoints import SourceTrials
+from multistep.store.volume.results_volume import TrialKey
 
 KEY = TrialKey("default", "source", "u")
 STEPS = [{"name": "a", "checkpoint": {"digest": {"sha256": "d"}}}]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import KIND
+from multistep.api.trial.trial import KIND
 from tests.support.fake_volume import FakeVolume, Results
 from tests.support.played import rewarded
 from tests.support.world import KEY, Source, World, manifest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.reconcile import sweep_branches
+from multistep.reconcile.sweep import record_branches
 from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, sweep
 
 ONE = [{"name": "a", "agent": {"name": "nop"}}]
@@ -172,7 +172,7 @@ async def test_branches_are_planned_at_once_if_the_last_ordinary_trial_was_creat
 
 
 async def test_too_many_branches_fail_the_sweep_and_its_results_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.engine.sweep_trials.MAX_TRIALS", 21)
+    monkeypatch.setattr("multistep.engine.sweep.trial_manifests.MAX_TRIALS", 21)
     world = SweepWorld(manifest=BRANCHED)
     await world.run()
     assert world.why == ("Failed", "InvalidSpec")
@@ -181,7 +181,7 @@ async def test_too_many_branches_fail_the_sweep_and_its_results_stay(monkeypatch
 
 
 async def test_a_record_that_no_config_map_can_hold_fails_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_branches, "MAX_BYTES", 10)
+    monkeypatch.setattr(record_branches, "MAX_BYTES", 10)
     world = SweepWorld(manifest=BRANCHED)
     await world.run()
     assert world.why == ("Failed", "InvalidSpec")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from multistep.api.sweep import Scoring
-from multistep.engine.sweep_members import Members
-from multistep.reconcile.sweep_cache import SweepCache
+from multistep.api.sweep.sweep import Scoring
+from multistep.engine.sweep.own_trials import Members
+from multistep.reconcile.sweep.trial_cache import SweepCache
 
 KEY = ("default", "s")
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from multistep.errors import NotFound, Unavailable
-from multistep.kube.protocols import Cluster, Object
+from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, Resource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed

@@ -11,8 +11,8 @@ import pytest
 
 from multistep.errors import SourceError
 from multistep.settings import Settings
-from multistep.sources.bundle import digest_of
-from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules, progress_file
+from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Request, Rules, progress_file
+from multistep.sources.task.bundle import digest_of
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import SweepWorld, assert_each_once, reconciles, started, sweep
 

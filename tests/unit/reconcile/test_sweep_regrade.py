@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.sweep import parse_sweep
-from multistep.engine.sweep_trials import Plan, manifest, plan
-from multistep.kube.protocols import Cluster
-from multistep.reconcile.source_trials import GRACE_SECONDS, SOURCE_SECONDS
-from multistep.reconcile.sweep_regrade import regraded_sweep
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.engine.sweep.trial_manifests import Plan, manifest, plan
+from multistep.kube.cluster_protocols import Cluster
+from multistep.reconcile.sweep.regrade_source import regraded_sweep
+from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_SECONDS
 from tests.support.faults import Faults, Killed
 from tests.support.in_part import in_part_or_whole, tried
 from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep

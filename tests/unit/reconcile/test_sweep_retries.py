@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.report.rows import counted, row
 from multistep.report.summary import summarize
 from tests.support.sweep_world import START, SweepWorld, assert_each_once, ended, sweep

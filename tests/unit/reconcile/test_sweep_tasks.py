@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api.model import Metadata
+from multistep.api.common.base_model import Metadata
 from multistep.errors import SourceError
 from multistep.kube.shard import LABEL_SHARD
 from multistep.settings import Settings
-from multistep.sources.bundle import digest_of
-from multistep.sources.fetch.request import Fetched, FetchedTask, Request, Rules
+from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Request, Rules
+from multistep.sources.task.bundle import digest_of
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, reconciles, started, sweep
 from tests.support.virtual_time import in_virtual_time

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import Unavailable
-from multistep.metrics import Metrics
-from multistep.reconcile.tally import RECENT_SECONDS, Tally
+from multistep.reconcile.trial.transition_metrics import RECENT_SECONDS, Tally
 from multistep.settings import Settings
-from multistep.sources.trial_task import Loaded
+from multistep.sources.load.load_trial import Loaded
+from multistep.telemetry.metrics import Metrics
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.faults import Faults, Killed
 from tests.support.played import FAULT, rewarded

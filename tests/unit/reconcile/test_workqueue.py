@@ -8,10 +8,10 @@ import pytest
 
 from multistep.backoff import Backoff
 from multistep.errors import Unavailable
-from multistep.reconcile import workqueue
-from multistep.reconcile.concurrency_limit import Key
-from multistep.reconcile.requeue import Requeue
-from multistep.reconcile.workqueue import WorkQueue
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.queue import work_queue
+from multistep.reconcile.queue.requeue import Requeue
+from multistep.reconcile.queue.work_queue import WorkQueue
 from tests.support.virtual_time import in_virtual_time
 
 A, B = ("ns", "a"), ("ns", "b")
@@ -104,7 +104,7 @@ async def test_an_event_comes_before_a_timer_and_replaces_it() -> None:
 async def test_failures_pause_longer_each_time_and_a_success_forgets_them(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workqueue, "BACKOFF", Backoff(0.001, 1.0))
+    monkeypatch.setattr(work_queue, "BACKOFF", Backoff(0.001, 1.0))
     worker = Worker(error, error, None)
     queue = WorkQueue(worker, workers=1)
     queue.start()

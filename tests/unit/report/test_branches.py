@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from multistep.api.sweep import Scoring
+from multistep.api.sweep.sweep import Scoring
 from multistep.report.branches import branches_of
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import page

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.sweep import Scoring
+from multistep.api.sweep.sweep import Scoring
 from multistep.errors import InvalidSpec
 from multistep.report.rows import row
 from tests.unit.report.samples import step, trial

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.records import Capture, Fault, HealthcheckResult, Hello, PhaseResult, Record
+from multistep.api.trial.runner_records import Capture, Fault, HealthcheckResult, Hello, PhaseResult, Record
 from multistep.errors import RunnerError
 
 JSON = st.recursive(

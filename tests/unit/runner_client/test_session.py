@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multistep.engine.operations import Directory, Source
+from multistep.engine.journal.operations import Directory, Source
 from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
 from multistep.runner_client.frames import MESSAGE, encode_json
 from multistep.runner_client.session import Session

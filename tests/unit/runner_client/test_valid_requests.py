@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.operations import Start
+from multistep.engine.journal.operations import Start
 from multistep.errors import InvalidRequest, RunnerError
-from multistep.runner_client.perform import start_request
-from multistep.runner_client.valid_requests import MAX_STDIN_BYTES, require_valid
+from multistep.runner_client.check_requests import MAX_STDIN_BYTES, require_valid
+from multistep.runner_client.perform_operations import start_request
 from tests.support.fake_runner import FakeRunner
 from tests.unit.runner_client.session_cases import session
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.sources.cache import Cache
+from multistep.sources.load.task_cache import Cache
 from tests.support import servers
 
 

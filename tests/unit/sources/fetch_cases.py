@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from multistep.errors import SourceError
-from multistep.sources import fetch_process
-from multistep.sources.bundle import Bundle
-from multistep.sources.cache import Cache
-from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
+from multistep.sources.load import fetch_process
+from multistep.sources.load.task_cache import Cache
+from multistep.sources.task.bundle import Bundle
 
 
 async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:

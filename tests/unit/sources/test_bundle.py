@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import Bundle, Entry, Limits, digest_of, pack, safe_path, tar_chunks
+from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of, pack, safe_path, tar_chunks
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=120).filter(
     lambda name: name not in (".", "..")

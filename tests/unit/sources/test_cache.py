@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from multistep.sources.bundle import digest_of
-from multistep.sources.cache import Cache
-from multistep.sources.fetch.request import Fetched
+from multistep.sources.fetch.fetch_messages import Fetched
+from multistep.sources.load.task_cache import Cache
+from multistep.sources.task.bundle import digest_of
 
 
 def opened(directory: Path, most: int = 1000) -> Cache:

@@ -9,11 +9,11 @@ import tarfile
 import pytest
 
 from hack import image
-from multistep.api.services import Build, Dependency, Mount, Service, Services
-from multistep.engine.services import placeholder
+from multistep.api.task.compose_services import Build, Dependency, Mount, Service, Services
+from multistep.engine.plan.plan_services import placeholder
 from multistep.errors import InvalidTask
-from multistep.sources.reader.order import Answer, parse_answer
-from multistep.sources.task import load_task
+from multistep.sources.reader.read_messages import Answer, parse_answer
+from multistep.sources.task.task import load_task
 
 from .trees import TOML, task
 

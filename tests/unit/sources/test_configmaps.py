@@ -12,13 +12,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.task_source import InlineSource
-from multistep.api.trial import parse_trial
+from multistep.api.trial.task_source import InlineSource
+from multistep.api.trial.trial import parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
-from multistep.sources import configmaps
-from multistep.sources.bundle import Limits, digest_of, pack
-from multistep.sources.inline import inline_bundle
-from multistep.sources.read_task import TaskReader
+from multistep.sources.reader.read_task import TaskReader
+from multistep.sources.task import configmaps
+from multistep.sources.task.bundle import Limits, digest_of, pack
+from multistep.sources.task.inline_bundle import inline_bundle
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import SourceError
-from multistep.sources.datasets import DatasetTask, Selection, distinct_names, find, newest, parse, select
+from multistep.sources.task.harbor_registry import DatasetTask, Selection, distinct_names, find, newest, parse, select
 
 URL = "https://git.example/r.git"
 COMMIT = "a" * 40

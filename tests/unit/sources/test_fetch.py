@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from multistep.sources import fetch_process
-from multistep.sources.bundle import Bundle, digest_of, pack
-from multistep.sources.cache import Cache
-from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
+from multistep.sources.load import fetch_process
+from multistep.sources.load.task_cache import Cache
+from multistep.sources.task.bundle import Bundle, digest_of, pack
 from tests.support import git_server, servers
 from tests.support.images import image_layer, push_image
 from tests.unit.sources.fetch_cases import Repository, fetched, refused, same

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from multistep.errors import SourceError
-from multistep.sources import fetch_process
-from multistep.sources.bundle import Bundle, digest_of
-from multistep.sources.cache import Cache
-from multistep.sources.fetch.request import Fetched, Request, Rules
+from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
+from multistep.sources.load import fetch_process
+from multistep.sources.load.task_cache import Cache
+from multistep.sources.task.bundle import Bundle, digest_of
 from tests.support import git_server, servers
 from tests.unit.sources import fetch_cases
 from tests.unit.sources.fetch_cases import Repository

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.sources.fetch.output import Output
+from multistep.sources.fetch.output_file import Output
 from tests.support.full_disk import file_on_a_full_disk
 
 

@@ -13,9 +13,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.settings import BLOCKED_NETWORKS
-from multistep.sources.bundle import Entry, digest_of, pack, tar_chunks
-from multistep.sources.cache import Cache
-from multistep.sources.fetch.request import Request
+from multistep.sources.fetch.fetch_messages import Request
+from multistep.sources.load.task_cache import Cache
+from multistep.sources.task.bundle import Entry, digest_of, pack, tar_chunks
 from tests.support import servers
 from tests.unit.sources.fetch_cases import fetched, refused, same
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from multistep.errors import InvalidTask
-from multistep.sources.bundle import Bundle, Entry
-from multistep.sources.ignore import IgnoreRules
+from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.harborignore import IgnoreRules
 
 from .trees import tree
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.content import Content
+from multistep.api.trial.content_references import Content
 from multistep.errors import InvalidTask, SourceError
-from multistep.sources.bundle import Bundle
-from multistep.sources.task import load_task, strip_canary
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.task import load_task, strip_canary
 
 from .trees import TOML, members, task, tree
 

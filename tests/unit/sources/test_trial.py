@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.api.trial import MultiStepTrial, parse_trial
+from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
-from multistep.reconcile.reads import TRIES, Reads
-from multistep.sources import trial_task as sources
-from multistep.sources.bundle import digest_of, tar_chunks
-from multistep.sources.configmaps import split
-from multistep.sources.read_task import TaskReader
+from multistep.reconcile.loading.read_tasks import TRIES, Reads
+from multistep.sources.load import load_trial as sources
+from multistep.sources.load.load_trial import TrialLoader
+from multistep.sources.load.remote_tasks import Remote
 from multistep.sources.reader.fork_server import ReadFailed
-from multistep.sources.reader.order import Answer, Order
-from multistep.sources.remote import Remote
-from multistep.sources.trial_task import TrialLoader
+from multistep.sources.reader.read_messages import Answer, Order
+from multistep.sources.reader.read_task import TaskReader
+from multistep.sources.task.bundle import digest_of, tar_chunks
+from multistep.sources.task.configmaps import split
 from tests.support.builds import NoBuilding
 from tests.support.world import READING
 from tests.unit.sources.trees import task

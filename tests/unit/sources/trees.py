@@ -6,7 +6,7 @@ import io
 import tarfile
 from collections.abc import Iterable
 
-from multistep.sources.bundle import Bundle, Entry
+from multistep.sources.task.bundle import Bundle, Entry
 
 TOML = '[[steps]]\nname = "a"\n'
 

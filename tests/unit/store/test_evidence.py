@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import StoreError, UsageError
-from multistep.store.evidence import check as checking
+from multistep.store.evidence import compare_results as checking
 from multistep.store.evidence import file_list
-from multistep.store.evidence.check import check
+from multistep.store.evidence.compare_results import check
 from multistep.store.evidence.file_list import Item
+from multistep.store.evidence.find_trials import trial_directories
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey, Signer, parse
-from multistep.store.evidence.trials import trial_directories
-from multistep.store.volume import Volume
+from multistep.store.volume.results_volume import Volume
 from tests.harbor.samples import FIRST, finish
 from tests.support.hostile import spoilt, spoilt_bytes
 from tests.support.signing_keys import write_keys

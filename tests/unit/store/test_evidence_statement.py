@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from multistep.api import labels
-from multistep.api.regrade import SourceAgent
-from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import AttemptStatus, CheckpointStatus, ResumeStatus, TrialFailure, TrialStatus
-from multistep.engine.journal import Journal, StepRun
-from multistep.store import harbor
-from multistep.store.bucket import Bucket
+from multistep.api.common import labels
+from multistep.api.trial.regrade import SourceAgent
+from multistep.api.trial.status import AttemptStatus, CheckpointStatus, ResumeStatus, TrialFailure, TrialStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.store.bucket.object_store import Bucket
+from multistep.store.bucket.upload_results import Shipping
 from multistep.store.evidence import statement
-from multistep.store.evidence.check import check
-from multistep.store.evidence.claims import compare
+from multistep.store.evidence.compare_claims import compare
+from multistep.store.evidence.compare_results import check
 from multistep.store.evidence.file_list import Digests
 from multistep.store.evidence.predicate import parse_predicate
 from multistep.store.evidence.signing import PublicKey, Signer
-from multistep.store.shipping import Shipping
-from multistep.store.unpacking import Pointer, Received
-from multistep.store.volume import Volume
+from multistep.store.harbor import trial_files
+from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.volume.results_volume import Volume
 from tests.harbor.samples import BEGIN, FIRST, SECOND, SECRET, Sample, finish, journal, run
 from tests.support.signing_keys import write_keys
 
@@ -88,7 +88,7 @@ def test_the_statement_of_a_regrade_names_both_trials() -> None:
     }
     assert found["agent"] == {"name": "claude-code", "version": "2.1", "model": "anthropic/claude-sonnet-4-5"}
     assert [each["exceptionPhase"] for each in found["steps"]] == ["agent", None] and found["tampering"] == []
-    result = harbor.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30)
+    result = trial_files.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30)
     assert result["agent_info"]["model_info"] == {"name": "claude-sonnet-4-5", "provider": "anthropic"}
     assert list(compare(found, {"result.json": json.dumps(result).encode()}, None)) == []
     result["regraded"]["uid"] = "another"
@@ -104,7 +104,7 @@ def test_a_source_of_unknown_task_and_model_is_named_all_the_same() -> None:
     trial.status.regraded = unknown
     found = finished(sample, trial)
     assert found["regraded"]["task"] is None and found["agent"]["version"] == "unknown"
-    assert harbor.result_json(sample.plan(), trial, sample.journal, BEGIN)["agent_info"]["model_info"] is None
+    assert trial_files.result_json(sample.plan(), trial, sample.journal, BEGIN)["agent_info"]["model_info"] is None
 
 
 def test_a_failed_trial_has_evidence_without_a_reward() -> None:
@@ -137,7 +137,7 @@ def test_the_digest_of_the_spec_is_that_of_a_spec_without_secrets() -> None:
 def test_a_command_has_its_name_in_the_sweep_in_the_statement_and_in_the_result() -> None:
     trial = SAMPLE.trial()
     trial.metadata.annotations[labels.AGENT] = "asker"
-    result = harbor.result_json(SAMPLE.plan(), trial, SAMPLE.journal, BEGIN)
+    result = trial_files.result_json(SAMPLE.plan(), trial, SAMPLE.journal, BEGIN)
     assert result["agent_info"]["name"] == finished(SAMPLE, trial)["agent"]["name"] == "asker"
 
 
@@ -199,13 +199,13 @@ async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(volume:
     reads.clear()
     await finish(volume, SAMPLE)
     assert max(reads) < len(data)
-    monkeypatch.setattr("multistep.store.known_digests.read_sha256", read)
+    monkeypatch.setattr("multistep.store.files.known_digests.read_sha256", read)
     assert check(await asyncio.to_thread(fetched, path, volume.root.parent / "out")).ok
 
 
 def checking_reads(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> Callable[[int], tuple[str, int]]:
     """Append the size of each file that is hashed to ``reads``. Return the original function read_sha256."""
-    from multistep.store import known_digests
+    from multistep.store.files import known_digests
 
     read = known_digests.read_sha256
 

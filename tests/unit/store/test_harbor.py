@@ -7,23 +7,23 @@ import json
 
 import pytest
 
-from multistep.api.layout import TaskLayout
-from multistep.api.services import Services
-from multistep.api.task_source import TaskSourceStatus
-from multistep.api.task_toml import TaskConfig, VerifierConfig
-from multistep.api.trial_status import ResumeStatus, Usage
-from multistep.engine.journal import Journal, StepRun
-from multistep.engine.plan import TrialEnv
-from multistep.engine.rewards import StepException
-from multistep.store import harbor, harbor_log
-from multistep.store.harbor_agent import agent_result
+from multistep.api.task.compose_services import Services
+from multistep.api.task.layout import TaskLayout
+from multistep.api.task.task_toml import TaskConfig, VerifierConfig
+from multistep.api.trial.status import ResumeStatus, Usage
+from multistep.api.trial.task_source import TaskSourceStatus
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.score.rewards import StepException
+from multistep.store.harbor import trial_files, trial_log
+from multistep.store.harbor.agent_info import agent_result
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}
 
 
 def result(sample: Sample, failure: StepException | None = None) -> dict[str, object]:
-    return harbor.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30, failure=failure or sample.failure)
+    return trial_files.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30, failure=failure or sample.failure)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def result(sample: Sample, failure: StepException | None = None) -> dict[str, ob
      ("AWS_CREDENTIALS", True), ("AUTHOR", True), ("MODE", False)],
 )  # fmt: skip
 def test_names_that_resemble_a_secrets(name: str, sensitive: bool) -> None:
-    assert harbor.is_sensitive(name) is sensitive
+    assert trial_files.is_sensitive(name) is sensitive
 
 
 def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_tables() -> None:
@@ -43,21 +43,21 @@ def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_ta
         agent={"AGENT_KEY": "agent's", "FORCE_AUTH": " True ", "USE_KEY": "1", "EMPTY_KEY": "", "MODE": "fast"},
         verifier={"TOKEN": "verifier's"},
     )
-    assert harbor.secrets(env, config) == {"resolved", "default", "agent's", "verifier's"}
+    assert trial_files.secrets(env, config) == {"resolved", "default", "agent's", "verifier's"}
 
 
 def test_secrets_of_services_are_redacted_because_their_output_is_stored() -> None:
     compose = Services("environment/docker-compose.yaml", (), variables={"API_KEY": "3", "MODE": "4", "LATER_KEY": "5"})
     env = TrialEnv(variables={"API_KEY": "service's", "MODE": "fast", "SOME_KEY": "only a variable"})
-    assert harbor.secrets(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
+    assert trial_files.secrets(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
 
 
 def test_no_value_of_a_secret_is_in_the_config() -> None:
     spec = {**SPEC, "agent": {"name": "nop", "env": [{"name": "A_KEY", "value": "${B}"}, {"name": "C_KEY", "value": "${B:-x}"}]}}
     sample = Sample("s", Journal(), spec=spec)
-    assert harbor.config_json(sample.plan(), sample.trial())["agent"]["env"] == {"A_KEY": "${B}", "C_KEY": "[REDACTED]"}
+    assert trial_files.config_json(sample.plan(), sample.trial())["agent"]["env"] == {"A_KEY": "${B}", "C_KEY": "[REDACTED]"}
     whole = Sample("s", Journal())
-    assert SECRET.encode() not in b"".join(harbor.files(whole.plan(), whole.trial(), Journal(), BEGIN).values())
+    assert SECRET.encode() not in b"".join(trial_files.files(whole.plan(), whole.trial(), Journal(), BEGIN).values())
 
 
 def test_a_failed_trial_has_no_reward_and_the_failure_as_its_exception() -> None:
@@ -98,16 +98,16 @@ def test_the_environments_setup_ends_with_the_first_step_that_the_last_attempt_r
     sample = Sample("s", journal(kept, own), attempts=({"number": 1, "endTime": "2027-01-15T07:59:30Z"},))
     resumed = ResumeStatus(after="scaffold", attempts=[1], digest="d")
     trial = sample.trial().model_copy(update={"status": sample.trial().status.model_copy(update={"resumed": resumed})})
-    found = harbor.result_json(sample.plan(), trial, sample.journal, BEGIN + 30)
+    found = trial_files.result_json(sample.plan(), trial, sample.journal, BEGIN + 30)
     assert found["environment_setup"] == {"started_at": "2027-01-15T07:59:30.000Z", "finished_at": "2027-01-15T08:00:00.000Z"}
     assert found["agent_setup"] == {"started_at": "2027-01-15T08:00:00.000Z", "finished_at": "2027-01-15T08:00:00.000Z"}
 
 
 def test_directories_are_those_of_started_steps_or_the_roots() -> None:
     started = BY_NAME["early-stop"]
-    assert harbor.directories(started.plan(), started.journal) == ["steps/scaffold/agent", "steps/scaffold/verifier"]
+    assert trial_files.directories(started.plan(), started.journal) == ["steps/scaffold/agent", "steps/scaffold/verifier"]
     single = BY_NAME["single-step"]
-    assert harbor.directories(single.plan(), single.journal) == ["agent", "verifier", "artifacts"]
+    assert trial_files.directories(single.plan(), single.journal) == ["agent", "verifier", "artifacts"]
 
 
 def test_what_setup_and_healthcheck_printed_lies_beside_harbors_own_directories() -> None:
@@ -115,13 +115,13 @@ def test_what_setup_and_healthcheck_printed_lies_beside_harbors_own_directories(
         sample = BY_NAME[name]
         journal = copy.deepcopy(sample.journal)
         journal.steps[0].printed |= {"setup": "made\n", "healthcheck": ""}
-        files = harbor.files(sample.plan(), sample.trial(), journal, BEGIN)
+        files = trial_files.files(sample.plan(), sample.trial(), journal, BEGIN)
         assert files[f"{place}setup.txt"] == b"made\n" and f"{place}healthcheck.txt" not in files
 
 
 def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
     sample = Sample("s", journal(run("scaffold", BEGIN, rewards={"\ud800\n": 1}, exception=StepException("E", "a\n\udcff"))))
-    files = harbor.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
+    files = trial_files.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
     texts = {name: data.decode() for name, data in files.items()}
     assert json.loads(texts["result.json"])["step_results"][0]["verifier_result"] == {"rewards": {"?\n": 1}}
     assert all(line.startswith("2027-") for line in texts["trial.log"].splitlines())
@@ -130,7 +130,7 @@ def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
 @pytest.mark.parametrize(("seconds", "year"), [(-(2.0**53), "1970"), (2.0**53, "9999")])
 def test_any_time_that_a_runner_reports_can_be_written(seconds: float, year: str) -> None:
     sample = Sample("s", journal(run("scaffold", BEGIN, timings={"agent": (seconds, seconds)})))
-    files = harbor.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
+    files = trial_files.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
     assert f"\n{year}-".encode() in b"\n" + files["trial.log"]
     span = json.loads(files["result.json"])["step_results"][0]["agent_execution"]
     assert span["started_at"].startswith(year)
@@ -138,7 +138,7 @@ def test_any_time_that_a_runner_reports_can_be_written(seconds: float, year: str
 
 def test_the_log_reports_in_order_what_happened() -> None:
     sample = BY_NAME["early-stop"]
-    lines = harbor_log.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
+    lines = trial_log.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[0])
     assert any("the gate was not met: reward is 0" in line for line in lines)
     assert lines[-1].endswith('the trial ended; rewards: {"reward": 0}')
@@ -157,8 +157,8 @@ def test_checksum_and_lock_name_the_task_that_a_remote_source_was_resolved_to(so
     sample = Sample("s", Journal(), spec={**SPEC, "task": source})
     trial = sample.trial()
     trial.status.task_source = TaskSourceStatus(revision="r", digest=resolved)
-    assert harbor.result_json(sample.plan(), trial, Journal(), BEGIN)["task_checksum"] == resolved
-    assert harbor.lock_json(sample.plan(), trial, Journal())["task"]["digest"] == resolved
+    assert trial_files.result_json(sample.plan(), trial, Journal(), BEGIN)["task_checksum"] == resolved
+    assert trial_files.lock_json(sample.plan(), trial, Journal())["task"]["digest"] == resolved
 
 
 def test_the_lock_has_the_images_as_the_kubelet_resolved_them() -> None:
@@ -166,10 +166,10 @@ def test_the_lock_has_the_images_as_the_kubelet_resolved_them() -> None:
     trial = sample.trial()
     trial.status.image_id = "docker.io/library/debian@sha256:" + "12" * 32
     apart = StepRun(name="scaffold", verifier_image_id="docker.io/library/python@sha256:" + "34" * 32)
-    kwargs = harbor.lock_json(sample.plan(), trial, journal(apart))["environment"]["kwargs"]
+    kwargs = trial_files.lock_json(sample.plan(), trial, journal(apart))["environment"]["kwargs"]
     assert kwargs["image"] == "i" and kwargs["image_id"] == trial.status.image_id
     assert kwargs["verifier_image_ids"] == {"scaffold": apart.verifier_image_id}
-    without = harbor.lock_json(sample.plan(), sample.trial(), journal(StepRun(name="scaffold")))["environment"]["kwargs"]
+    without = trial_files.lock_json(sample.plan(), sample.trial(), journal(StepRun(name="scaffold")))["environment"]["kwargs"]
     assert without == {"image": "i", "image_id": None}
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.journal import Collected
-from multistep.engine.operations import Part
-from multistep.engine.results_limits import Amount, Headroom, Limits
+from multistep.engine.journal.journal import Collected
+from multistep.engine.journal.operations import Part
+from multistep.engine.journal.results_limits import Amount, Headroom, Limits
 from multistep.errors import CollectionCut, StoreError
-from multistep.store import unpacking
-from multistep.store.ledger import ADMITTED_BYTES, Collection
-from multistep.store.tree import MAX_DEPTH
-from multistep.store.unpacking import Received
-from multistep.store.volume import TrialKey, Volume
+from multistep.store.files.file_trees import MAX_DEPTH
+from multistep.store.trial import unpack_download
+from multistep.store.trial.unpack_download import Received
+from multistep.store.trial.volume_usage import ADMITTED_BYTES, Collection
+from multistep.store.volume.results_volume import TrialKey, Volume
 
 from .helpers import KEY, Step, directory, entries, member, snapshot, tar, trial_path
 
@@ -250,7 +250,7 @@ async def test_a_file_whose_path_the_volume_cannot_have_is_reported(tmp_path: Pa
 
 
 async def test_logs_of_very_many_files_do_not_displace_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MAX_MEMBERS", 30)
+    monkeypatch.setattr(unpack_download, "MAX_MEMBERS", 30)
     volume = limited(tmp_path, step=Amount(100_000, 100))
     logs, artifacts = (member(f"0/{number}", b"") for number in range(40)), (member(f"2/{number}", b"") for number in range(40))
     collected = await collect(volume, data=tar(*logs, member("1/reward.txt", b"1"), *artifacts, member("3", b"out")))

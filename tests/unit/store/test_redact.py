@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.redaction import MARK
-from multistep.store.redact import Redactor
-from multistep.store.tree import CHUNK_BYTES
+from multistep.engine.status.redact_status import MARK
+from multistep.store.files.file_trees import CHUNK_BYTES
+from multistep.store.files.redact_secrets import Redactor
 
 TEXT = st.text("ab1\u00e9", max_size=60)
 SECRETS = st.lists(st.text("ab1\u00e9", min_size=1, max_size=6), min_size=1, max_size=4)
@@ -131,7 +131,7 @@ def test_a_file_of_quotes_is_searched_for_secrets_only(monkeypatch: pytest.Monke
         found.append(token)
         return b""
 
-    monkeypatch.setattr("multistep.store.redact._Scrubber._replacement", replace)
+    monkeypatch.setattr("multistep.store.files.redact_secrets._Scrubber._replacement", replace)
     b"".join(Redactor(["hunter2"]).text([b'"' * 1000 + b"hunter2"], is_json=True))
     assert found == [b"hunter2"]
 

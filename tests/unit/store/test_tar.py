@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import StoreError
-from multistep.store.tar import Member, members
+from multistep.store.files.read_tar import Member, members
 
 from .helpers import directory, link, member, tar
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.api.task_toml import ArtifactConfig
+from multistep.api.task.task_toml import ArtifactConfig
 from multistep.errors import RunnerError, StoreError
-from multistep.store.tree import MAX_DEPTH
-from multistep.store.unpacking import MAX_NOTES
-from multistep.store.unpacking import unpack as keep_now
-from multistep.store.volume import Volume
+from multistep.store.files.file_trees import MAX_DEPTH
+from multistep.store.trial.unpack_download import MAX_NOTES
+from multistep.store.trial.unpack_download import unpack as keep_now
+from multistep.store.volume.results_volume import Volume
 
 from .helpers import KEY, Step, directory, entries, keep, link, member, opened, snapshot, tar, trial_path
 

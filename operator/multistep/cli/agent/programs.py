@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from multistep.api import harbor_agents
-from multistep.api.agent_names import BUILT_IN
-from multistep.api.agent_spec import PROGRAM_DIR
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.agent_names import BUILT_IN
+from multistep.api.trial.agent_spec import PROGRAM_DIR
 from multistep.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from multistep.api import harbor_agents
+from multistep.api.trial import harbor_agents
 from multistep.cli.agent.programs import PROGRAMS
 from multistep.cli.terminal import table
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from multistep.api.conditions import is_finished
+from multistep.api.trial.conditions import is_finished
 from multistep.cli.cluster import Cluster
-from multistep.cli.trial.pieces import Wanted
-from multistep.cli.trial.polling import following
-from multistep.cli.trial.printing import Escaped, Readable
-from multistep.cli.trial.trial_output import Reader
+from multistep.cli.trial.logs.follow_output import following
+from multistep.cli.trial.logs.log_pieces import Wanted
+from multistep.cli.trial.logs.print_logs import Escaped, Readable
+from multistep.cli.trial.logs.trial_output import Reader
 
 TAIL_LINES: Final = 500  # number of lines of each phase that the dashboard shows at first
 

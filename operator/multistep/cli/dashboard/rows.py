@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from multistep.api import labels
-from multistep.api.egress_status import RefusedTarget, total
-from multistep.api.model import parsed
-from multistep.api.plural import plural
-from multistep.api.score import outcome_level, outcome_words
-from multistep.api.sweep import SweepStatus
-from multistep.api.trial import parse_status
-from multistep.api.trial_status import TrialStatus
+from multistep.api.common import labels
+from multistep.api.common.base_model import parsed
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import SweepStatus
+from multistep.api.trial.egress_status import RefusedTarget, total
+from multistep.api.trial.score import outcome_level, outcome_words
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import parse_status
 from multistep.cli.terminal import bytes_text, stored_text, usage_text
 from multistep.cli.trial.outcome import brief, outcome
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from multistep.api.trial import parse_status
+from multistep.api.trial.trial import parse_status
 from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.logs import output

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multistep.errors import SourceError, Unavailable, UsageError
-from multistep.sources.datasets import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, chosen, find, parse, select
-from multistep.sources.fetch.request import Request, Rules
+from multistep.sources.fetch.fetch_messages import Request, Rules
+from multistep.sources.task.harbor_registry import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, chosen, find, parse, select
 
 if TYPE_CHECKING:
     from multistep.cli.task.task_directory import TaskDirectory

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from multistep.cli.dataset.registry import Selected
 from multistep.cli.terminal import table
-from multistep.sources.datasets import Dataset, distinct_names
+from multistep.sources.task.harbor_registry import Dataset, distinct_names
 
 _COMMIT_CHARACTERS = 12
 

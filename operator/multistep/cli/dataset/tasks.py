@@ -6,10 +6,10 @@ from pathlib import Path
 
 from multistep.cli.dataset.registry import Selected, reaching_out
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.manifests import Manifest
-from multistep.sources.datasets import distinct_names
+from multistep.cli.trial.run.manifests import Manifest
 from multistep.sources.fetch.dataset import check_task, pin
-from multistep.sources.fetch.request import Request, Rules
+from multistep.sources.fetch.fetch_messages import Request, Rules
+from multistep.sources.task.harbor_registry import distinct_names
 
 
 def open_tasks(selected: Selected) -> list[TaskDirectory | Manifest]:

@@ -1,0 +1,7 @@
+"""`multistep doctor`: checks the cluster and the installation, and names the fix of each fault.
+
+command                    options and output
+observe                    reads the state of the cluster
+observation                this state, and findings, as plain data
+checks, operator_checks    the checks, as pure functions
+"""

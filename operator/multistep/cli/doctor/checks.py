@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from multistep.api.plural import plural
-from multistep.api.quantity import quantity
-from multistep.api.sweep import SweepSpec, SweepStatus
-from multistep.api.trial_spec import TrialSpec
-from multistep.api.trial_status import TrialStatus
+from multistep.api.common.plural import plural
+from multistep.api.common.quantity import quantity
+from multistep.api.sweep.sweep import SweepSpec, SweepStatus
+from multistep.api.trial.spec import TrialSpec
+from multistep.api.trial.status import TrialStatus
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
 from multistep.cli.doctor.operator_checks import OPERATOR_CHECKS
 

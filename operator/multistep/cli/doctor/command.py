@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 from multistep.cli.exits import Exit
 from multistep.cli.options import Target, kubeconfig_options, namespace_option, output_option
 

@@ -8,8 +8,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from multistep.api import labels
-from multistep.api.model import GROUP
+from multistep.api.common import labels
+from multistep.api.common.base_model import GROUP
 from multistep.cli.doctor.observation import Object, Observation, Right, settings_of
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import Client, server_version

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from multistep import __version__
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
 
 _MIN_FREE_BYTES: Final = 1 << 30

@@ -15,9 +15,9 @@ from multistep.cli.image.kubeconfig import CurrentCluster
 from multistep.cli.image.runner_binary import RUNNER_IN_IMAGE, find_runner, source_checkout
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, working
-from multistep.cli.trial.manifests import TrialImage, dns_label
+from multistep.cli.trial.run.manifests import TrialImage, dns_label
 from multistep.errors import UsageError
-from multistep.sources.bundle import pack
+from multistep.sources.task.bundle import pack
 
 _REPOSITORY = "localhost/multistep"
 _DIGEST_LENGTH = 12

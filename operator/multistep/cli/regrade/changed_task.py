@@ -9,11 +9,11 @@ from typing import Any
 
 from multistep.cli.cluster import Cluster
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.manifests import Manifest, bundle_config_maps
+from multistep.cli.trial.run.manifests import Manifest, bundle_config_maps
 from multistep.errors import NotFound, UsageError
 from multistep.kube.resources import CONFIG_MAPS
-from multistep.sources import configmaps
-from multistep.sources.bundle import Bundle, Entry, digest_of, packed
+from multistep.sources.task import configmaps
+from multistep.sources.task.bundle import Bundle, Entry, digest_of, packed
 
 _TESTS = "tests"
 

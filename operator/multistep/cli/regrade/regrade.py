@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.api import labels
-from multistep.api.agent_spec import AgentSpec
-from multistep.api.failures import REGRADE_IMPOSSIBLE
-from multistep.api.model import API_VERSION
-from multistep.api.plural import plural
-from multistep.api.sweep import SWEEP_KIND, parse_sweep
-from multistep.api.trial import KIND, parse_trial
+from multistep.api.common import labels
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import SWEEP_KIND, parse_sweep
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
+from multistep.api.trial.trial import KIND, parse_trial
 from multistep.cli import cluster
 from multistep.cli.cluster import find_either, find_sweep
 from multistep.cli.exits import Exit
@@ -25,13 +25,13 @@ from multistep.cli.sweep.run_sweep import SweepSession
 from multistep.cli.sweep.sweep_manifest import SweepSubmission
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err
-from multistep.cli.trial.fetch import check_directory
-from multistep.cli.trial.manifests import Manifest, checked_name, environment, new_name, optional
-from multistep.cli.trial.run_trial import Followed, check
-from multistep.cli.trial.submit import Submission, existing_image
-from multistep.engine.sweep_trials import pinned
+from multistep.cli.trial.results.fetch import check_directory
+from multistep.cli.trial.run.manifests import Manifest, checked_name, environment, new_name, optional
+from multistep.cli.trial.run.run_trial import Followed, check
+from multistep.cli.trial.run.submit import Submission, existing_image
+from multistep.engine.sweep.trial_manifests import pinned
 from multistep.errors import UsageError
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.pods.kueue import QUEUE
 
 # Fields of the source's spec that a regrade does not copy: they apply only to trials with an agent, or only to the source.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 from multistep.cli.terminal import clean, table
 from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.page import branch_passes, interval, number, probability, signed

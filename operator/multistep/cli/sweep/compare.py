@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 
-from multistep.api.plural import plural
-from multistep.api.sweep import Scoring
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import Scoring
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster
 from multistep.cli.options import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 from multistep.cli.cluster import Cluster, find_sweep
 from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.errors import ClusterError

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from multistep.api.conditions import is_finished
-from multistep.api.sweep import SweepStatus, parse_sweep_status
+from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
+from multistep.api.trial.conditions import is_finished
 from multistep.cli.cluster import Cluster
 from multistep.cli.exits import Interrupted
 from multistep.cli.sweep.sweep_view import is_out_of_budget, progress_text, sweep_view
 from multistep.cli.terminal import Following
-from multistep.cli.trial.follow import versions
+from multistep.cli.trial.run.follow import versions
 from multistep.errors import Unavailable
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS
 
 LINE_SECONDS = 10.0  # without a terminal: minimum time between two progress lines; a phase change is printed immediately

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TextIO
 
-from multistep.api.sweep import TrialSweep
-from multistep.api.trial_status import Usage
+from multistep.api.sweep.sweep import TrialSweep
+from multistep.api.trial.status import Usage
 from multistep.errors import UsageError
 from multistep.report.by_task import chances, ks, means
 from multistep.report.rows import Row, counted
-from multistep.store.harbor_job import JobStats, Standing, config_json, lock_head, result_json
+from multistep.store.harbor.job_files import JobStats, Standing, config_json, lock_head, result_json
 
 _PARTIAL: Final = ".partial"  # directory of trials that are not completely fetched yet; Harbor's viewer ignores it
 _OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # suffix of the job's name, by kind of job

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from multistep.api.plural import plural
-from multistep.api.status_values import SWEEP_PHASES
+from multistep.api.common.plural import plural
+from multistep.api.trial.status_values import SWEEP_PHASES
 from multistep.cli.deleting import confirm, delete_all, yes_option
 from multistep.cli.listing import AGE, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
 from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
@@ -147,8 +147,8 @@ def stop(names: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfi
 
 
 async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
-    from multistep.api.conditions import is_finished
-    from multistep.api.sweep import parse_sweep_status
+    from multistep.api.sweep.sweep import parse_sweep_status
+    from multistep.api.trial.conditions import is_finished
     from multistep.cli import cluster
     from multistep.cli.sweep.sweep_view import outcome_of_sweep
     from multistep.cli.terminal import print_err
@@ -175,11 +175,11 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
 async def _until_stopped(connected: Cluster, namespace: str, name: str) -> None:
     from contextlib import aclosing
 
-    from multistep.api.conditions import is_finished
-    from multistep.api.sweep import parse_sweep_status
+    from multistep.api.sweep.sweep import parse_sweep_status
+    from multistep.api.trial.conditions import is_finished
     from multistep.cli.sweep.sweep_view import outcome_of_sweep
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.follow import versions
+    from multistep.cli.trial.run.follow import versions
     from multistep.kube.resources import SWEEPS
 
     async with aclosing(versions(connected, SWEEPS, namespace, name, print_err)) as found:
@@ -202,7 +202,7 @@ def delete(names: tuple[str, ...], yes: bool, namespace: str | None, kubeconfig:
 
 
 async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
-    from multistep.api.sweep import parse_sweep_status
+    from multistep.api.sweep.sweep import parse_sweep_status
     from multistep.cli import cluster
     from multistep.kube.resources import SWEEPS
 

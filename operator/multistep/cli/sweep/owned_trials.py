@@ -1,4 +1,4 @@
-"""Reads the trials of a sweep. Which trials are the sweep's own is decided by engine.sweep_members, as in the operator."""
+"""Reads the trials of a sweep. Which trials are the sweep's own is decided by engine.sweep.own_trials, as in the operator."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from multistep.api.labels import SWEEP
-from multistep.api.plural import plural
-from multistep.api.sweep import parse_scoring
+from multistep.api.common.labels import SWEEP
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import parse_scoring
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
-from multistep.engine.sweep_members import Members
-from multistep.engine.sweep_trials import owner_of
-from multistep.kube.protocols import Object
+from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.trial_manifests import owner_of
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS
-from multistep.reconcile.sweep_records import members
+from multistep.reconcile.sweep.decision_records import members
 from multistep.report.rows import Row, counted, row
 
 _T = TypeVar("_T")

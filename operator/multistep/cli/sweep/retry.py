@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from multistep.api.sweep import MAX_RETRIES, parse_sweep_status
+from multistep.api.sweep.sweep import MAX_RETRIES, parse_sweep_status
 from multistep.cli.cluster import Cluster
 from multistep.cli.sweep.owned_trials import counted_rows
-from multistep.engine.sweep_retries import retries_of
+from multistep.engine.sweep.retries import retries_of
 from multistep.errors import Conflict, UsageError
 from multistep.kube.resources import SWEEPS
 from multistep.report.rows import Row, sweep_number

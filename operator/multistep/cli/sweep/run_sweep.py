@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from multistep.api.plural import plural
-from multistep.api.sweep import SweepStatus, parse_sweep, parse_sweep_status
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
 from multistep.cli.dataset.registry import DatasetOptions
@@ -32,12 +32,12 @@ from multistep.cli.sweep.sweep_manifest import (
 from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, print_json, print_line, print_out
-from multistep.cli.trial.manifests import Manifest, TrialImage, checked_name, new_name, owned_by
-from multistep.cli.trial.run_trial import built_image, check, check_used
-from multistep.cli.trial.submit import existing_image
+from multistep.cli.trial.run.manifests import Manifest, TrialImage, checked_name, new_name, owned_by
+from multistep.cli.trial.run.run_trial import built_image, check, check_used
+from multistep.cli.trial.run.submit import existing_image
 from multistep.cli.values import given_values
 from multistep.errors import ClusterError, UsageError
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS
 from multistep.report.by_task import FEWEST
 

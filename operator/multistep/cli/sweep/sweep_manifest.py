@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
-from multistep.api import harbor_agents
-from multistep.api.agent_names import PLAIN
-from multistep.api.model import API_VERSION
-from multistep.api.sweep import SWEEP_KIND, parse_sweep
+from multistep.api.common.base_model import API_VERSION
+from multistep.api.sweep.sweep import SWEEP_KIND, parse_sweep
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.agent_names import PLAIN
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.agent_choice import (
+from multistep.cli.trial.run.agent_choice import (
     agent_entry,
     check_hosted,
     check_images,
@@ -26,8 +26,8 @@ from multistep.cli.trial.agent_choice import (
     label,
     with_images_of,
 )
-from multistep.cli.trial.agent_script import script_command
-from multistep.cli.trial.manifests import (
+from multistep.cli.trial.run.agent_script import script_command
+from multistep.cli.trial.run.manifests import (
     Manifest,
     TrialImage,
     bundle_config_maps,

@@ -10,7 +10,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 from multistep.cli import cluster
 from multistep.cli.options import Target
 from multistep.cli.sweep.branch_tables import branch_tables

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from multistep.api.plural import plural
-from multistep.api.sweep import TrialSweep, parse_sweep
-from multistep.api.trial import parse_status
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import TrialSweep, parse_sweep
+from multistep.api.trial.trial import parse_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep
 from multistep.cli.exits import Exit
@@ -21,8 +21,8 @@ from multistep.cli.options import Target
 from multistep.cli.sweep.job_directory import Entry, JobDirectory
 from multistep.cli.sweep.owned_trials import owned_trials
 from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
-from multistep.cli.trial.fetch import download
-from multistep.engine.usage import of_all_attempts
+from multistep.cli.trial.results.fetch import download
+from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.report.rows import row
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from multistep.api.sweep import Scoring, parse_scoring, parse_sweep_status
+from multistep.api.sweep.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli.cluster import Cluster, find_sweep
 from multistep.cli.sweep.owned_trials import Owned, owned_trials
 from multistep.errors import ClusterError, UsageError
-from multistep.kube.protocols import Object
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.watch import GONE
 from multistep.report.rows import Row, counted, row
 from multistep.report.step_row import StepRow

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from multistep.api.conditions import holds, is_finished
-from multistep.api.plural import plural
-from multistep.api.score import Level
-from multistep.api.sweep import SweepStatus
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import SweepStatus
+from multistep.api.trial.conditions import holds, is_finished
+from multistep.api.trial.score import Level
 from multistep.cli.exits import Exit
 from multistep.cli.terminal import STYLES, clean, clean_lines, seconds_text, table
 from multistep.cli.trial.outcome import Outcome
-from multistep.engine.sweep_status import COST_BUDGET_SPENT
+from multistep.engine.sweep.sweep_status import COST_BUDGET_SPENT
 
 
 def outcome_of_sweep(status: SweepStatus) -> Outcome:

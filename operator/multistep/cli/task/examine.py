@@ -1,6 +1,6 @@
 """Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
 
-Runs the operator's checks (sources.accept, engine.make_plan) in sequence and returns their findings.
+Runs the operator's checks (sources.reader.accept_task, engine.plan.make_plan) in sequence and returns their findings.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from multistep.api.agent_spec import AgentSpec
-from multistep.api.devices import GPU_TYPES
-from multistep.api.not_finite import not_finite
-from multistep.api.problems import problems as schema_problems
-from multistep.api.task_source import TaskSource
-from multistep.api.task_toml import TaskConfig, toml_table
-from multistep.api.trial_spec import EnvironmentSpec, TrialSpec, VerifierSpec
-from multistep.api.unknown_keys import unknown_keys
+from multistep.api.common.problems import problems as schema_problems
+from multistep.api.task.devices import GPU_TYPES
+from multistep.api.task.not_finite_numbers import not_finite
+from multistep.api.task.task_toml import TaskConfig, toml_table
+from multistep.api.task.unknown_keys import unknown_keys
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.spec import EnvironmentSpec, TrialSpec, VerifierSpec
+from multistep.api.trial.task_source import TaskSource
 from multistep.cli.task.findings import Finding, Locator
 from multistep.cli.task.lint import lint
 from multistep.cli.task.no_effect import entrypoint, no_effect
 from multistep.cli.task.reward_keys import reward_key_warnings
 from multistep.cli.task.runner_rules import refused_values
-from multistep.engine.devices import node_terms
-from multistep.engine.image_builds import needed
-from multistep.engine.make_plan import make_plan
-from multistep.engine.phase_networks import limits
-from multistep.engine.plan import StepPlan, TrialEnv, TrialPlan
-from multistep.engine.templates import Unresolved, resolve
-from multistep.engine.unsupported import unsupported
-from multistep.engine.variables import compose_variables, template_tables, used_variables
+from multistep.engine.plan.container_resources import node_terms
+from multistep.engine.plan.image_builds import needed
+from multistep.engine.plan.make_plan import make_plan
+from multistep.engine.plan.phase_networks import limits
+from multistep.engine.plan.plan import StepPlan, TrialEnv, TrialPlan
+from multistep.engine.plan.resolve_templates import Unresolved, resolve
+from multistep.engine.plan.template_variables import compose_variables, template_tables, used_variables
+from multistep.engine.plan.unsupported_parts import unsupported
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
-from multistep.pods.manifest import reserved_ports
-from multistep.pods.services import refuse_ports
+from multistep.pods.pod_manifest import reserved_ports
+from multistep.pods.service_containers import refuse_ports
 from multistep.settings import Settings
-from multistep.sources.accept import accepted
-from multistep.sources.bundle import Bundle
-from multistep.sources.links import lookup
-from multistep.sources.task import CONFIG_FILE, Task
+from multistep.sources.reader.accept_task import accepted
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.bundle_links import lookup
+from multistep.sources.task.task import CONFIG_FILE, Task
 
 _RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports that an operator with default settings reserves
 
@@ -98,7 +98,7 @@ def examine(
 ) -> Report:
     """Return the report on a task.
 
-    verification: whether the trials run verifiers (see sources.task.load_task). agents: agents of the trials, if known. image:
+    verification: whether the trials run verifiers (see sources.task.task.load_task). agents: agents of the trials, if known. image:
     image that replaces the task's image. mistakes: whether to warn of likely mistakes, too.
     """
     try:

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import tomli
 
-from multistep.api.problems import dotted
-from multistep.sources.bundle import Bundle
-from multistep.sources.links import lookup
-from multistep.sources.task import CONFIG_FILE
+from multistep.api.common.problems import dotted
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.bundle_links import lookup
+from multistep.sources.task.task import CONFIG_FILE
 
 _FILE: Final = re.compile(r"""(?P<place>[^"':]*/[^"':]*|task\.toml|instruction\.md)(?P<line>:\d+)?(: |$)""")
 _STEP_FILE: Final = re.compile(r"steps/([^/]+)/")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from multistep.api.plural import plural
+from multistep.api.common.plural import plural
 
 _EPILOG = """\b
 Examples:

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from multistep.api.task_toml import StepConfig, TaskConfig
+from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.cli.task.findings import Finding, line_of
 from multistep.cli.task.submission_imports import submission_imports
-from multistep.engine.verifier_environment import verifier_mode
+from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.errors import InvalidTask
-from multistep.sources.bundle import Bundle, Entry
-from multistep.sources.links import is_directory, lookup, resolve
-from multistep.sources.task import strip_canary
+from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.bundle_links import is_directory, lookup, resolve
+from multistep.sources.task.task import strip_canary
 
 _SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # need a shebang, unlike setup.sh and resume.sh, which bash runs
 _REWARD_FILE: Final = re.compile(rb"reward\.(txt|json)|/logs/verifier|rewardkit", re.IGNORECASE)

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from multistep.api.services import Services
-from multistep.api.task_toml import StepConfig, TaskConfig
+from multistep.api.task.compose_services import Services
+from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.cli.task.findings import Finding
-from multistep.engine.verifier_environment import verifier_mode
-from multistep.sources.bundle import Bundle
-from multistep.sources.compose import COMPOSE_FILE
-from multistep.sources.links import is_file, lookup
+from multistep.engine.plan.verifier_environment import verifier_mode
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.bundle_links import is_file, lookup
+from multistep.sources.task.read_compose import COMPOSE_FILE
 
 _COMPOSE_FILE: Final = f"environment/{COMPOSE_FILE}"
 _COMPOSE: Final = re.compile(r"(docker-)?compose(\.[\w-]+)*\.ya?ml")

@@ -54,11 +54,11 @@ def package(
     **options: Any,
 ) -> None:
     """Write the manifests of a trial of the task in directory TASK to stdout."""
-    from multistep.api.trial import parse_trial
+    from multistep.api.trial.trial import parse_trial
     from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_err, print_text
-    from multistep.cli.trial.manifests import to_yaml
-    from multistep.cli.trial.submit import TrialOptions, existing_image, make_request, make_submission
+    from multistep.cli.trial.run.manifests import to_yaml
+    from multistep.cli.trial.run.submit import TrialOptions, existing_image, make_request, make_submission
     from multistep.cli.values import Values
     from multistep.errors import UsageError
 

@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.manifests import Manifest, dns_label
+from multistep.cli.trial.run.manifests import Manifest, dns_label
 from multistep.errors import SourceError, Unavailable, UsageError
-from multistep.sources.bundle import digest_of
-from multistep.sources.fetch.http import Http, make_pool
+from multistep.sources.fetch.http_client import Http, make_pool
+from multistep.sources.fetch.image_reference import Reference, login
 from multistep.sources.fetch.oci import ARTIFACT_TYPE, BUNDLE_TYPE
-from multistep.sources.fetch.reference import Reference, login
-from multistep.sources.fetch.registry import OCI_MANIFEST, Registry
+from multistep.sources.fetch.registry_client import OCI_MANIFEST, Registry
+from multistep.sources.task.bundle import digest_of
 
 _EMPTY = b"{}"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"

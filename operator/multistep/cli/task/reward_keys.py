@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from multistep.api.task_toml import StepConfig
+from multistep.api.task.task_toml import StepConfig
 from multistep.cli.task.findings import Finding, line_of
-from multistep.engine.score import REWARD
-from multistep.sources.bundle import Bundle
-from multistep.sources.links import lookup
+from multistep.engine.score.trial_score import REWARD
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.bundle_links import lookup
 
 _KEY: Final = re.compile(rb"""\\?["']reward\\?["']\s*[:\]=]""")  # the key "reward" in JSON, a dict or a subscript
 

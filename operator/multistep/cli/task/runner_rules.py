@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from multistep.cli.task.findings import Finding
-from multistep.engine.plan import StepPlan, TrialPlan
+from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.errors import InvalidRequest
-from multistep.runner_client.valid_requests import Request, require_valid
+from multistep.runner_client.check_requests import Request, require_valid
 
 
 def refused_values(plan: TrialPlan) -> Iterator[Finding]:

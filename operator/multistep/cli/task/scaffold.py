@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from multistep.api.task_toml import parse_task
+from multistep.api.task.task_toml import parse_task
 from multistep.errors import InvalidTask, UsageError
 
 _ORGANISATION: Final = "example"

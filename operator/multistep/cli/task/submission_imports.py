@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from multistep.api.task_toml import StepConfig, TaskConfig
+from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.cli.task.findings import Finding
-from multistep.engine.verifier_environment import verifier_mode
-from multistep.sources.bundle import Bundle
-from multistep.sources.links import lookup, resolve
+from multistep.engine.plan.verifier_environment import verifier_mode
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.bundle_links import lookup, resolve
 
 _MAX_BYTES: Final = 200_000  # of a file that is read: parsing a longer one takes seconds
 _MAX_PARSED: Final = 100  # test files per task

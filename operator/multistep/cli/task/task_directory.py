@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multistep.api.task_toml import toml_table
+from multistep.api.task.task_toml import toml_table
 from multistep.errors import InvalidTask, UsageError
-from multistep.sources.bundle import Bundle, digest_of, pack
+from multistep.sources.task.bundle import Bundle, digest_of, pack
 
 
 @dataclass(frozen=True)

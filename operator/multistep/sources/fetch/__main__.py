@@ -11,11 +11,11 @@ import zlib
 from pathlib import Path
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import read_members
-from multistep.sources.fetch.guard import install
-from multistep.sources.fetch.many import split
-from multistep.sources.fetch.request import Fetched, Order, answer
-from multistep.sources.reasons import TOO_LARGE
+from multistep.sources.fetch.address_guard import install
+from multistep.sources.fetch.fetch_messages import Fetched, Order, answer
+from multistep.sources.fetch.split_archive import split
+from multistep.sources.task.bundle import read_members
+from multistep.sources.task.condition_reasons import TOO_LARGE
 
 INCOMING = "incoming"
 _DATA_BYTES = 448 << 20

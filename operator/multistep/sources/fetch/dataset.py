@@ -19,17 +19,17 @@ from typing import Final, TypeVar
 
 from dulwich.repo import Repo
 
-from multistep.api.names import has_credentials
+from multistep.api.task.allowed_names import has_credentials
 from multistep.errors import SourceError
-from multistep.sources.bundle import digest_of
-from multistep.sources.datasets import REGISTRY_BYTES, DatasetTask, Selection, distinct_names, find, parse, select
 from multistep.sources.fetch import git
-from multistep.sources.fetch.guard import check_named, host_of, listed
-from multistep.sources.fetch.http import body
-from multistep.sources.fetch.output import Budget, Output, write_tar
-from multistep.sources.fetch.request import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
+from multistep.sources.fetch.address_guard import check_named, host_of, listed
+from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
+from multistep.sources.fetch.http_client import body
+from multistep.sources.fetch.output_file import Budget, Output, write_tar
 from multistep.sources.fetch.url import response_to
-from multistep.sources.reasons import DIGEST, TOO_LARGE
+from multistep.sources.task.bundle import digest_of
+from multistep.sources.task.condition_reasons import DIGEST, TOO_LARGE
+from multistep.sources.task.harbor_registry import REGISTRY_BYTES, DatasetTask, Selection, distinct_names, find, parse, select
 
 MAX_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from multistep.errors import SourceError
-from multistep.sources.bundle import Limits
-from multistep.sources.fetch.guard import check_named, listed
-from multistep.sources.fetch.http import Http, make_pool, pieces
-from multistep.sources.fetch.layers import Checked, Layers
-from multistep.sources.fetch.output import Output, write_tar
-from multistep.sources.fetch.reference import Reference, login
-from multistep.sources.fetch.registry import Registry
-from multistep.sources.fetch.request import Fetched, Order
-from multistep.sources.reasons import NOT_FOUND, TOO_LARGE
+from multistep.sources.fetch.address_guard import check_named, listed
+from multistep.sources.fetch.fetch_messages import Fetched, Order
+from multistep.sources.fetch.http_client import Http, make_pool, pieces
+from multistep.sources.fetch.image_layers import Checked, Layers
+from multistep.sources.fetch.image_reference import Reference, login
+from multistep.sources.fetch.output_file import Output, write_tar
+from multistep.sources.fetch.registry_client import Registry
+from multistep.sources.task.bundle import Limits
+from multistep.sources.task.condition_reasons import NOT_FOUND, TOO_LARGE
 
 ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"

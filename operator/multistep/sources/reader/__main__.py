@@ -16,9 +16,9 @@ import sys
 import time
 from contextlib import suppress
 
-from multistep.sources.reader.limits import WALL_SECONDS, limit_process
-from multistep.sources.reader.order import Order
-from multistep.sources.reader.work import perform
+from multistep.sources.reader.read_in_child import perform
+from multistep.sources.reader.read_messages import Order
+from multistep.sources.task.read_limits import WALL_SECONDS, limit_process
 
 STATUS = struct.Struct("!i")
 _LONGER_SECONDS = 2.0

@@ -11,10 +11,10 @@ import sys
 from contextlib import suppress
 
 from multistep.errors import InvalidSpec, SourceError
-from multistep.sources.child_environment import child_environment
 from multistep.sources.reader.__main__ import STATUS
-from multistep.sources.reader.limits import ANSWER_BYTES, CPU_SECONDS, WALL_SECONDS
-from multistep.sources.reader.order import Answer, Order, parse_answer
+from multistep.sources.reader.read_messages import Answer, Order, parse_answer
+from multistep.sources.task.child_environment import child_environment
+from multistep.sources.task.read_limits import ANSWER_BYTES, CPU_SECONDS, WALL_SECONDS
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
 _LONGER_SECONDS = 5.0

@@ -1,6 +1,12 @@
-"""Evidence of a trial's results: an in-toto statement about the trial's inputs and outcome, a list of all files, and a signature.
+"""Evidence of a trial's results: an in-toto statement about inputs and outcome, a list of all files, and a signature.
 
-statement: builds the statement   file_list: the list of all files   writer: writes both to the volume   signing: DSSE envelopes
-predicate: the parts of the statement that other trials read   fetched_results: reads fetched results
-check: compares fetched results with their evidence (`multistep verify`)
+In: a finished trial's directory. Out: statement, list and envelope in it; for `multistep verify` the differences. Open writer.py
+and compare_results.py.
+
+writer                             writes the evidence of a finished trial
+statement, predicate               the statement; what other trials read of it
+file_list, file_names              all files with digests; names of the evidence's files
+signing                            DSSE envelopes
+compare_results, compare_claims    fetched results against their evidence
+fetched_results, find_trials       reads fetched results
 """

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from multistep.errors import MultistepError
-from multistep.store import manifest
-from multistep.store.bucket_results import DIRECT_UPLOADS
+from multistep.store.bucket.bucket_results import DIRECT_UPLOADS
 from multistep.store.evidence.file_list import Kind
-from multistep.store.known_digests import read_sha256
-from multistep.store.manifest import Line
-from multistep.store.tree import MAX_DEPTH, open_below, walk
+from multistep.store.files.file_trees import MAX_DEPTH, open_below, walk
+from multistep.store.files.known_digests import read_sha256
+from multistep.store.trial import object_manifest
+from multistep.store.trial.object_manifest import Line
 
 _MAX_LINE_BYTES = 64 * 1024
 _KINDS: Final[dict[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
@@ -59,7 +59,7 @@ class Results(Protocol):
         """Return the path of the content of a file at the results' top."""
 
     def items(self) -> Iterator[Present]:
-        """Yield all files, directories and links, in the order of ``tree.walk``. Raises Damaged."""
+        """Yield all files, directories and links, in the order of ``file_trees.walk``. Raises Damaged."""
 
     def open(self, path: str) -> BinaryIO:
         """Open the content of a file. Raises Damaged if it is a link, is no regular file, or cannot be read."""
@@ -96,13 +96,13 @@ class Objects:
     top: Path
 
     def content_path(self, name: str) -> str:
-        return manifest.object_name(name)
+        return object_manifest.object_name(name)
 
     def items(self) -> Iterator[Present]:
-        named = {manifest.NAME}
-        with open_regular(self.top, manifest.NAME) as lines:
+        named = {object_manifest.NAME}
+        with open_regular(self.top, object_manifest.NAME) as lines:
             if not lines.readline(_MAX_LINE_BYTES).endswith(b"\n"):
-                raise Damaged(manifest.NAME, "has no first line")
+                raise Damaged(object_manifest.NAME, "has no first line")
             while data := lines.readline(_MAX_LINE_BYTES):
                 line = _parsed(data)
                 named.add(line.object)
@@ -124,7 +124,7 @@ def _parsed(data: bytes) -> Line:
         os.fsencode(line.path)
         return line
     except (MultistepError, RecursionError, TypeError, UnicodeError) as error:
-        raise Damaged(manifest.NAME, "has an invalid line") from error
+        raise Damaged(object_manifest.NAME, "has an invalid line") from error
 
 
 def open_regular(top: Path, path: str) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""The list of all files of a trial's results: a line of JSON for each file, directory and link, in the order of ``tree.walk``.
+"""The list of all files of a trial's results: a line of JSON for each file, directory and link, in the order of ``walk``.
 
 A line has at most MAX_LINE_BYTES, whatever names an agent chose: a long path or link target is replaced by its SHA-256.
 """

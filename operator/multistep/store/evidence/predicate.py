@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from multistep.api.model import Model
-from multistep.api.trial_status import Tampering, TrialFailure
+from multistep.api.common.base_model import Model
+from multistep.api.trial.status import Tampering, TrialFailure
 
 MAX_BYTES = 16 * 2**20
 

@@ -11,21 +11,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from multistep.api import labels
-from multistep.api.content import Content
-from multistep.api.egress_status import EgressStatus
-from multistep.api.trial import MultiStepTrial
-from multistep.api.trial_status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
-from multistep.engine.journal import Journal, StepRun
-from multistep.engine.plan import StepPlan, TrialPlan
-from multistep.engine.redaction import MARK
-from multistep.engine.rewards import StepException
-from multistep.engine.sweep_trials import owning_sweep
-from multistep.engine.tampering import merged
-from multistep.store import harbor
-from multistep.store.evidence import names
+from multistep.api.common import labels
+from multistep.api.trial.content_references import Content
+from multistep.api.trial.egress_status import EgressStatus
+from multistep.api.trial.status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.plan.plan import StepPlan, TrialPlan
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.inspect_environment import merged
+from multistep.engine.status.redact_status import MARK
+from multistep.engine.sweep.trial_manifests import owning_sweep
+from multistep.store.evidence import file_names
 from multistep.store.evidence.file_list import Digests
-from multistep.store.harbor_agent import agent_info, own_version
+from multistep.store.harbor import trial_files
+from multistep.store.harbor.agent_info import agent_info, own_version
 
 TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://multistep.dev/evidence/v1"
@@ -66,14 +66,14 @@ def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
 
 def statement(of: Finished) -> bytes:
     """Return the statement as JSON."""
-    subjects = (("result.json", of.files.result), (names.FILES, of.files.sha256))
+    subjects = (("result.json", of.files.result), (file_names.FILES, of.files.sha256))
     whole = {
         "_type": TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in subjects],
         "predicateType": PREDICATE_TYPE,
         "predicate": _predicate(of),
     }
-    return json.dumps(harbor.clean(whole), indent=2).encode() + b"\n"
+    return json.dumps(trial_files.clean(whole), indent=2).encode() + b"\n"
 
 
 def _predicate(of: Finished) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _trial(trial: MultiStepTrial) -> dict[str, Any]:
 def _without_secrets(value: Any) -> Any:
     """Return the spec without values of variables with secret-like names: the spec's digest could reveal a short secret."""
     if isinstance(value, Mapping):
-        hidden = {"value": MARK} if value.get("value") and harbor.is_sensitive(str(value.get("name", ""))) else {}
+        hidden = {"value": MARK} if value.get("value") and trial_files.is_sensitive(str(value.get("name", ""))) else {}
         return {**{key: _without_secrets(each) for key, each in value.items()}, **hidden}
     return [_without_secrets(each) for each in value] if isinstance(value, list) else value
 
@@ -126,7 +126,7 @@ def _task(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     source = trial.status.task_source
     return {
         "name": plan.task_name,
-        "digest": _digest_set(harbor.task_digest(trial)),
+        "digest": _digest_set(trial_files.task_digest(trial)),
         "revision": source.revision if source else None,
     }
 

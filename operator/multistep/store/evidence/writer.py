@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from multistep.store import directory, known_digests
-from multistep.store.directory import TrialDirectory
-from multistep.store.disk import Disk
-from multistep.store.evidence import names
+from multistep.store.evidence import file_names
 from multistep.store.evidence.file_list import Digesting, Digests, Item
-from multistep.store.key import TrialKey
-from multistep.store.known_digests import KnownDigests
-from multistep.store.steps import pointers
-from multistep.store.tree import Entry, walk
-from multistep.store.unpacking import Pointer
+from multistep.store.files import known_digests
+from multistep.store.files.file_trees import Entry, walk
+from multistep.store.files.known_digests import KnownDigests
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.trial import directory
+from multistep.store.trial.directory import TrialDirectory
+from multistep.store.trial.disk_calls import Disk
+from multistep.store.trial.step_files import pointers
+from multistep.store.trial.unpack_download import Pointer
 
 
 class Evidence:
@@ -39,7 +40,7 @@ def _list_files(to: TrialDirectory) -> Digests:
     known, digesting = KnownDigests(to.notes(known_digests.NOTE)), Digesting()
     to.check()
     with to.work() as work:
-        with (work / names.FILES).open("xb") as out:
+        with (work / file_names.FILES).open("xb") as out:
             for item in _items(to.path, known, pointers(to)):
                 line = item.line()
                 digesting.add(item, line)
@@ -47,7 +48,7 @@ def _list_files(to: TrialDirectory) -> Digests:
             out.flush()
             os.fsync(out.fileno())
         to.check()
-        (work / names.FILES).replace(to.path / names.FILES)
+        (work / file_names.FILES).replace(to.path / file_names.FILES)
     directory.sync(to.path)
     if known.new:
         to.note(known_digests.NOTE, b"".join(known.new))
@@ -56,7 +57,7 @@ def _list_files(to: TrialDirectory) -> Digests:
 
 def _items(top: Path, known: KnownDigests, sent: Mapping[str, Pointer]) -> Iterator[Item]:
     for entry in walk(top, hidden=False):
-        if entry.path not in names.OWN and (item := _item(entry, known, sent)) is not None:
+        if entry.path not in file_names.OWN and (item := _item(entry, known, sent)) is not None:
             yield item
 
 
@@ -82,7 +83,7 @@ def _item(entry: Entry, known: KnownDigests, sent: Mapping[str, Pointer]) -> Ite
 def _write(to: TrialDirectory, text: bytes, envelope: bytes | None) -> None:
     to.check()
     if envelope is None:
-        (to.path / names.ENVELOPE).unlink(missing_ok=True)
+        (to.path / file_names.ENVELOPE).unlink(missing_ok=True)
     else:
-        directory.write(to.path / names.ENVELOPE, envelope)
-    directory.write(to.path / names.STATEMENT, text)
+        directory.write(to.path / file_names.ENVELOPE, envelope)
+    directory.write(to.path / file_names.STATEMENT, text)

@@ -1,0 +1,404 @@
+"""The TrialSweep resource: tasks x agents x attempts. The CRD is generated from these models.
+
+Defaults are applied here and not by the CRD, as for trials. Durations are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from multistep.api.common.base_model import API_VERSION, DeadlineSeconds, Metadata, Model, Name, WholeSeconds, cel, parsed
+from multistep.api.common.problems import shown
+from multistep.api.sweep.branch import SweepBranch, SweepBranchesStatus, check_branch_states
+from multistep.api.sweep.lease import SweepLease, SweepLeaseStatus
+from multistep.api.sweep.tasks_source import TasksSource
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.pod_template_rules import refuse_pod_templates
+from multistep.api.trial.regrade import SweepRegrade
+from multistep.api.trial.spec import EnvironmentSpec, TrialTemplateSpec
+from multistep.api.trial.status import Condition, FailureClass
+from multistep.api.trial.task_source import TaskSource
+
+SWEEP_KIND = "TrialSweep"
+SWEEP_PLURAL = "trialsweeps"
+MAX_RETRIES = 10_000
+MAX_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
+
+
+class SweepTask(TaskSource):
+    """A task of a sweep: as spec.task of a trial, with a name."""
+
+    name: Name
+    """Name of the task in trials, overrides and reports; also the task's name if its config has none."""
+    environment: EnvironmentSpec = EnvironmentSpec()
+    """Environment of this task's trials; overrides the template's."""
+
+
+class SweepAgent(Model):
+    """An agent of a sweep."""
+
+    name: Name
+    """Name of the agent in trials, overrides and reports."""
+    agent: AgentSpec
+    """The agent that works on the steps."""
+
+
+class TemplateMetadata(Model):
+    """Metadata of each trial, in addition to the sweep's own labels and annotations."""
+
+    labels: Annotated[dict[str, str], Field(max_length=64)] = {}
+    """Labels."""
+    annotations: Annotated[dict[str, str], Field(max_length=64)] = {}
+    """Annotations."""
+
+
+class TrialTemplate(Model):
+    """Template of the sweep's trials."""
+
+    metadata: TemplateMetadata = TemplateMetadata()
+    """Labels and annotations."""
+    spec: TrialTemplateSpec = TrialTemplateSpec()
+    """A trial's spec without task, agent, suspend, stop and ttlSecondsAfterFinished."""
+
+
+class TrialOverride(Model):
+    """Changes to some trials of a sweep."""
+
+    tasks: Annotated[list[Name], Field(max_length=1000)] = []
+    """Names of the tasks to change; empty: all."""
+    agents: Annotated[list[Name], Field(max_length=64)] = []
+    """Names of the agents to change; empty: all."""
+    spec: TrialTemplateSpec
+    """Merged into the template's spec: objects field by field; lists and values are replaced."""
+
+
+_CLASSES = get_args(FailureClass)
+_KNOWN_CLASSES = {
+    "x-kubernetes-validations": [
+        {
+            "rule": f"self.all(name, name in [{', '.join(f'{each!r}' for each in _CLASSES)}])",
+            "message": f"must be failure classes: {', '.join(_CLASSES)}",
+        }
+    ]
+}
+
+
+class StopWhen(Model):
+    """Limits at which a sweep creates no more trials. Active trials continue to their end."""
+
+    pod_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Maximum pod-hours of all trials together."""
+    failures: Annotated[
+        dict[FailureClass, Annotated[int, Field(ge=0)]], Field(max_length=len(_CLASSES), json_schema_extra=_KNOWN_CLASSES)
+    ] = {}
+    """Tolerated number of failed trials, scored or excluded, by failure class; one more stops the sweep."""
+
+
+class SweepBudget(Model):
+    """Budget of the model requests of all trials of a sweep together."""
+
+    cost_usd: Annotated[float, Field(alias="costUSD", gt=0, allow_inf_nan=False)]
+    """US dollars, by the model gateway's price table, which must list the models."""
+
+
+ScoringChoice = Literal["Score", "Exclude"]
+ProviderChoice = Literal["Exclude", "Zero"]
+TamperingChoice = Literal["Report", "Zero", "Exclude"]
+
+
+class Scoring(Model):
+    """How trials are scored, also those whose agent may have caused a failure or changed the verdict. Trials with failures that
+    only the infrastructure, task or user can cause are always excluded."""
+
+    key: Annotated[str | None, Field(min_length=1, max_length=128)] = None
+    """Name of the only reward that counts; a step without this reward scores 0. Unset: the reward "reward" counts, or, in a step
+    without "reward", the mean of all its rewards."""
+    strategy: Literal["DeclaredSteps", "AsTask"] = "DeclaredSteps"
+    """DeclaredSteps: the score, over all declared steps, with 0 for steps that did not run. AsTask: the task's own reward, over the
+    steps that ran, as in Harbor; an agent can then gain by not meeting a gate."""
+    pass_: Annotated[float | None, Field(alias="pass", gt=0, allow_inf_nan=False)] = None
+    """Minimum score of a passed trial, for pass@k. Unset: a trial passed if every declared step ran and passed."""
+    agent_errors: ScoringChoice = "Score"
+    """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
+    without a verdict counts 0. Exclude: they do not count, as in Harbor; an agent can then avoid a 0 by crashing."""
+    environment_errors: ScoringChoice = "Score"
+    """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
+    Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
+    provider_errors: ProviderChoice = "Exclude"
+    """Trials that ended, after their retries, because the model's provider failed. Exclude: they do not count. Zero: they count 0,
+    so that an agent cannot avoid a 0 by requests at which its provider fails; honest agents lose by outages, too."""
+    tampering: TamperingChoice = "Report"
+    """Trials with evidence of tampering in status.tampering. Report: they count as any other, and reports mark them.
+    Zero: they count 0. Exclude: they do not count, and reports list them separately. Kinds of findings that honest agents cause,
+    too, are no evidence."""
+
+
+class SweepSpec(Model):
+    """Desired sweep. Immutable except suspend, stop, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds, the TTL, and
+    retries, which may get more entries."""
+
+    model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
+
+    tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
+    """Tasks, with unique names."""
+    tasks_from: TasksSource | None = None
+    """Source of the tasks: all tasks of one source, sorted by name, or of a dataset, in the dataset's order. Resolved once, when
+    the sweep starts."""
+    agents: Annotated[list[SweepAgent], Field(min_length=1, max_length=64)]
+    """Agents that work on each task, with unique names."""
+    attempts: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Number of trials per task and agent."""
+    regrade: SweepRegrade | None = None
+    """Verify the trials of another sweep again instead of running agents, which must be nop; docs/how-to/regrade.md."""
+    parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Maximum number of active trials. Lowering it stops no trial."""
+    prestart: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Number of further trials, beyond parallelism, whose pods are created early. They are suspended before their first step."""
+    branch: SweepBranch | None = None
+    """Trials of single steps, which start when the ordinary trials have finished. The ordinary trials store checkpoints, which are
+    retained with their results."""
+    order: Literal["Attempts", "Tasks"] = "Attempts"
+    """Attempts: first attempts of all tasks before second ones, for an early estimate; Tasks: one task after the other."""
+    template: TrialTemplate = TrialTemplate()
+    """Template of the trials."""
+    overrides: Annotated[list[TrialOverride], Field(max_length=64)] = []
+    """Changes to some trials; if several overrides match a trial, the last one takes precedence."""
+    stop_when: StopWhen = StopWhen()
+    """Limits at which the sweep creates no more trials. If it reaches one before it has created all trials, it is Failed."""
+    budget: SweepBudget | None = None
+    """Budget of the trials' model requests. The model gateway refuses a request that might exceed the budget; the sweep is then
+    suspended until the budget is raised. Every agent with a model needs access Gateway."""
+    scoring: Scoring = Scoring()
+    """How trials are scored."""
+    active_deadline_seconds: DeadlineSeconds | None = None
+    """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
+    lease: SweepLease | None = None
+    """Ends the sweep when its client no longer renews the lease. The Python client renews it while it runs. Unset: no lease."""
+    retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_RETRIES)] = []
+    """Numbers of trials to run again, after all others; a number may occur more than once. A number counts once: with its first
+    trial that has a score, or with its newest trial if none has a score. New entries make a finished sweep continue."""
+    suspend: bool = False
+    """If true, no trial is created, and active trials are suspended."""
+    stop: bool = False
+    """If true, no trial is created, and active trials are stopped; the sweep is then Failed. After stop is set back to false, the
+    sweep continues if retries has new entries."""
+    ttl_seconds_after_finished: WholeSeconds | None = None
+    """Seconds after which a finished sweep and its trials are deleted, as for a Job; unset: never."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_tasks(self) -> Self:
+        if bool(self.tasks) == (self.tasks_from is not None):
+            raise ValueError("must have exactly one of tasks and tasksFrom")
+        return self
+
+    @model_validator(mode="after")
+    def _gateway_keeps_the_budget(self) -> Self:
+        direct = [each.name for each in self.agents if each.agent.hosted and not each.agent.uses_gateway]
+        if self.budget is not None and direct:
+            raise ValueError(
+                f"budget needs the model gateway: agent {shown(direct[0])} must have access Gateway, and credentials with its key"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _regrade_runs_no_agent(self) -> Self:
+        if self.regrade is not None and (wrong := [each.name for each in self.agents if each.agent.name != "nop"]):
+            raise ValueError(f"regrade runs no agent: agents[{shown(wrong[0])}].agent.name must be nop")
+        if self.regrade is not None and self.branch is not None:
+            raise ValueError("branch must not be set with regrade, which verifies what other trials left")
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        for field, names in (("tasks", _names(self.tasks)), ("agents", _names(self.agents))):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"{field}: names must be unique; {shown(twice[0])} occurs more than once")
+        return self
+
+    @model_validator(mode="after")
+    def _overrides_fit(self) -> Self:
+        """Check that overrides name known tasks and agents. Tasks of tasksFrom are checked when they are resolved."""
+        if self.tasks:
+            check_overrides(self.overrides, _names(self.tasks))
+        for index, override in enumerate(self.overrides):
+            _check_known(f"overrides[{index}].agents", override.agents, _names(self.agents))
+        return self
+
+    @model_validator(mode="after")
+    def _branches_have_states(self) -> Self:
+        if self.branch is not None:
+            check_branch_states("template.spec", self.template.spec)
+            for index, override in enumerate(self.overrides):
+                check_branch_states(f"overrides[{index}].spec", override.spec)
+        return self
+
+
+def check_overrides(overrides: Sequence[TrialOverride], tasks: Iterable[str]) -> None:
+    """Raise ValueError if an override names an unknown task."""
+    known = set(tasks)
+    for index, override in enumerate(overrides):
+        _check_known(f"overrides[{index}].tasks", override.tasks, known)
+
+
+def _check_known(field: str, names: Iterable[str], known: Iterable[str]) -> None:
+    there = set(known)
+    if unknown := [name for name in names if name not in there]:
+        some = ", ".join(sorted(there)[:5])
+        raise ValueError(
+            f"{field}: {shown(unknown[0])} does not exist in the sweep, which has {some}{' ...' if len(there) > 5 else ''}"
+        )
+
+
+def _names(named: Sequence[SweepTask] | Sequence[SweepAgent]) -> list[str]:
+    return [each.name for each in named]
+
+
+class SweepTrials(Model):
+    """Number of trials by state."""
+
+    total: int = 0
+    """Trials that the sweep will create in total; those of spec.branch are included once they are planned."""
+    created: int = 0
+    """Trials created so far."""
+    active: int = 0
+    """Active trials: pending, running or suspended."""
+    pending: int = 0
+    """Trials that wait for a pod or for its start."""
+    running: int = 0
+    """Running trials."""
+    suspended: int = 0
+    """Suspended trials."""
+    finished: int = 0
+    """Finished trials: complete or failed."""
+    complete: int = 0
+    """Complete trials, whatever their score."""
+    failed: int = 0
+    """Failed trials."""
+    deleted: int = 0
+    """Deleted trials. They are not created again."""
+    counted: int = 0
+    """Scored trials."""
+    retried: int = 0
+    """Retries created so far. The counts of created and finished trials do not include them, because each number counts once."""
+
+
+class SweepAgentStatus(Model):
+    """Results of an agent so far."""
+
+    name: str
+    """Name of the agent."""
+    counted: int = 0
+    """Scored trials."""
+    finished: int = 0
+    """Finished trials: scored or excluded."""
+    passed: int = 0
+    """Scored trials that passed."""
+    mean: float | None = None
+    """Mean over tasks of each task's mean score, as in reports; unset while no trial is scored."""
+
+
+class SweepBudgetStatus(Model):
+    """The budget in effect."""
+
+    cost_usd: Annotated[float, Field(alias="costUSD")]
+    """US dollars: spec.budget.costUSD."""
+    since: datetime
+    """Time at which the operator first saw this budget. Refusals of steps that started earlier do not count."""
+
+
+class SweepTasksStatus(Model):
+    """Resolved source of the tasks; the same for all trials."""
+
+    revision: str
+    """Commit of the git repository, or digest of the image manifest, of the archive or of the dataset's registry.json."""
+    count: int
+    """Number of tasks found."""
+    config_map: str
+    """Immutable ConfigMap with the names of the tasks; for a dataset also with their repositories, commits and directories."""
+    digest: str
+    """Digest of the ConfigMap's content."""
+
+
+class SweepStatus(Model):
+    """Observed state of the sweep: counts, no lists of trials."""
+
+    observed_generation: int | None = None
+    """Generation of the spec that this status describes; -1 until an operator has seen the sweep."""
+    phase: str | None = None
+    """For display: Pending, Running, Suspended, Halting, Complete or Failed; programs should read the conditions."""
+    conditions: list[Condition] = []
+    """Complete, Failed, Ready, Reconciling, Stalled, Suspended, as for a trial."""
+    start_time: datetime | None = None
+    """Start time."""
+    completion_time: datetime | None = None
+    """Completion time."""
+    suspended_seconds: int | None = None
+    """Seconds for which the sweep was suspended, until it last resumed."""
+    tasks_from: SweepTasksStatus | None = None
+    """What spec.tasksFrom was resolved to."""
+    source_uid: Annotated[str | None, Field(alias="sourceUID")] = None
+    """UID of the sweep that spec.regrade names, if it existed when this sweep started."""
+    branches: SweepBranchesStatus | None = None
+    """The trials of spec.branch; unset until they are planned."""
+    trials: SweepTrials = SweepTrials()
+    """Number of trials by state."""
+    excluded: dict[FailureClass, int] = {}
+    """Excluded trials, by failure class."""
+    scored_failures: dict[FailureClass, int] = {}
+    """Trials that are scored although a failure ended them, because their agent may have caused it, by failure class."""
+    agents: list[SweepAgentStatus] = []
+    """Results of each agent so far."""
+    score: str | None = None
+    """The agents' mean scores as text, for the printer column."""
+    pod_hours: float = 0.0
+    """Total pod-hours of the sweep's trials: for each attempt, the time from its first step to its end."""
+    cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
+    """US dollars that the trials' model requests cost so far, as far as known; unset: no request with a known price."""
+    budget: SweepBudgetStatus | None = None
+    """The budget in effect; unset without spec.budget."""
+    lease: SweepLeaseStatus | None = None
+    """The last renewal of the lease; unset without spec.lease."""
+
+
+class TrialSweep(Model):
+    """A benchmark: tasks x agents x attempts."""
+
+    api_version: str = API_VERSION
+    kind: str = SWEEP_KIND
+    metadata: Metadata = Metadata()
+    spec: SweepSpec
+    """Desired sweep."""
+    status: SweepStatus = SweepStatus()
+    """Observed state."""
+
+
+def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:
+    """Parse the resource. Raises InvalidSpec with one line per problem, each starting with the field's path."""
+    found = parsed(TrialSweep, obj)
+    if found.status.start_time is None and not is_finished(found.status):
+        refuse_pod_templates((f"spec.{field}.podTemplate", each.pod_template) for field, each in _environments(found.spec))
+    return found
+
+
+def _environments(spec: SweepSpec) -> Iterator[tuple[str, EnvironmentSpec]]:
+    yield "template.spec.environment", spec.template.spec.environment
+    for index, task in enumerate(spec.tasks):
+        yield f"tasks[{index}].environment", task.environment
+    for index, override in enumerate(spec.overrides):
+        yield f"overrides[{index}].spec.environment", override.spec.environment
+
+
+def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:
+    """Parse only the status, which is possible even if the spec is invalid."""
+    return parsed(SweepStatus, obj.get("status") or {}, under="status.")
+
+
+def parse_scoring(obj: Mapping[str, Any]) -> Scoring:
+    """Parse only spec.scoring of the resource."""
+    return parsed(Scoring, (obj.get("spec") or {}).get("scoring") or {}, under="spec.scoring.")

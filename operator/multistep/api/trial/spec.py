@@ -1,0 +1,233 @@
+"""The spec of a MultiStepTrial.
+
+Defaults are applied here and not by the CRD, so that a GitOps tool reads back what it wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from multistep.api.common.base_model import DeadlineSeconds, EnvVars, Model, Multiplier, ObjectName, Seconds, WholeSeconds, cel
+from multistep.api.task import allowed_names
+from multistep.api.task.task_toml import ArtifactConfig, TpuConfig
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.regrade import RegradeSpec
+from multistep.api.trial.task_source import TaskSource
+
+
+class ResourcesSpec(Model):
+    """Resources of the container in place of the task's, as Harbor's override_cpus, override_memory_mb and so on."""
+
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """CPU cores, as request and limit."""
+    memory_mb: Annotated[Annotated[int, Field(ge=1)] | None, Field(alias="memoryMB")] = None
+    """Memory in mebibytes, as request and limit."""
+    storage_mb: Annotated[Annotated[int, Field(ge=1)] | None, Field(alias="storageMB")] = None
+    """Ephemeral storage in mebibytes, as request and limit."""
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    """Number of GPUs (`nvidia.com/gpu`)."""
+    gpu_types: Annotated[list[str], Field(min_length=1, max_length=16)] | None = None
+    """Types of GPU of which a node must have one."""
+    tpu: TpuConfig | None = None
+    """TPU slice."""
+
+
+_ServiceName = Annotated[str, AfterValidator(allowed_names.service_name), Field(min_length=1, max_length=255)]
+
+
+class EnvironmentSpec(Model):
+    """Overrides of the task's environment."""
+
+    image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Image of the container; overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
+    service_images: dict[_ServiceName, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
+    """Images of services of the task's compose files, by the service's name; they replace the file's `image` or `build`. An image
+    applies to every service of that name: the environment's and those of separate verifiers."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """Pull policy, as in a pod. If `image` is set, Never applies to it only: other images, of services and verifiers, are pulled if
+    they are not present."""
+    env: EnvVars = []
+    """Variables of every phase; override the task's environment.env."""
+    pod_template: dict[str, Any] | None = None
+    """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """Resources of the container, and of a separate verifier's, in place of the task's."""
+    runner_in_image: bool = False
+    """Whether the image contains /multistep/runner: the init container copies it from this image, so that the operator's image is
+    not pulled."""
+
+
+class VerifierSpec(Model):
+    """Verification of the steps."""
+
+    isolation: Literal["Declared", "Separate", "Both"] = "Declared"
+    """Where steps are verified. Declared: as the task declares. Separate: a step for which the task declares no separate
+    environment is verified in a fresh pod of the same image, in which the environment's files are restored from a checkpoint;
+    processes are not restored. Both: such a step is verified in place, and then again in such a pod; status.tampering reports
+    different verdicts."""
+    paths: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
+    """With isolation Separate or Both, the directories whose files are restored: programs that the agent changed elsewhere are
+    not restored. Empty: all files."""
+    disable: bool = False
+    """Skip verification: no rewards, and gates are ignored."""
+    env: EnvVars = []
+    """Variables of the verifier only; override the step's and the task's."""
+    timeout_seconds: Seconds | None = None
+    """Verifier timeout in seconds; overrides the steps'. 0 or unset: no override."""
+    max_timeout_seconds: Seconds | None = None
+    """Upper bound of the timeout in seconds; 0 or unset: none."""
+    timeout_multiplier: Multiplier | None = None
+    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
+
+
+class ArtifactSpec(Model):
+    """A path to collect after each step, in addition to those of the task."""
+
+    source: Annotated[str, AfterValidator(allowed_names.artifact_source), Field(min_length=1, max_length=4096)]
+    """Path in the environment; must not contain '..'."""
+    destination: Annotated[str | None, AfterValidator(allowed_names.artifact_destination), Field(max_length=4096)] = None
+    """Relative path under the step's artifacts/; unset: the base name of the source."""
+    exclude: Annotated[list[str], Field(max_length=256)] = []
+    """Patterns of paths to exclude from a directory, as for tar --exclude."""
+
+    def config(self) -> ArtifactConfig:
+        """Return the artifact as an entry of task.toml."""
+        return ArtifactConfig(source=self.source, destination=self.destination, exclude=list(self.exclude))
+
+
+_AbsolutePath = Annotated[str, AfterValidator(allowed_names.absolute_path), Field(max_length=4096)]
+
+
+class CheckpointsSpec(Model):
+    """Checkpoints of the environment's files after each step."""
+
+    policy: Literal["AfterStep", "Never"] = "Never"
+    """AfterStep: after an infrastructure failure the next attempt continues after the last finished step; Never: at step 1.
+    Files are restored, processes are not: a task's servers must be started by the next step's setup.sh."""
+    exclude: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
+    """Absolute paths that are left out, e.g. of caches. They are missing after a restore."""
+    max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
+    """Maximum size in bytes of one step's changes. A step with larger changes has no checkpoint: no attempt resumes after it."""
+    keep: Literal["WhileActive", "WithResults"] = "WhileActive"
+    """WhileActive: delete the checkpoints when the trial is finished. WithResults: retain them as long as the trial's results, and
+    store one after the last step, too, also for a single-step task."""
+
+
+_StepName = Annotated[str, AfterValidator(allowed_names.step_name), Field(min_length=1, max_length=255)]
+
+
+class FromSpec(Model):
+    """A step of another trial."""
+
+    trial: ObjectName
+    """Name of the trial, in the same namespace. It may be active, or deleted if its results and checkpoints are retained."""
+    step: _StepName
+    """Name of the step after which this trial continues."""
+
+
+class TrialTemplateSpec(Model):
+    """The part of a trial's spec that does not depend on task and agent; a sweep's template has it."""
+
+    environment: EnvironmentSpec = EnvironmentSpec()
+    """Overrides of the environment."""
+    verifier: VerifierSpec = VerifierSpec()
+    """Overrides of the verification."""
+    timeout_multiplier: Multiplier = 1.0
+    """Multiplier of every timeout of the task that has no multiplier of its own."""
+    environment_timeout_multiplier: Multiplier | None = None
+    """Multiplier of the environment's start timeout; replaces timeoutMultiplier."""
+    agent_setup_timeout_multiplier: Multiplier | None = None
+    """Multiplier of the agent's setup timeout; replaces timeoutMultiplier."""
+    artifacts: Annotated[list[ArtifactSpec], Field(max_length=256)] = []
+    """Artifacts to collect after each step, after the task's and before the step's own."""
+    variables: EnvVars = []
+    """Values of ${NAME} in the env tables of task.toml and in the task's compose files."""
+    extra_instructions: Annotated[list[str], Field(max_length=64)] = []
+    """Texts to append to the instruction of every step, each after a blank line."""
+    on_agent_error: Literal["Abort", "Continue"] = "Abort"
+    """What follows a step whose agent failed with an exception. Abort: no further step. Continue: the next step, if the verifier
+    returned a result, as in Harbor."""
+    suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
+    """Pod of a suspended trial. Pause: retain it; ReleaseAfterStep: delete it after the current step; Release: delete it now."""
+    active_deadline_seconds: DeadlineSeconds | None = None
+    """Timeout in seconds of the whole trial, over all attempts, excluding suspended time, after which it is Failed. Unset: none."""
+    infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
+    """How many times an infrastructure failure starts a new attempt in a new pod."""
+    checkpoints: CheckpointsSpec = CheckpointsSpec()
+    """Checkpoints, from which a later attempt can continue."""
+    pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
+    """When to delete the pod of a finished trial; OnSuccess retains it if the trial is Failed or has an exception.
+
+    The pod is always deleted after a stop or a deadline, because an agent may still be running in it."""
+    pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
+    """Seconds to keep the pod of a finished trial before podCleanup deletes it; unset: it is deleted immediately."""
+    resume_trajectory: bool = False
+    """Start each step from the agent's trajectory of the step before. Rejected for an agent that cannot resume (Harbor 0.25)."""
+
+
+_ONE_START = "must have only one of from and fromStep"
+
+
+class _TaskAndAgent(Model):
+    """Task and agent. A separate base class, so that these fields come first in TrialSpec."""
+
+    task: TaskSource
+    """Source of the task."""
+    agent: AgentSpec = AgentSpec(name="oracle")
+    """The agent; the oracle if unset."""
+    regrade: RegradeSpec | None = None
+    """Verify the steps of another trial again instead of running an agent, which must be nop; docs/how-to/regrade.md."""
+
+
+class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
+    """Desired trial. Immutable except suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
+
+    model_config = cel(("!has(self.from) || !has(self.fromStep)", _ONE_START))
+
+    from_: Annotated[FromSpec | None, Field(alias="from")] = None
+    """Start after a step of another trial, from its checkpoint. The steps up to it are not run again and keep their rewards."""
+    from_step: _StepName | None = None
+    """Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave."""
+    to_step: _StepName | None = None
+    """End the trial after this step."""
+    suspend: bool = False
+    """If true, no further step starts, and no pod is created."""
+    prestart: bool = False
+    """If true, a trial that is suspended before its first step gets its pod anyway, so that it starts at once when resumed."""
+    stop: bool = False
+    """If true, the trial is stopped permanently: Failed with reason Stopped, without a reward. Cannot be set back to false."""
+    ttl_seconds_after_finished: WholeSeconds | None = None
+    """Seconds after which a finished trial is deleted, as for a Job; unset: never."""
+
+    @model_validator(mode="after")
+    def _regrade_only_verifies(self) -> Self:
+        if self.regrade is not None and self.agent.name != "nop":
+            raise ValueError("regrade runs no agent: agent.name must be nop")
+        if self.regrade is not None and self.verifier.disable:
+            raise ValueError("verifier.disable must not be true with regrade, which only verifies")
+        if self.regrade is not None and (self.from_ is not None or self.from_step is not None):
+            raise ValueError("from and fromStep must not be set with regrade, which verifies all steps that its source has")
+        return self
+
+    @model_validator(mode="after")
+    def _agent_can_resume(self) -> Self:
+        if self.resume_trajectory and not self.agent.may_resume:
+            raise ValueError(f"resumeTrajectory must not be true: {self.agent.label} cannot resume a trajectory")
+        if self.resume_trajectory and self.checkpoints.policy != "Never":
+            raise ValueError(
+                "checkpoints.policy must be Never with resumeTrajectory: agents may keep the session that they resume in the agent "
+                "host, whose files no checkpoint has"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if self.from_ is not None and self.from_step is not None:
+            raise ValueError(_ONE_START)
+        if self.resume_trajectory and (start := "from" if self.from_ is not None else "fromStep" if self.from_step else None):
+            raise ValueError(
+                f"resumeTrajectory must not be true with {start}: no checkpoint has the agent's session of a kept step"
+            )
+        return self

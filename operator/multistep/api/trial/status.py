@@ -1,0 +1,398 @@
+"""The status of a MultiStepTrial."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from multistep.api.common.base_model import OPEN_CHOICE, Model
+from multistep.api.trial.egress_status import EgressStatus
+from multistep.api.trial.image_status import ImageStatus
+from multistep.api.trial.regrade import RegradeStatus
+from multistep.api.trial.score import ScoreRule, TrialColumns
+from multistep.api.trial.status_values import Outcome
+from multistep.api.trial.step_runs import by_runner, with_runner
+from multistep.api.trial.task_source import TaskSourceStatus
+
+Rewards = dict[str, int | float]
+Isolation = Literal["Separate", "Restored", "User", "Shared"]
+TamperingKind = Literal[
+    "SystemFileChanged",
+    "ProgramShadowed",
+    "StartupHook",
+    "TestHook",
+    "WorkdirHook",
+    "VerifierFilesPlanted",
+    "SurvivingProcesses",
+    "InspectionIncomplete",
+    "VerdictsDiffer",
+    "ComparisonIncomplete",
+    "ComparisonPrevented",
+    "ExecSessionsKilled",
+    "RunnerReplaced",
+]
+FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider", "Configuration", "User"]
+
+
+class Condition(Model):
+    """A metav1.Condition."""
+
+    type: Annotated[str, Field(max_length=316)]
+    """Complete, Failed and Suspended as for a Job; Ready, Reconciling and Stalled as for kstatus."""
+    status: Literal["True", "False", "Unknown"]
+    """Status of the condition."""
+    observed_generation: int | None = None
+    """Generation of the spec that the condition describes."""
+    last_transition_time: datetime
+    """Time of the last change of status."""
+    reason: Annotated[str, Field(max_length=1024)]
+    """Machine-readable reason, one word."""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Human-readable message."""
+
+
+class TrialException(Model):
+    """An exception of the trial as a whole."""
+
+    type: str
+    """Harbor's exception class, such as HealthcheckError."""
+    message: str = ""
+    """What failed, where, and what to do."""
+
+
+class StepException(TrialException):
+    """An exception of a step."""
+
+    phase: str | None = None
+    """Phase that failed: setup, healthcheck, agent, verifier or artifacts."""
+
+
+class TrialFailure(Model):
+    """Why the trial finished early; docs/reference/failures.md lists all reasons."""
+
+    class_: Annotated[FailureClass, Field(alias="class")]
+    """Failure class: where the failure occurred."""
+    reason: str
+    """Reason of the condition Failed, or the exception type that ended a Complete trial."""
+    step: str | None = None
+    """Name of the step that failed."""
+
+
+class Durations(Model):
+    """Duration of each phase of a step in seconds; unset: the phase did not run."""
+
+    setup: float | None = None
+    """Seconds of workdir/setup.sh."""
+    healthcheck: float | None = None
+    """Seconds of the healthcheck with its retries."""
+    agent: float | None = None
+    """Seconds of the agent."""
+    verifier: float | None = None
+    """Seconds of the verifier, with upload and download."""
+    artifacts: float | None = None
+    """Seconds of the collection of logs and artifacts."""
+
+
+class ArtifactsSummary(Model):
+    """Files collected after a step."""
+
+    count: int = 0
+    """Number of files."""
+    bytes: int = 0
+    """Total size in bytes."""
+    incomplete: list[str] | None = None
+    """Sources that were not collected completely, with the reason; manifest.json names the files."""
+    uri: str | None = None
+    """URI of the files."""
+
+
+class Usage(Model):
+    """Usage of an agent's model requests; unset fields are unknown."""
+
+    input_tokens: int | None = None
+    """Input tokens, including cached ones."""
+    cached_tokens: int | None = None
+    """Input tokens that the provider read from its cache."""
+    output_tokens: int | None = None
+    """Output tokens."""
+    cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
+    """Cost in US dollars; unset if a price is unknown."""
+    requests: int | None = None
+    """Model requests; only the gateway counts them."""
+    incomplete: int | None = None
+    """Requests whose usage the gateway does not know, because they were cut off or lost; the amounts do not include them."""
+    held_seconds: float | None = None
+    """Seconds for which requests waited at the gateway, because the provider refused further requests."""
+    source: Annotated[Literal["Gateway", "Agent"], *OPEN_CHOICE] = "Agent"
+    """Who counted the tokens. Gateway: the model gateway, in the provider's responses; Agent: the agent, which can be wrong."""
+    prices: str | None = None
+    """Table of prices that the cost is computed with."""
+
+
+class CheckpointStatus(Model):
+    """The checkpoint after a step: the step's changes to the environment's file system."""
+
+    digest: str | None = None
+    """SHA-256 of the checkpoint's commit file, which lists its files, the records of its steps, and the earlier checkpoint on which
+    it builds."""
+    bytes: int | None = None
+    """Size of the stored layer and its manifest, compressed."""
+    entries: int | None = None
+    """Number of changed and deleted paths."""
+    processes: int | None = None
+    """Number of processes that the step left running; a restore loses them."""
+    shared_memory: bool | None = None
+    """Whether /dev/shm has files; a restore loses them."""
+    missing: str | None = None
+    """Why the step has no checkpoint. No later attempt can resume directly after the step."""
+
+
+class StepStatus(Model):
+    """A started step."""
+
+    name: str
+    """Name of the step in the task."""
+    phase: str | None = None
+    """Current phase, for display."""
+    rewards: Rewards | None = None
+    """Rewards from the verifier, by key; {} is a result without keys, null is no result."""
+    omitted_rewards: int | None = None
+    """Number of further rewards that only result.json has; unset: none."""
+    score: float | None = None
+    """The step's part of the trial's score: the reward "reward", else the mean of all rewards; at least 0. Unset: no result."""
+    passed: bool | None = None
+    """Whether the step passed: min_reward was met, or, without min_reward, the reward "reward" (every reward if there is no
+    "reward") is 1 or more. Unset: no result."""
+    exception: StepException | None = None
+    """The first exception, if any."""
+    start_time: datetime | None = None
+    """Start time."""
+    phase_start_time: datetime | None = None
+    """Start time of the current phase; unset until its first operation, and when the step is completed."""
+    completion_time: datetime | None = None
+    """Completion time."""
+    durations: Durations | None = None
+    """Duration of each phase."""
+    artifacts: ArtifactsSummary | None = None
+    """Collected files."""
+    verifier_image_id: Annotated[str | None, Field(alias="verifierImageID")] = None
+    """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
+    usage: Usage | None = None
+    """Tokens and cost of the agent's model requests; unset without an agent of Harbor."""
+    egress: EgressStatus | None = None
+    """Network targets that were refused to the step's pods; unset without an egress sidecar."""
+    gate: bool | None = None
+    """Whether min_reward was met; null if there is no gate or no result."""
+    checkpoint: CheckpointStatus | None = None
+    """Checkpoint after the step; unset without spec.checkpoints. The last step has one only with checkpoints.keep WithResults."""
+    trial: str | None = None
+    """Name of the other trial that ran the step (spec.from, spec.fromStep); unset: this trial ran it. status.usage does not include
+    the usage of another trial's step."""
+
+
+class Tampering(Model):
+    """A finding in the agent's environment that could change a verdict; docs/reference/tampering.md."""
+
+    attempt: int
+    """Number of the attempt."""
+    step: str
+    """Name of the step to which the finding belongs."""
+    kind: Annotated[TamperingKind, *OPEN_CHOICE]
+    """Kind of the finding."""
+    detail: str = ""
+    """The files or processes, with names that the agent chose."""
+
+
+class ResumeStatus(Model):
+    """The checkpoint from which an attempt continued."""
+
+    after: str
+    """Name of the step after which the attempt continued."""
+    attempts: list[int]
+    """For each step up to ``after``, the number of the attempt that ran it; 0 for a step that another trial ran."""
+    digest: str
+    """Digest of the checkpoint, as in the step's status."""
+
+
+class StartStatus(Model):
+    """The checkpoint of another trial from which the trial starts."""
+
+    trial: str
+    """Name of the other trial."""
+    uid: str
+    """UID of the other trial."""
+    step: str
+    """Name of the step after which this trial continues."""
+    digest: str
+    """Digest of the checkpoint, as in the other trial's status."""
+
+
+class AttemptStatus(Model):
+    """An attempt that failed, or whose pod was deleted during a suspension."""
+
+    number: int
+    """Number of the attempt, from 1."""
+    pod_name: str | None = None
+    """Name of the pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """UID of the pod."""
+    node_name: str | None = None
+    """Node of the pod."""
+    image_id: Annotated[str | None, Field(alias="imageID")] = None
+    """Image of the pod, with its digest, as resolved by the kubelet."""
+    runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
+    """Image that the pod's runner comes from, with its digest."""
+    start_time: datetime | None = None
+    """Start time."""
+    end_time: datetime | None = None
+    """Completion time."""
+    reason: str | None = None
+    """Machine-readable reason why the attempt failed."""
+    message: str | None = None
+    """Human-readable message."""
+    steps: list[StepStatus] = []
+    """Steps of the attempt: those before the checkpoint from which it resumed, then those that it started."""
+    resumed: ResumeStatus | None = None
+    """The checkpoint from which the attempt continued; unset if it started at step 1."""
+
+
+class VerifierStatus(Model):
+    """Pod of the current step's separate verifier."""
+
+    pod_name: str
+    """Name of the pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """UID of the pod."""
+    image_user: str | None = None
+    """User of the image, as reported by the runner."""
+    start_time: datetime | None = None
+    """Time at which the pod was first requested."""
+    untouched: bool | None = None
+    """True until the agent's files are copied to the pod; until then, no agent can have caused a failure in it."""
+
+
+class TrialStatus(Model):
+    """Observed state of the trial."""
+
+    observed_generation: int | None = None
+    """Generation of the spec that this status describes; -1 until an operator has seen the trial."""
+    phase: str | None = None
+    """Phase, for display; programs should read the conditions."""
+    conditions: list[Condition] = []
+    """Complete, Failed, Ready, Reconciling, Stalled, Suspended."""
+    isolation: Annotated[Isolation, *OPEN_CHOICE] | None = None
+    """Isolation of agent and verifier: separate pods, separate pods with the agent's files restored, separate users, or none."""
+    attempt: int | None = None
+    """Number of the current or last attempt, from 1."""
+    pod_name: str | None = None
+    """Name of the pod."""
+    pod_uid: Annotated[str | None, Field(alias="podUID")] = None
+    """UID of the pod."""
+    node_name: str | None = None
+    """Node of the pod."""
+    image_id: Annotated[str | None, Field(alias="imageID")] = None
+    """Image of the pod, with its digest, as resolved by the kubelet."""
+    runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
+    """Image that the pod's runner comes from, with its digest: the operator's, or one of `multistep build`."""
+    agent_host_image_id: Annotated[str | None, Field(alias="agentHostImageID")] = None
+    """Image of the agent host, with its digest; unset without an agent of Harbor."""
+    container_id: Annotated[str | None, Field(alias="containerID")] = None
+    """ID of the pod's main container when the first step started; a different ID later means that the container was restarted."""
+    image_user: str | None = None
+    """User of the image, as reported by the runner: the default user of phases."""
+    verifier: VerifierStatus | None = None
+    """Pod of a separate verifier, until it is deleted."""
+    task: str | None = None
+    """Name of the task."""
+    task_steps: list[str] = []
+    """Names of the task's steps, in order, up to spec.toStep; empty until the task is read, and in a status that is too large."""
+    task_source: TaskSourceStatus | None = None
+    """What spec.task was resolved to; unset for bundle and inline, which cannot change."""
+    images: list[ImageStatus] = []
+    """Images of the trial's pods that the cluster builds from the task's Dockerfiles; the same for all attempts."""
+    start_time: datetime | None = None
+    """Start time of the trial."""
+    completion_time: datetime | None = None
+    """Completion time."""
+    suspended_seconds: int | None = None
+    """Seconds for which the trial was suspended, queued, or unable to write its results, until it last resumed."""
+    started_from: StartStatus | None = None
+    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: the image."""
+    resumed: ResumeStatus | None = None
+    """The checkpoint from which the current attempt continues; unset if it started at step 1."""
+    regraded: RegradeStatus | None = None
+    """The source of a regrade; unset until it is found, and without spec.regrade."""
+    agent_setup_time: datetime | None = None
+    """When the setup of a custom agent class (`spec.agent.importPath`) started in this attempt. The class can have caused every
+    later failure."""
+    current_step: str | None = None
+    """Name of the current step."""
+    steps: list[StepStatus] = []
+    """Started steps, in order."""
+    attempts: list[AttemptStatus] = []
+    """Earlier attempts."""
+    tampering: list[Tampering] = []
+    """Findings that could have changed a verdict, in all attempts; empty: none."""
+    rewards: Rewards | None = None
+    """Rewards of the trial; {} is a result without keys, null is no result."""
+    reward: str | None = None
+    """The reward "reward" as text, or all rewards with their names if there is no "reward"."""
+    outcome: Outcome | None = None
+    """How the trial ended; unset while it is active."""
+    score: float | None = None
+    """The number that sweeps count: over all declared steps, with 0 for each step without a result. Unset: the trial is active,
+    verification is disabled, or no agent can have caused the failure that ended the trial."""
+    passed: bool | None = None
+    """Whether every declared step ran and passed; unset without a score."""
+    score_rule: ScoreRule | None = None
+    """The rule by which the score was computed; unset until the trial is finished."""
+    columns: TrialColumns = TrialColumns()
+    """Texts for the printer columns."""
+    exception: TrialException | None = None
+    """Exception of the trial as a whole, if any."""
+    failure: TrialFailure | None = None
+    """Why the trial finished early, and the failure class; unset if a gate ended the trial."""
+    usage: Usage | None = None
+    """Tokens and cost of the agent's model requests in all steps of the last attempt."""
+    results: str | None = None
+    """URL of the results."""
+    results_store: str | None = None
+    """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
+
+    @property
+    def own_steps(self) -> list[StepStatus]:
+        """Return the started steps without those that another trial ran."""
+        return [each for each in self.steps if each.trial is None]
+
+    @property
+    def kept_steps(self) -> int:
+        """Return how many steps of ``steps`` the current attempt did not run, because it resumed from a checkpoint."""
+        return len(_kept(self.resumed))
+
+    def listed_steps(self) -> dict[int, list[tuple[int, StepStatus]]]:
+        """Return the listed steps of each attempt, by attempt number, each step with the number of the attempt that ran it. An
+        attempt that resumed from a checkpoint also lists the earlier steps."""
+        found = {each.number: with_runner(each.number, _kept(each.resumed), each.steps) for each in self.attempts}
+        if self.attempt is not None:
+            found.setdefault(self.attempt, with_runner(self.attempt, _kept(self.resumed), self.steps))
+        return found
+
+    @property
+    def has_own_step(self) -> bool:
+        """Return whether the current attempt started a step itself. Steps before its checkpoint do not count."""
+        return self.current_step is not None and (self.resumed is None or len(self.steps) > self.kept_steps)
+
+    @property
+    def agent_acted(self) -> bool:
+        """Return whether an agent may have acted in the current attempt: a step, or the setup of a custom agent class, started."""
+        return self.has_own_step or self.agent_setup_time is not None
+
+    def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
+        """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts list it, too."""
+        return by_runner(self.listed_steps())
+
+
+def _kept(resumed: ResumeStatus | None) -> list[int]:
+    return resumed.attempts if resumed else []

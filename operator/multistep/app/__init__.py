@@ -1,0 +1,10 @@
+"""The operator's process: what runs, in which order it starts, and what ends it. Open operator.py first.
+
+kopf_handlers    watches, start and end, as kopf's handlers
+operator         composition: clients, lease, queues, reconcilers
+route_events     watch events to work queues; counts of objects by phase
+endpoints        HTTP: results; metrics and probes
+health           /healthz and /readyz, with a line per check
+leadership       the leader lease; exit when it is lost
+background       background tasks; if one fails, the operator is unhealthy
+"""

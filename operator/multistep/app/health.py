@@ -1,0 +1,119 @@
+"""The operator's health: /healthz and /readyz, with one line per check, like kube-apiserver's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from multistep.app.background import BackgroundTasks
+from multistep.errors import MultistepError
+from multistep.kube.lease import Lease
+from multistep.kube.shard import Shard
+from multistep.reconcile.cluster.resync import Resync
+from multistep.store.volume.results_volume import Volume
+
+CHECK_SECONDS: Final = 3.0
+
+Check = Callable[[], Awaitable[str]]  # returns text for the report; raises CheckFailed or another MultistepError if the check fails
+
+
+class CheckFailed(MultistepError):
+    """Raised by a check that failed; the text is the reason."""
+
+
+class Health:
+    """The checks of /healthz and /readyz. If /healthz fails, the kubelet restarts the operator."""
+
+    def __init__(
+        self,
+        tasks: BackgroundTasks,
+        lease: Lease,
+        resync: Resync,
+        volume: Volume,
+        shard: Shard,
+        *,
+        lease_seconds: float,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._lease = lease
+        self._resync = resync
+        self._volume = volume
+        self._shard = shard
+        self._lease_seconds = lease_seconds
+        self._stopping = stopping
+
+    async def live(self) -> tuple[bool, str]:
+        """Return whether /healthz succeeds, and its text."""
+        return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
+
+    async def ready(self) -> tuple[bool, str]:
+        """Return whether /readyz succeeds, and its text."""
+        return await report(
+            {
+                "api": self._check_api,
+                "watches": self._check_watches,
+                "results": self._check_results,
+                "lease": self._check_lease,
+                "shard": self._check_shard,
+            }
+        )
+
+    async def _check_tasks(self) -> str:
+        if not self._stopping() and (name := self._tasks.failed) is not None:
+            raise CheckFailed(f"the background task {name} ended unexpectedly; see the log")
+        return f"{', '.join(self._tasks.names)} running"
+
+    async def _check_not_stalled(self) -> str:
+        if self._resync.stalled:
+            raise CheckFailed(f"repeatedly: {self._resync.finding}")
+        return "not stalled"
+
+    async def _check_api(self) -> str:
+        """Fail if the API server has not answered for longer than a lease duration. Every replica reads or renews the lease more
+        often than that, so a working API server answers in time."""
+        silent = self._lease.seconds_since_answer
+        if silent > self._lease_seconds:
+            raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
+        return f"answered {silent:.1f} s ago"
+
+    async def _check_watches(self) -> str:
+        """Fail only if watches stall repeatedly. A single stall is harmless, because the resync finds missed events. While this
+        check fails, the operator is unready and serves no results."""
+        await self._check_not_stalled()
+        return self._resync.finding or "nothing missed"
+
+    async def _check_results(self) -> str:
+        await self._volume.disk.try_to_write()
+        return "writable"
+
+    async def _check_lease(self) -> str:
+        if self._stopping():
+            raise CheckFailed("stopping")
+        if self._lease.held:
+            return f"held by this replica, {self._lease.replica}"
+        if self._lease.acquired.is_set():
+            raise CheckFailed("lost")
+        return f"standby; held by {self._lease.holder or 'no replica'}"
+
+    async def _check_shard(self) -> str:
+        return str(self._shard)
+
+
+async def report(checks: Mapping[str, Check]) -> tuple[bool, str]:
+    """Return whether all checks pass, and a line for each."""
+    outcomes = [await _outcome(name, check) for name, check in checks.items()]
+    well = all(ok for ok, _ in outcomes)
+    lines = [line for _, line in outcomes] + ["ok" if well else "not ok"]
+    return well, "".join(f"{line}\n" for line in lines)
+
+
+async def _outcome(name: str, check: Check) -> tuple[bool, str]:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return True, f"[+] {name}: {await check()}"
+    except MultistepError as error:
+        return False, f"[-] {name}: {' '.join(str(error).split())}"
+    except TimeoutError:
+        return False, f"[-] {name}: no answer within {CHECK_SECONDS:g} s"

@@ -1,0 +1,124 @@
+"""Event router: enqueues the trial or sweep that a watch event concerns, and counts objects by phase."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from multistep.kube.lease import Lease
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.queue.event_filter import EventFilter
+from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.sweep.reconcile_sweep import Sweeps
+from multistep.reconcile.trial.reconciler import Reconciler
+from multistep.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+Enqueue = Callable[[Key], None]
+BATCH_SECONDS: Final = 0.5
+"""All events of a sweep's trials within this time cause a single reconcile of the sweep."""
+
+
+class EventRouter:
+    """Routes watch events to the work queues."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        event_filter: EventFilter,
+        metrics: Metrics,
+        *,
+        queue: WorkQueue,
+        sweep_queue: WorkQueue,
+        reconciler: Reconciler,
+        sweeps: Sweeps,
+    ) -> None:
+        self._lease = lease
+        self._event_filter = event_filter
+        self._metrics = metrics
+        self._queue = queue
+        self._sweep_queue = sweep_queue
+        self._reconciler = reconciler
+        self._sweeps = sweeps
+
+    def enqueue(self, key: Key, seconds: float = 0.0) -> None:
+        """Enqueue a trial after ``seconds``, so that one reconcile handles all events until then. A standby ignores events: a new
+        leader reconciles every trial."""
+        if self._lease.held:
+            self._queue.add_within(key, seconds)
+
+    def enqueue_sweep(self, key: Key, seconds: float = 0.0) -> None:
+        """Enqueue a sweep after ``seconds``, so that one reconcile handles all events until then."""
+        if self._lease.held:
+            self._sweep_queue.add_within(key, seconds)
+
+    def missed(self, kind: str, key: Key) -> None:
+        """Enqueue a trial or sweep after a resync found a missed watch event of this object or of the trial's pod. After a missed
+        event of a trial, the active sweeps of its namespace list their trials again."""
+        if kind == "sweep":
+            return self.enqueue_sweep(key)
+        if kind == "trial":
+            for sweep in self._sweeps.cache.invalidate(key[0]):
+                self.enqueue_sweep(sweep, BATCH_SECONDS)
+        return self.enqueue(key)
+
+    def restored(self) -> None:
+        """Drop the cached state of sweeps and trials, because the API server's store was restored from an older copy."""
+        self._sweeps.cache.clear()
+        self._reconciler.hints.clear()
+
+    def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
+        """Record the trial's phase for the metrics, even on a standby. Enqueue the trial and its sweep if their filters accept the
+        event."""
+        self._contain(self._trial_event, trial, type, self.enqueue)
+
+    def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
+        """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
+        self._contain(self._sweep_event, sweep, type, self.enqueue_sweep)
+
+    def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
+        """Enqueue the pod's trial if the event filter accepts the event. The event may also free a slot for a queued trial."""
+        self._contain(self._pod_event, pod, type, None)
+
+    def _contain(
+        self, handle: Callable[[Mapping[str, Any], str | None], None], found: Object, type: str | None, otherwise: Enqueue | None
+    ) -> None:
+        """Handle an event. Anyone may have written the object: whatever is wrong with it stays with it. otherwise: enqueues the
+        object, whose reconcile then shows the error in its status."""
+        try:
+            handle(found, type)
+        except Exception:
+            metadata = found.get("metadata") or {}
+            key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+            logger.exception("the event of %s %s cannot be read", found.get("kind") or "an object", "/".join(key))
+            if otherwise is not None and all(key):
+                otherwise(key)
+
+    def _trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
+        key = trial["metadata"]["namespace"], trial["metadata"]["name"]
+        if type == "DELETED":
+            self._metrics.phases.forget(key)
+        else:
+            self._metrics.phases.observe(key, (trial.get("status") or {}).get("phase"))
+        if (sweep := self._sweeps.cache.observe(trial, deleted=type == "DELETED")) is not None:
+            self.enqueue_sweep(sweep, BATCH_SECONDS)
+        if self._event_filter.trial(trial, type):
+            self.enqueue(key)
+
+    def _sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
+        key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
+        if type == "DELETED":
+            self._metrics.sweeps.forget(key)
+        else:
+            self._metrics.sweeps.observe(key, (sweep.get("status") or {}).get("phase"))
+        if self._event_filter.sweep(sweep, type):
+            self.enqueue_sweep(key)
+
+    def _pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
+        if (seen := self._event_filter.pod(pod, type)) is not None:
+            seconds = self._reconciler.on_pod_event(seen, type)
+            if seconds is not None and (type is None or not self._event_filter.finished(seen.key)):
+                self.enqueue(seen.key, seconds)

@@ -1,0 +1,163 @@
+"""Follows a trial until it finishes: watches it and describes its changes in progress lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from multistep.api.trial.conditions import holds, is_finished
+from multistep.api.trial.status import Durations, StepStatus, TrialStatus
+from multistep.api.trial.trial import parse_status
+from multistep.cli.cluster import Cluster
+from multistep.cli.exits import Gone
+from multistep.cli.terminal import Progress, attempt_text, rewards_text, seconds_text
+from multistep.cli.trial.outcome import brief, outcome, words
+from multistep.errors import Unavailable
+from multistep.kube.cluster_protocols import Object
+from multistep.kube.resources import SWEEPS, TRIALS, Resource
+from multistep.kube.watch import WatchEvent
+
+UNHEARD_SECONDS = 10.0
+STILL_SECONDS = 60.0
+_UNHEARD = (
+    "no operator has reconciled it yet: check that an operator runs (`kubectl get pods -A | grep multistep`) "
+    "for this namespace and, if set, for the value of the label multistep.dev/shard"
+)
+_WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
+
+
+async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
+    """Follow the trial, show its progress and return its final status. A phase that continues is a line every STILL_SECONDS.
+
+    Raises Gone if the trial is deleted, Unavailable if the API server does not answer (the trial continues), and ClusterError.
+    """
+    status: TrialStatus | None = None
+    waits: set[str] = set()  # a pull that fails alternates between two reasons: each line is shown once until the pod runs
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(STILL_SECONDS)
+            if status is not None and (line := still(status, datetime.now(UTC))):
+                progress.line(line)
+
+    async with _beside(repeat()), aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
+        async for each in found:
+            newer = parse_status(each)
+            lines = [line for line in describe(status, newer) if line not in waits]
+            progress.show(newer, lines)
+            waits = waits.union(lines) if newer.phase == "Pending" else set()
+            status = newer
+            if is_finished(newer):
+                return newer
+    raise Unavailable(f"the API server ended the watch of trial {name}")  # unexpected: a watch ends only with an exception
+
+
+async def until_finished(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
+    """Wait for the trial and return its final status. note: called with a hint if no operator reconciles the trial."""
+    async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
+        async for each in found:
+            status = parse_status(each)
+            if is_finished(status):
+                return status
+    raise Unavailable(f"the API server ended the watch of trial {name}")
+
+
+def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
+    """Return progress lines for the changes between two statuses. old: None if ``new`` is the first status."""
+    before = old or TrialStatus()
+    lines = _attempt_lines(before, new)
+    restarted = len(new.attempts) > len(before.attempts)
+    for index, step in enumerate(new.steps):
+        if index < new.kept_steps and old is not None:
+            continue  # the step's lines were printed when an earlier attempt ran it
+        former = before.steps[index] if index < len(before.steps) and not restarted else None
+        lines += _step_lines(index, former, step)
+    return lines + _phase_lines(before, new)
+
+
+def still(status: TrialStatus, now: datetime) -> str:
+    """Return a progress line for a phase that continues, with its duration; "" if no step runs, or the trial is suspended."""
+    step = status.steps[-1] if status.steps else StepStatus(name="")
+    started = step.phase_start_time or step.start_time
+    if status.phase != "Running" or started is None or step.completion_time is not None:
+        return ""
+    return f"step {len(status.steps)} {step.name}: {step.phase} for {seconds_text((now - started).total_seconds())}"
+
+
+def _attempt_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
+    lost = new.attempts[len(before.attempts) :]
+    return [attempt_text(each).removesuffix(f": {each.message}") for each in lost]
+
+
+def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list[str]:
+    label = f"step {index + 1} {step.name}"
+    if step.completion_time is None:
+        return [f"{label}: {step.phase}"] if former is None or former.phase != step.phase else []
+    if former is not None and former.completion_time is not None:
+        return []
+    durations = step.durations or Durations()
+    spent = {"agent": durations.agent, "verifier": durations.verifier}
+    times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
+    other = [f"run by trial {step.trial}"] if step.trial else []
+    parts = [f"reward {rewards_text(step.rewards)}", *other, *times, *_brief_faults(step)]
+    return [f"{label}: {step.phase}, {', '.join(parts)}"]
+
+
+def _brief_faults(step: StepStatus) -> list[str]:
+    """Return a step's faults without messages: the final output has the messages."""
+    return [*([step.exception.type] if step.exception else []), *(["gate not met"] if step.gate is False else [])]
+
+
+def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
+    """Return a line with the reason why a trial waits, or with its outcome; [] if unchanged, or while a step runs (_step_lines)."""
+    was, now = outcome(before), outcome(new)
+    running = holds(new, "Reconciling") and new.phase == "Running" and new.steps
+    if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
+        return []
+    return [": ".join(filter(None, (now.phase, words(new), brief(new))))]
+
+
+async def versions(
+    cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
+) -> AsyncGenerator[Object, None]:
+    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone if it is deleted, ClusterError if a
+    request fails.
+
+    note: called with a hint if no operator reconciles the object.
+    """
+    status: dict[str, object] = {}
+    events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
+    async with aclosing(events), _note_if_silent(lambda: bool(status.get("phase")), note):
+        async for event in events:
+            if event.type == "DELETED":
+                raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it finished")
+            status = event.object.get("status") or {}
+            yield event.object
+
+
+@asynccontextmanager
+async def _note_if_silent(received: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
+    """Call ``note`` with a hint if ``received()`` is still false after UNHEARD_SECONDS."""
+
+    async def wait() -> None:
+        await asyncio.sleep(UNHEARD_SECONDS)
+        if not received():
+            note(_UNHEARD)
+
+    async with _beside(wait()):
+        yield
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine until the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

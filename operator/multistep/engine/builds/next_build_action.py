@@ -1,0 +1,256 @@
+"""Decides the next action of an image build, from the registry, the builder's pod and the records of its two runners. Pure.
+
+The registry is the source of truth: the build is finished when the registry has the image's tag. The pod's name is derived from
+the build's digest, so all trials that need the image share one pod, also after a restart of the operator. The pod's container
+``main`` builds the image and writes it to a file, the only thing that it shares with the container ``push``, which pushes the
+image. Each operation has a deterministic id, so the runner runs it at most once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from multistep.api.trial.runner_records import Fields, PhaseResult, Record
+from multistep.engine.lifecycle.decisions import PodFacts
+from multistep.engine.lifecycle.eviction_cause import own_usage_exception
+
+BUILD_FAILED: Final = "ImageBuildFailed"
+BUILD_LIMIT: Final = "ImageBuildLimit"
+BUILD_LOST: Final = "ImageBuildLost"
+
+BUILD: Final = "build"  # id of the operation that builds; earlier operations only prepare the build
+_PUSH: Final = "push/"
+POLL_SECONDS: Final = 2.0
+START_SECONDS: Final = 300.0
+VERIFY_SECONDS: Final = 30.0  # time within which the registry must show a pushed tag
+LAST_PUSH_PAUSE_SECONDS: Final = 60.0
+PUSHING_SECONDS: Final = 7200.0  # time for the pushes, after which the operator replaces the builder's pod
+_SHOWN_LINES: Final = 12
+_LINE_CHARACTERS: Final = 400  # maximum length of a shown line; the start is cut, because an error names its cause at the end
+_MAX_CHARACTERS: Final = 1500
+# buildah's last line if it cannot pull a base image. The output of RUN commands is in earlier lines, so it is never matched.
+_PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")
+_UNREACHABLE = re.compile(
+    r"connection refused|connection reset|i/o timeout|timed? ?out|no such host|temporary failure|no route to host|unexpected EOF"
+    r"|server misbehaving|toomanyrequests|too many requests|received unexpected HTTP status: 5|\b50[0234]\b",
+    re.IGNORECASE,
+)
+
+# buildah's last line if the node's disk is full. A volume's sizeLimit causes no such error: the kubelet evicts the pod instead.
+_DISK_FULL = re.compile(r"^Error: .*no space left on device")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one build. seconds: timeout of the build without the push; memory, storage: as in the pod's spec, for messages."""
+
+    seconds: float
+    memory: str = ""
+    storage: str = ""
+
+    @property
+    def pod_seconds(self) -> float:
+        """Return the age in seconds after which the operator replaces a builder's pod."""
+        return START_SECONDS + self.seconds + PUSHING_SECONDS
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The observed state of a build. image: digest of the image in the registry, "" if it does not exist; unreachable: why the
+    registry cannot be queried, "" if it answered; pod: the builder's pod; push_ended: how its container ``push`` ended, "" while
+    it runs; records: the records of both runners, None if the pod does not run, so that the records were not read."""
+
+    now: float
+    image: str = ""
+    unreachable: str = ""
+    pod: PodFacts | None = None
+    push_ended: str = ""
+    records: Mapping[str, Record] | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """Decision: the image is in the registry. Delete the pod."""
+
+    image: str
+
+
+@dataclass(frozen=True)
+class CreateBuilder:
+    """Decision: create the builder's pod."""
+
+
+@dataclass(frozen=True)
+class StartBuild:
+    """Decision: upload the context, then start the build. Operations that have a record are not repeated."""
+
+
+@dataclass(frozen=True)
+class StartPush:
+    """Decision: push the image. id: id of the operation."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Decision: wait for ``seconds``, then observe again. failing: whether an infrastructure failure is the reason."""
+
+    message: str
+    seconds: float = POLL_SECONDS
+    failing: bool = False
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Decision: give up the build, because the image cannot be built from this task, or because too many pods were lost. Delete the
+    pod, and fail the trials that need the image."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Decision: an infrastructure failure ended the build. Delete the pod; another one is created after a back-off."""
+
+    message: str
+
+
+Decision: TypeAlias = Built | CreateBuilder | StartBuild | StartPush | Pause | Broken | Lost
+
+
+def decide(seen: Seen, limits: Limits) -> Decision:
+    """Return the next decision of the build."""
+    if seen.image:
+        return Built(seen.image)
+    pod = seen.pod
+    if pod is None:
+        return Pause(seen.unreachable, failing=True) if seen.unreachable else CreateBuilder()
+    if pod.deleting:
+        return Pause(f"pod {pod.name} of an earlier build is being deleted")
+    if (ended := _ended(pod, seen.push_ended, limits)) is not None:
+        return ended
+    if not pod.running or seen.records is None:
+        return _starting(pod, seen.now)
+    if seen.now - pod.created_at > limits.pod_seconds:
+        return Lost(f"pod {pod.name} did not push the image within {limits.pod_seconds:.0f} s; last: {_push_error(seen.records)}")
+    build = seen.records.get(BUILD)
+    if build is None:
+        return _unprepared(seen.records) or StartBuild()
+    if not build.done:
+        return Pause(f"is being built in pod {pod.name}")
+    return _built(PhaseResult.from_record(build), limits) or _push(seen, seen.records)
+
+
+def last_lines(log: str) -> str:
+    """Return the last lines of a build's log, for messages."""
+    lines = [line.rstrip()[-_LINE_CHARACTERS:] for line in log.strip().splitlines()][-_SHOWN_LINES:]
+    return "\n".join(lines)[-_MAX_CHARACTERS:]
+
+
+def _ended(pod: PodFacts, push_ended: str, limits: Limits) -> Decision | None:
+    if pod.terminated and pod.exit_reason == "OOMKilled":
+        return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory})")
+    if pod.phase == "Failed" and own_usage_exception(pod.message, disrupted=bool(pod.disruption)) is not None:
+        return Broken(BUILD_LIMIT, f"the build used more disk than builds.storage = {limits.storage}: {pod.message}")
+    if not (pod.terminated or push_ended or pod.disruption or pod.phase in ("Failed", "Succeeded")):
+        return None
+    why = pod.message or pod.exit_message or pod.disruption or pod.reason or push_ended or f"exit code {pod.exit_code}"
+    return Lost(f"pod {pod.name} ended: {why}")
+
+
+def _starting(pod: PodFacts, now: float) -> Decision:
+    if pod.unschedulable:
+        return Pause(f"pod {pod.name}: {pod.unschedulable}", seconds=10.0, failing=True)
+    why = f"{pod.waiting_reason} {pod.waiting_message}".strip()
+    if pod.scheduled_at is not None and now - pod.scheduled_at > START_SECONDS and not pod.running:
+        return Lost(f"pod {pod.name} did not start within {START_SECONDS:.0f} s: {why or 'no reason given'}")
+    return Pause(f"pod {pod.name} is starting" + (f": {why}" if pod.waiting_message else ""), failing=bool(pod.waiting_message))
+
+
+def _unprepared(records: Mapping[str, Record]) -> Decision | None:
+    """Return the decision after an operation that prepares the build failed; None if no finished operation failed."""
+    for each in records.values():
+        if (fault := Fields(each.result or {}, f"result of {each.id}").optional_fault("error")) is not None:
+            return Broken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
+    return None
+
+
+def _built(result: PhaseResult, limits: Limits) -> Decision | None:
+    """Return the decision after a failed build; None if it succeeded."""
+    last = f"its last lines:\n{last_lines(result.tail)}"
+    if result.timed_out:
+        return Broken(BUILD_LIMIT, f"the build took longer than builds.timeoutSeconds = {limits.seconds:g}; {last}")
+    if result.exit_code == 0:
+        return None
+    if result.error is not None:
+        return Lost(f"the build could not be started: {result.error.message}")
+    if result.oom_kills:
+        return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory}); {last}")
+    if (why := _outside_cause(result.tail)) is not None:
+        return Lost(f"{why}; {last}")
+    return Broken(BUILD_FAILED, f"the build failed; {last}")
+
+
+def _outside_cause(log: str) -> str | None:
+    """Return why a build failed if the registry of a base image did not answer, or the node's disk is full; None otherwise."""
+    end = next((line for line in reversed(log.splitlines()) if line.strip()), "")
+    if _PULL.match(end) is not None and _UNREACHABLE.search(end) is not None:
+        return "a base image could not be pulled"
+    return "the node's disk is full" if _DISK_FULL.match(end) else None
+
+
+def _push(seen: Seen, records: Mapping[str, Record]) -> Decision:
+    """Return the decision about the push. Failed pushes are retried with back-off, so that a temporary outage of the registry does
+    not require another build."""
+    tried = _pushes(records)
+    if not tried:
+        return StartPush(f"{_PUSH}1")
+    last = tried[-1]
+    if not last.done:
+        return Pause("is being pushed")
+    ended, count = last.ended_at or seen.now, len(tried)
+    if PhaseResult.from_record(last).exit_code == 0:
+        if seen.unreachable:
+            return Pause(seen.unreachable, failing=True)
+        if seen.now - ended > VERIFY_SECONDS:
+            return Lost("the image was pushed, but the registry does not have it")
+        return Pause("was pushed; the registry does not show it yet")
+    left = ended + min(LAST_PUSH_PAUSE_SECONDS, 2.0**count) - seen.now
+    if left > 0:
+        return Pause(f"could not be pushed: {_push_error(records)}", seconds=min(left, POLL_SECONDS), failing=True)
+    return StartPush(f"{_PUSH}{count + 1}")
+
+
+def _pushes(records: Mapping[str, Record]) -> Sequence[Record]:
+    return sorted((each for id, each in records.items() if id.startswith(_PUSH)), key=lambda each: int(each.id[len(_PUSH) :]))
+
+
+def pushed(records: Mapping[str, Record]) -> bool:
+    """Return whether a push has ended, so that the registry may have the image."""
+    return any(each.done for each in _pushes(records))
+
+
+def _push_error(records: Mapping[str, Record]) -> str:
+    tried = [each for each in _pushes(records) if each.done]
+    return last_lines(PhaseResult.from_record(tried[-1]).tail) if tried else "nothing was pushed"
+
+
+@dataclass
+class Retries:
+    """Counts the pods of one build that were lost in a row. most: maximum number of lost pods; one more fails the build."""
+
+    most: int
+    losses: int = 0
+
+    def lost(self, loss: Lost) -> Pause | Broken:
+        """Count a lost pod. Return the pause before the next pod is created, or the failure if too many pods were lost."""
+        self.losses += 1
+        if self.losses > self.most:
+            return Broken(BUILD_LOST, f"{self.losses} pods in a row were lost; the last one: {loss.message}")
+        return Pause(f"retrying: {loss.message}", seconds=min(60.0, math.ldexp(2.5, self.losses)), failing=True)

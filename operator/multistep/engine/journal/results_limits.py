@@ -1,0 +1,116 @@
+"""Limits collected results, in bytes and files, per step, trial and namespace. Pure.
+
+An agent controls the size of the collected files. Without limits one trial could fill the results volume for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from multistep.engine.journal.direct_upload import SURVEYED_FILES, Large
+from multistep.engine.journal.operations import CAPTURE_LIMIT_BYTES
+
+NO_LIMIT = 2**62  # more bytes or files than any volume has
+_REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An amount of results. files: number of files, directories and links."""
+
+    bytes: int = 0
+    files: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.bytes + other.bytes, self.files + other.files)
+
+    def __sub__(self, other: Amount) -> Amount:
+        return Amount(self.bytes - other.bytes, self.files - other.files)
+
+
+def total(amounts: Iterable[Amount]) -> Amount:
+    """Return the sum of amounts."""
+    return sum(amounts, Amount())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one step, of one trial (all attempts), and of all trials of a namespace."""
+
+    step: Amount
+    trial: Amount
+    namespace: Amount
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """The bytes and files of a step's outputs that one Collect may still store within the limits of step, trial and namespace.
+
+    bytes_of, files_of: the limit ("step", "trial" or "namespace") that leaves the fewest bytes or files; error messages name it.
+    """
+
+    bytes: int
+    files: int
+    bytes_of: str = "step"
+    files_of: str = "step"
+
+    @property
+    def survey_bytes(self) -> int:
+        """Return the minimum size in bytes of a file that the runner lists as large. SURVEYED_FILES files of this size exceed
+        ``bytes``, so a list of SURVEYED_FILES entries can contain all large files that can be stored."""
+        return self.bytes // SURVEYED_FILES + 1
+
+    def refusal(self, size: int) -> str:
+        """Return the error message for a file of this size in bytes that does not fit into the limits."""
+        return f"its {size} bytes exceed what is left of the {self.bytes_of}'s results limit"
+
+
+def headroom(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Headroom:
+    """Return how much a Collect may store. step, trial, namespace: their stored results, except files that the Collect replaces."""
+    left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
+    bytes_of = min(left, key=lambda name: left[name].bytes)
+    files_of = min(left, key=lambda name: left[name].files)
+    return Headroom(max(0, left[bytes_of].bytes), max(0, left[files_of].files), bytes_of, files_of)
+
+
+def too_large(files: Iterable[Large], available: Headroom) -> tuple[Large, ...]:
+    """Return the files that do not fit into ``available``. Small files are accepted first, so a huge file displaces no others."""
+    left, out = available.bytes, list[Large]()
+    for file in sorted(files, key=lambda each: each.size):
+        if file.size > left:
+            out.append(file)
+        else:
+            left -= file.size
+    return tuple(out)
+
+
+def crowded_out(files: Sequence[Large], available: Headroom, alone: Headroom) -> tuple[Large, ...]:
+    """Return the files that do not fit into ``available``, but would if the namespace had no other trial (``alone``)."""
+    never = too_large(files, alone)
+    return tuple(each for each in too_large(files, available) if each not in never)
+
+
+@dataclass
+class Filling:
+    """Counts the accepted files while the operator unpacks a download. headroom: the limits of the download; used: the accepted
+    amount."""
+
+    headroom: Headroom
+    used: Amount = field(default_factory=Amount)
+
+    def refuse(self, path: str, size: int) -> str:
+        """Return "" and count the file if it fits, else return why it does not fit.
+
+        A reward file of at most CAPTURE_LIMIT_BYTES always fits, and the agent's logs get at most half of ``headroom``, so they
+        cannot displace a verdict. path: the file's path in the step's results; size: bytes of its contents, including the holes of
+        a sparse file.
+        """
+        after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1
+        if not (path in _REWARD_FILES and size <= CAPTURE_LIMIT_BYTES):
+            if after.bytes > self.headroom.bytes // share:
+                return self.headroom.refusal(size)
+            if after.files > self.headroom.files // share:
+                return f"more files than the {self.headroom.files_of}'s results limit"
+        self.used = after
+        return ""

@@ -1,0 +1,418 @@
+"""Rules that decide the next action for a trial and its pods. The first rule that matches decides.
+
+Pure: the clock and the observed state are arguments. engine.script.trial_script decides what runs inside the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from multistep.api.trial.conditions import holds, is_finished
+from multistep.api.trial.failure_table import MADE_ROOM, POD_UNRESPONSIVE, RESTORE_FAILED, RESULT_UNKNOWN
+from multistep.api.trial.phases import AGENT, AGENT_SETUP, VERIFIER
+from multistep.api.trial.status import AttemptStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.backoff import Backoff
+from multistep.engine.lifecycle.deadlines import DEADLINE_EXCEEDED, STOPPED, cut_short
+from multistep.engine.lifecycle.decisions import (
+    Adopt,
+    AdoptVerifierPod,
+    CleanUp,
+    CreatePod,
+    CreateVerifierPod,
+    Decision,
+    Drive,
+    DriveWithoutVerifier,
+    Fail,
+    FailAttempt,
+    PhaseDied,
+    PodFacts,
+    Resume,
+    Rule,
+    Situation,
+    StartAttempt,
+    Suspend,
+    ViolationReason,
+    Wait,
+)
+from multistep.engine.lifecycle.eviction_cause import own_usage_exception
+from multistep.engine.lifecycle.pod_start import START_RULES
+from multistep.engine.lifecycle.service_failures import KILLED_FROM_OUTSIDE, ended_by_signal, service_ended, volumes_unfilled
+from multistep.engine.lifecycle.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
+
+_WHAT_FAILED: Mapping[ViolationReason, str] = {
+    "RunnerBroken": "the runner violated its protocol",
+    "Tampered": "the runner's records contradicted the status",
+    "ExecSessionsKilled": "a process in the container killed the exec session",
+    "EgressRefused": "the switch of the network failed",
+    "InvalidSpec": "the egress sidecar rejected the task's allowed_hosts",
+    "PodUnknown": "the node did not know the pod",
+}
+_OF_INFRASTRUCTURE = frozenset({"EgressRefused", "PodUnknown"})
+_NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
+# A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
+_VIOLATION_SECONDS = 60
+_VIOLATION_TIMES = 5
+# Replaces _VIOLATION_SECONDS for killed exec sessions: longer than a container's termination, which also kills sessions. And for a
+# pod that its node does not know: longer than the restart of a kubelet, which reads its pods first.
+_LONGER_SECONDS: Mapping[ViolationReason, int] = {"ExecSessionsKilled": 90, "PodUnknown": 300}
+_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # their pods may still have processes
+_NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
+_SWEEP_SECONDS = 30.0  # within this time, a sweep suspends its trials after its budget refused a request
+_NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
+_FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
+
+
+def decide(situation: Situation) -> Decision:
+    """Return the decision of the first rule that applies, else Drive."""
+    for rule in RULES:
+        if (decision := rule(situation)) is not None:
+            return decision
+    return Drive()
+
+
+def _finished(s: Situation) -> Decision | None:
+    if not is_finished(s.trial.status):
+        return None
+    return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))
+
+
+def _cut_short(s: Situation) -> Decision | None:
+    return cut_short(s.trial, s.now)
+
+
+def _suspended_without_pod(s: Situation) -> Decision | None:
+    """Create no pod for a suspended trial. If the operator created one before it crashed, later rules adopt this pod."""
+    return Suspend() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
+
+
+def _resumed_without_pod(s: Situation) -> Decision | None:
+    if is_suspended(s.trial) and s.trial.status.attempt is not None and s.trial.status.pod_uid is None and not s.trial.spec.suspend:
+        return Resume()
+    return None
+
+
+def _not_started(s: Situation) -> Decision | None:
+    if s.trial.status.attempt is None:
+        return StartAttempt(1, s.pod_name)
+    return None
+
+
+def _backing_off(s: Situation) -> Decision | None:
+    """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s. After the sweep's budget refused a
+    request, wait until the sweep has suspended the trial, instead of starting a pod that the suspension releases at once."""
+    former = s.trial.status.attempts
+    if not former or s.pod is not None or s.trial.status.pod_uid is not None or former[-1].end_time is None:
+        return None
+    waited, pause = s.now - former[-1].end_time.timestamp(), _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former))
+    if former[-1].reason == SWEEP_BUDGET_SPENT:
+        pause = max(pause, _SWEEP_SECONDS)
+    if former[-1].reason == SUSPENDED or not 0 <= waited < pause:  # less than 0: the clock of an earlier leader was ahead
+        return None
+    return Wait("BackingOff", f"attempt {former[-1].number} failed: {former[-1].reason}", seconds=pause - waited)
+
+
+def _pod_not_created(s: Situation) -> Decision | None:
+    if s.pod is None and s.trial.status.pod_uid is None:
+        return CreatePod()
+    return None
+
+
+def _pod_gone(s: Situation) -> Decision | None:
+    name, uid = s.trial.status.pod_name, s.trial.status.pod_uid
+    if s.pod is None:
+        return FailAttempt("PodDeleted", f"pod {name} was deleted by another client")
+    if uid is not None and s.pod.uid != uid:
+        return FailAttempt(
+            "PodReplaced", f"pod {name} with UID {uid} was deleted by another client, and another pod of that name was created"
+        )
+    return None
+
+
+def _pod_foreign(s: Situation) -> Decision | None:
+    if s.pod is None or s.pod.owner_uid == s.trial.metadata.uid:
+        return None
+    if s.pod.deleting or s.now < _attempt_start(s) + _NAME_TAKEN_SECONDS:
+        return _name_taken(s.pod)
+    return Fail("PodNameTaken", f"a pod named {s.pod.name} exists and belongs to another owner; delete or rename it")
+
+
+def _name_taken(pod: PodFacts) -> Wait:
+    return Wait("PodNameTaken", f"waiting for the deletion of another pod named {pod.name}", seconds=2)
+
+
+def _pod_unknown(s: Situation) -> Decision | None:
+    """Adopt a pod of the trial that the status does not show yet. If it is being deleted, wait: nothing ran in it. Adopt it all the
+    same, so that the attempt fails, if its node is lost or drained, or if it stays: nothing may ever finish its deletion."""
+    if s.pod is None or s.trial.status.pod_uid is not None:
+        return None
+    goes_soon = s.pod.deleting and not s.pod.disruption and s.now < s.pod.created_at + _NAME_TAKEN_SECONDS
+    return _name_taken(s.pod) if goes_soon else Adopt()
+
+
+def _evicted_by_itself(s: Situation) -> Decision | None:
+    """Blame the trial's container for an eviction that it caused by exceeding its limits or exhausting a resource of the node."""
+    if s.pod is None or s.pod.reason != "Evicted":
+        return None
+    died = own_usage_exception(s.pod.message, disrupted=bool(s.pod.disruption))
+    return _died(s, died, s.pod.message) if died else None
+
+
+def _died(s: Situation, type_: str, message: str) -> Decision:
+    """Return the decision for a container that its own processes ended. PhaseDied: after a step of the attempt, or the setup of a
+    custom agent class, started. Fail: before. FailAttempt: between a restore and the attempt's first step, because the restored
+    files may be the cause; and for a regrade's own pod, in which neither agent nor verifier runs."""
+    if s.trial.spec.regrade is not None and s.pod is not s.verifier:
+        return FailAttempt("ContainerEnded", message)
+    if s.trial.status.has_own_step:
+        return PhaseDied(type_, message, _charged_phase(s))
+    resumed = s.trial.status.resumed
+    if s.trial.status.agent_setup_time is not None and not (resumed and any(resumed.attempts)):  # no files of this trial's agent
+        return PhaseDied(type_, message, AGENT_SETUP)
+    if resumed is not None:
+        return FailAttempt(RESTORE_FAILED, f"after the restore: {message}")
+    return Fail(type_.removesuffix("Error"), f"{message} (before the first step)", type_)
+
+
+def _charged_phase(s: Situation) -> str | None:
+    """Return the phase to blame for the end of a container; None for the running phase. For the agent's container it is AGENT while
+    the step is verified in another pod, because only processes of the agent run in this container then."""
+    status, verifiers = s.trial.status, s.pod is s.verifier
+    verifying = bool(status.steps) and status.steps[-1].phase == VERIFIER.capitalize()
+    return AGENT if not verifiers and (status.verifier is not None or (s.verified_apart and verifying)) else None
+
+
+def _pod_taken(s: Situation) -> Decision | None:
+    """Fail the attempt if the pod was deleted, evicted or preempted: an infrastructure failure in every phase."""
+    if s.pod is None:
+        return None
+    if s.pod.disruption:
+        return FailAttempt(s.pod.disruption, s.pod.message or f"pod {s.pod.name} was disrupted: {s.pod.disruption}")
+    if s.pod.reason:
+        return FailAttempt(s.pod.reason, s.pod.message or f"pod {s.pod.name} failed: {s.pod.reason}")
+    if s.pod.deleting:
+        return FailAttempt("PodDeleted", f"pod {s.pod.name} was deleted by another client")
+    return None
+
+
+def _container_ended(s: Situation) -> Decision | None:
+    if s.pod is None or not s.pod.terminated:
+        return None
+    details = f": {s.pod.exit_message}" if s.pod.exit_message else ""
+    how = f"ended with status {s.pod.exit_code} ({s.pod.exit_reason or 'no reason given'}){details}"
+    ran = s.pod.exit_reason not in _NEVER_RAN
+    killed_inside = ran and s.pod.exit_code is not None and s.pod.exit_code not in KILLED_FROM_OUTSIDE
+    if s.pod.unfilled and killed_inside:
+        return volumes_unfilled(s.pod.unfilled, how)
+    if s.pod.init_failed:
+        return FailAttempt("RunnerInstallFailed", f"the init container of pod {s.pod.name} {how}")
+    ended = f"the trial's container {how}"
+    if s.pod.exit_reason == "OOMKilled":
+        return _died(s, "OutOfMemoryError", f"{ended}: it used more than its memory limit{_limit_and_phase(s)}")
+    if killed_inside and (s.trial.status.agent_acted or s.trial.status.resumed is not None):
+        return _died(s, "ContainerKilledError", f"{ended}: a process in it stopped process 1")
+    if not s.trial.status.has_own_step:
+        return FailAttempt("ContainerEnded", f"{ended} before the first step")
+    return FailAttempt("ContainerRestarted" if s.pod.restarted else "ContainerEnded", ended)
+
+
+def _container_replaced(s: Situation) -> Decision | None:
+    """Fail the attempt if the kubelet replaced the container in which earlier steps ran."""
+    known = s.trial.status.container_id
+    if s.pod is None or not known or not s.pod.container_id or s.pod.container_id == known:
+        return None
+    return FailAttempt("ContainerRestarted", f"pod {s.pod.name} runs container {s.pod.container_id}, not {known}")
+
+
+def _host_ended(s: Situation) -> Decision | None:
+    """Decide what the end of the agent host's container means. Before any step and before the setup of a custom class, the attempt
+    fails. Later, the agent is blamed if the host ran out of memory or exited, because the agent can cause this; the attempt fails
+    if the host was killed from outside its container."""
+    if s.pod is None or not s.pod.host_ended:
+        return None
+    ended = f"the agent host {s.pod.host_ended}"
+    phase = AGENT if s.trial.status.has_own_step else AGENT_SETUP
+    if not s.trial.status.agent_acted:
+        return FailAttempt("AgentHostEnded", f"{ended} before the first step")
+    if s.pod.host_out_of_memory:
+        return PhaseDied("OutOfMemoryError", f"{ended}: it used more than its memory limit", phase)
+    if s.pod.host_exit_code in KILLED_FROM_OUTSIDE:
+        return FailAttempt("AgentHostEnded", ended)
+    return PhaseDied("AgentHostError", ended, phase)
+
+
+def _egress_ended(s: Situation) -> Decision | None:
+    """Fail the attempt, because the pod lost its network, if the egress sidecar ended before any step and before the setup of a
+    custom agent class, or was killed from outside its container. Else decide as for a container that its own processes ended
+    (_died), because the pod's processes can make the sidecar exit or run out of memory."""
+    if s.pod is None or not s.pod.egress_ended or not s.pod.running:
+        return None
+    ended = f"the egress sidecar {s.pod.egress_ended}"
+    if not s.trial.status.agent_acted:
+        return FailAttempt("EgressEnded", f"{ended} before the first step")
+    if ended_by_signal(s.pod.egress_exit_code) and not s.pod.egress_out_of_memory:
+        return FailAttempt("EgressEnded", ended)
+    return _died(s, "EgressError", ended)
+
+
+def _limit_and_phase(s: Situation) -> str:
+    limit = f" of {s.pod.memory_limit}" if s.pod and s.pod.memory_limit else ""
+    step = s.trial.status.steps[-1] if s.trial.status.steps and s.trial.status.has_own_step else None
+    return limit + (f" (phase {step.phase.lower()} of step {step.name})" if step and step.phase else "")
+
+
+def _suspended_with_pod(s: Situation) -> Decision | None:
+    """End the attempt of a suspended trial, which deletes its pod, if spec.suspendPolicy requires this. A pod that does not run yet
+    has no state to lose, so it is deleted under every policy."""
+    if s.pod is None or not s.trial.spec.suspend:
+        return None
+    started = s.trial.status.has_own_step
+    if prestarts(s.trial) and not started:
+        return None
+    policy, unused = s.trial.spec.suspend_policy, not s.pod.running and not started
+    if unused or policy == "Release" or (policy == "ReleaseAfterStep" and is_suspended(s.trial)):
+        return FailAttempt(SUSPENDED, "its pod was released, as spec.suspend is true")
+    return None
+
+
+def _verifier(s: Situation) -> Decision | None:
+    """Apply the rules for the agent's pod to the pod of a separate verifier. If that pod fails and the verifier only compares
+    verdicts, continue without it."""
+    named = s.trial.status.verifier
+    if named is None:
+        return None
+    status = s.trial.status.model_copy(
+        update={"pod_name": named.pod_name, "pod_uid": named.pod_uid, "container_id": None, "verifier": None}
+    )
+    seen = replace(s, trial=s.trial.model_copy(update={"status": status}), pod=s.verifier)
+    found = next((each for rule in POD_RULES if (each := rule(seen)) is not None), None)
+    match found:
+        case CreatePod():
+            return CreateVerifierPod()
+        case Adopt():
+            return AdoptVerifierPod()
+        case FailAttempt() | PhaseDied() | Fail():
+            message = f"the verifier of step {s.trial.status.current_step}: {found.message}"
+            if s.compares_verdicts:
+                return DriveWithoutVerifier(message)
+            if isinstance(found, PhaseDied):
+                return replace(found, message=message, untouched=bool(named.untouched))
+            return replace(found, message=message)
+    return found
+
+
+def _paused(s: Situation) -> Decision | None:
+    """Keep a trial paused between steps, with its pod, until spec.suspend is false."""
+    return Suspend() if s.trial.spec.suspend and is_suspended(s.trial) else None
+
+
+def _runner_broken(s: Situation) -> Decision | None:
+    """Fail a trial whose runner violates the protocol repeatedly: a retry would help an agent that replaced the runner. Fail only
+    the attempt if the egress sidecar refuses, or the node does not know the pod: no agent causes that. If the pod only compares
+    verdicts, first go on without it."""
+    violation = s.violation
+    if violation is None:
+        return None
+    seconds = _LONGER_SECONDS.get(violation.reason, _VIOLATION_SECONDS)
+    periods = min(violation.times // _VIOLATION_TIMES, (s.now - violation.since) // seconds)
+    if periods < 1:
+        return None
+    message = f"{_WHAT_FAILED[violation.reason]} {violation.times} times in a row; last: {violation.message}"
+    if periods < 2 and s.compares_verdicts and s.trial.status.verifier is not None:
+        return DriveWithoutVerifier(f"the verifier of step {s.trial.status.current_step}: {message}")
+    return (FailAttempt if violation.reason in _OF_INFRASTRUCTURE else Fail)(violation.reason, message)
+
+
+_LIFE_RULES: tuple[Rule, ...] = (
+    _pod_not_created,
+    _pod_gone,
+    _pod_foreign,
+    _pod_unknown,
+    _evicted_by_itself,
+    _pod_taken,
+    service_ended,
+    _container_ended,
+    _container_replaced,
+    _host_ended,
+    _egress_ended,
+)
+POD_RULES = (*_LIFE_RULES, *START_RULES)
+RULES: tuple[Rule, ...] = (
+    _finished,
+    _cut_short,
+    _suspended_without_pod,
+    _resumed_without_pod,
+    _not_started,
+    _backing_off,
+    *_LIFE_RULES,
+    _suspended_with_pod,
+    *START_RULES,
+    _paused,
+    _verifier,
+    _runner_broken,
+)
+
+
+def faults(attempts: Sequence[AttemptStatus]) -> int:
+    """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep, room for other
+    trials' verifiers, and a checkpoint that cannot be restored (at most two per trial, choose_checkpoint) use up no retry."""
+    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for each in attempts)
+
+
+def needs_inspection(trial: MultiStepTrial) -> bool:
+    """Return whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
+    failed = holds(trial.status, "Failed") is not None
+    return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
+
+
+def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | None, now: float) -> Wait | Fail:
+    """Return the decision after the API server rejected a pod. rejection: the decision to wait and retry; since: time of the
+    first try to create the pod.
+
+    Quota rejections are retried without limit. Policy rejections are retried for 60 s, and at least once; then the trial fails.
+    """
+    before = any(each.type == "Reconciling" and each.reason == rejection.reason for each in trial.status.conditions)
+    if rejection.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
+        return Fail(rejection.reason, rejection.message)
+    return rejection
+
+
+def attempt_start(trial: MultiStepTrial) -> datetime | None:
+    """Return the start time of the current attempt: the end of the previous attempt, else the start of the trial."""
+    former = trial.status.attempts
+    return former[-1].end_time if former else trial.status.start_time
+
+
+def _attempt_start(s: Situation) -> float:
+    start = attempt_start(s.trial)
+    return start.timestamp() if start else s.now
+
+
+def _own(s: Situation, pod: PodFacts | None) -> bool:
+    return pod is not None and pod.owner_uid == s.trial.metadata.uid
+
+
+def _pod_removal(s: Situation) -> float | None:
+    """Return the seconds until the finished trial's pods are deleted; None if they are retained, or no longer exist.
+
+    The pod of a trial that was stopped or missed its deadline is always deleted, because its processes would keep running. A pod
+    that Kueue admitted uses quota of its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.
+    """
+    spec = s.trial.spec
+    if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
+        return None
+    if any(each.type == "Failed" and each.reason in _CUT_SHORT for each in s.trial.status.conditions):
+        return 0.0
+    kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and needs_inspection(s.trial))
+    if kept and not any(pod and pod.queue is not None for pod in (s.pod, s.verifier)):
+        return None
+    return _seconds_left(s, spec.pod_ttl_seconds_after_finished or 0)
+
+
+def _seconds_left(s: Situation, ttl: float | None) -> float | None:
+    end: datetime | None = s.trial.status.completion_time
+    if ttl is None or end is None:
+        return None
+    return max(0.0, end.timestamp() + ttl - s.now)

@@ -1,0 +1,88 @@
+"""Computes a container's resources, and the node affinity for its GPUs or TPU. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from multistep.api.task.compose_services import Service
+from multistep.api.task.devices import (
+    GPU_RESOURCE,
+    TPU_RESOURCE,
+    TPU_TOPOLOGY_LABEL,
+    TPU_TYPE_LABEL,
+    TPU_TYPES,
+    GpuLabels,
+)
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.spec import ResourcesSpec
+from multistep.errors import InvalidTask
+
+Term = list[dict[str, Any]]  # matchExpressions, all of which must match
+
+
+def with_limits(environment: EnvironmentConfig, main: Service) -> EnvironmentConfig:
+    """Return the environment with the limits that a compose file sets for main in place of the task's (Harbor 0.25 merges them)."""
+    given = {"cpus": main.cpus, "memory_mb": math.ceil(main.memory_bytes / 2**20)}
+    return environment.model_copy(update={name: value for name, value in given.items() if value})
+
+
+def with_overrides(environment: EnvironmentConfig, resources: ResourcesSpec) -> EnvironmentConfig:
+    """Return the environment with the trial's resources in place of the task's, as Harbor 0.25's override_cpus etc."""
+    given = {name: getattr(resources, name) for name in ResourcesSpec.model_fields}
+    return environment.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def resources(environment: EnvironmentConfig) -> dict[str, Any]:
+    """Return equal requests and limits, so that a trial gets exactly the resources that the task requests."""
+    amounts = {
+        "cpu": environment.cpus and f"{environment.cpus:g}",
+        "memory": environment.memory_mb and f"{environment.memory_mb}Mi",
+        "ephemeral-storage": environment.storage_mb and f"{environment.storage_mb}Mi",
+        GPU_RESOURCE: environment.gpus and str(environment.gpus),
+        TPU_RESOURCE: environment.tpu and str(math.prod(map(int, environment.tpu.topology.split("x")))),
+    }
+    given = {name: amount for name, amount in amounts.items() if amount}
+    return {"requests": given, "limits": given} if given else {}
+
+
+def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
+    """Return the node selector terms, of which a node must match one; [] if every node fits. known: node labels by GPU type, in
+    lower case.
+
+    Raises InvalidTask for an unknown type of GPU or TPU.
+    """
+    if environment.tpu is not None:
+        named = environment.tpu.type.lower().strip()
+        label = TPU_TYPES.get(named, named)
+        if label not in TPU_TYPES.values():
+            raise _unknown("environment.tpu.type", environment.tpu.type, [*TPU_TYPES, *TPU_TYPES.values()])
+        return [[_is_in(TPU_TYPE_LABEL, [label]), _is_in(TPU_TOPOLOGY_LABEL, [environment.tpu.topology])]]
+    terms: list[Term] = []
+    for named in (environment.gpu_types or ()) if environment.gpus else ():
+        labels = known.get(named.lower().strip())
+        if labels is None:
+            hint = "; settings.gpuTypes of the chart adds types"
+            raise _unknown("environment.gpu_types", named, known, hint)
+        terms += [[_is_in(label, values)] for label, values in labels.items()]
+    return terms
+
+
+def affinity(terms: Sequence[Term], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod's affinity that requires one of the terms in addition to ``given``, the pod template's affinity."""
+    node = dict(given.get("nodeAffinity") or {})
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    others = (node.get(required) or {}).get("nodeSelectorTerms") or [{}]
+    both = [
+        {**other, "matchExpressions": [*(other.get("matchExpressions") or []), *term]} for other in others for term in terms
+    ]  # terms are alternatives, so each of the template's terms is combined with each new term
+    return {**given, "nodeAffinity": {**node, required: {"nodeSelectorTerms": both}}}
+
+
+def _is_in(label: str, values: Sequence[str]) -> dict[str, Any]:
+    return {"key": label, "operator": "In", "values": list(values)}
+
+
+def _unknown(field: str, value: str, known: Mapping[str, Any] | Sequence[str], hint: str = "") -> InvalidTask:
+    return InvalidTask(f"{value!r} is not a known type: {', '.join(dict.fromkeys(known))}{hint}", field=field)

@@ -1,0 +1,75 @@
+"""The plan of a Harbor agent (spec.agent gives its name or import path), which the agent host runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.api.task.task_toml import NetworkMode, TaskConfig
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.harbor_agents import SETUP_SECONDS
+from multistep.api.trial.spec import TrialSpec
+from multistep.engine.plan.phase_timeouts import resolve_limit
+from multistep.errors import InvalidSpec
+
+_SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.25, unless its class has another one
+
+
+@dataclass(frozen=True)
+class HostedAgent:
+    """The plan of a Harbor agent. setup_timeout: seconds, None for no timeout; resume: whether each step resumes the trajectory of
+    the step before; credentials: values of the secret variables."""
+
+    spec: AgentSpec
+    setup_timeout: float | None
+    resume: bool = False
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    mcp_servers: Sequence[Mapping[str, Any]] = ()
+    skills_dir: str | None = None
+
+    def resumes(self, index: int) -> bool:
+        """Return whether the step with this index resumes the trajectory of the step before."""
+        return self.resume and index > 0
+
+    @property
+    def direct_variables(self) -> dict[str, str]:
+        """Return the variables of an agent that calls the provider directly: its API keys, and spec.agent's base URL if set. A file
+        from which a Secret was created often ends with a newline, which is no part of the key."""
+        keys = {name: key.rstrip("\r\n") for name, key in self.credentials.items()}
+        names = self.spec.url_variables if self.spec.base_url else ()
+        return {**keys, **dict.fromkeys(names, self.spec.base_url or "")}
+
+
+def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bool) -> None:
+    """Raise InvalidSpec for an agent whose model cannot be reached from a phase with this network_mode. relayed: whether the model
+    gateway is reachable in every mode."""
+    if mode == "public":
+        return
+    if agent.uses_gateway and not relayed:
+        hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
+        raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
+    elsewhere = agent.base_url is not None or any(each.name in agent.url_variables for each in agent.env)  # e.g. in the agent's pod
+    calls = agent.credentials or (agent.access == "Direct" and agent.direct_hosts and not elsewhere)
+    if calls and not agent.uses_gateway and mode == "no-network":
+        hint = "use spec.agent.access Gateway" if relayed else "it needs another task"
+        raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
+
+
+def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:
+    """Return the plan of a trial's Harbor agent. credentials: values of the agent's secret variables."""
+    environment = config.environment
+    return HostedAgent(
+        spec=spec.agent,
+        setup_timeout=resolve_limit(
+            SETUP_SECONDS.get(spec.agent.name or "", _SETUP_SECONDS),
+            override=None,
+            maximum=None,
+            multiplier=spec.agent_setup_timeout_multiplier,
+            default_multiplier=spec.timeout_multiplier,
+        ),
+        resume=spec.resume_trajectory,
+        credentials=credentials,
+        mcp_servers=tuple(each.model_dump(mode="json", exclude_none=True) for each in environment.mcp_servers or []),
+        skills_dir=environment.skills_dir,
+    )

@@ -1,0 +1,129 @@
+"""Lists the images of a task that the cluster must build, and computes the digest that identifies each build. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from multistep.api.task.compose_services import MAIN, Build, Service, Services
+from multistep.api.task.layout import TaskLayout
+from multistep.api.task.task_toml import StepConfig, TaskConfig
+from multistep.api.trial.content_references import Content
+from multistep.api.trial.spec import TrialSpec
+from multistep.engine.plan.plan_services import BUILDS_OFF, values_of, with_values
+from multistep.engine.plan.resolve_templates import resolved_field
+from multistep.engine.plan.task_steps import files_of, steps_of
+from multistep.engine.plan.verifier_environment import Definition, definition
+from multistep.errors import InvalidSpec, InvalidTask
+
+ENVIRONMENT = "environment"
+TESTS = "tests"
+FROM_DOCKERFILE = Build(ENVIRONMENT)  # the build of environment/Dockerfile, also for `build: .` in a compose file
+Images = Mapping[str, str]  # images that were built from a task's Dockerfiles, by the build's name
+NO_IMAGES: Images = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ImageBuild:
+    """An image to build from files of the task.
+
+    name: key by which a plan finds the image: the path of the Dockerfile's directory in the task, or COMPOSE_FILE/SERVICE; content:
+    the upload with the build context; root: the directory of the task that is uploaded; directory: the context's path in ``root``,
+    "" for ``root`` itself; dockerfile: path in the context; target: the stage to build, "" for the last one.
+    """
+
+    name: str
+    content: Content
+    root: str
+    directory: str = ""
+    dockerfile: str = "Dockerfile"
+    args: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the Dockerfile in the task, for messages."""
+        return "/".join(filter(None, [self.root, self.directory, self.dockerfile]))
+
+
+def needed(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
+    """Return the builds of the images that a trial needs and that neither the spec nor the task names. variables: the trial's
+    variables, for build arguments in compose files. Raises InvalidSpec and InvalidTask."""
+    found = list(_environment(config, layout, spec, variables))
+    for step in () if spec.verifier.disable else steps_of(config):
+        defined = definition(config, layout, step, files_of(config, layout, step))
+        if defined is not None and defined.tests:
+            found += _verifier(defined, step, spec, variables)
+    return list({each.name: each for each in found}.values())
+
+
+def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
+    """Yield the builds of the trial's image and of the services in environment/."""
+    content, compose = Content("environment"), layout.compose
+    main = compose.main if compose else Service(MAIN)
+    named = config.environment.docker_image or main.pulled_image
+    if layout.dockerfile and not (spec.environment.image or named) and main.build in (None, FROM_DOCKERFILE):
+        yield ImageBuild(ENVIRONMENT, content, ENVIRONMENT)
+    if compose is None:
+        return
+    env = values_of(compose, resolved_field("environment.env", config.environment.env, variables), variables)
+    if main.build not in (None, FROM_DOCKERFILE) and not spec.environment.image:
+        yield _service(compose, main, content, env)
+    yield from _services(compose, content, spec, env)
+
+
+def _verifier(defined: Definition, step: StepConfig, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
+    """Yield the builds of a separate verifier's own image and of its services."""
+    content = Content("verifier", step.name if defined.tests != TESTS else None)
+    if defined.image is None:
+        yield ImageBuild(defined.tests, content, defined.tests)
+    if defined.services:
+        resolved = resolved_field(f"{defined.where}.env", defined.config.env, variables)
+        env = values_of(defined.services, resolved, variables)
+        yield from _services(defined.services, content, spec, env)
+
+
+def _services(services: Services, content: Content, spec: TrialSpec, env: Mapping[str, str]) -> Iterator[ImageBuild]:
+    """Yield the builds of a compose file's services other than main."""
+    for each in services.others:
+        if each.build is not None and each.name not in spec.environment.service_images:
+            yield _service(services, each, content, env)
+
+
+def _service(services: Services, service: Service, content: Content, env: Mapping[str, str]) -> ImageBuild:
+    """Return the build of a service's image. content: the upload of the compose file's directory; env: variables that the build
+    arguments may use. Raises InvalidTask for a context outside of the upload."""
+    assert service.build is not None
+    build, root = service.build, posixpath.dirname(services.path)
+    if build.context != root and not build.context.startswith(f"{root}/"):
+        text = f"must be {root}/ or a directory in it, which is all that a build gets, got {build.context!r}"
+        field = f"{services.path}:{service.line}: services.{service.name}.build.context"
+        raise InvalidTask(text, kind="ValueError", field=field)
+    directory = build.context.removeprefix(root).lstrip("/")
+    args = {name: with_values(value, env) for name, value in build.args.items()}
+    return ImageBuild(service_build(services, service.name), content, root, directory, build.dockerfile, args, build.target)
+
+
+def service_build(services: Services, service: str) -> str:
+    """Return the name of the build of a service's image."""
+    return f"{services.path}/{service}"
+
+
+def build_id(build: ImageBuild, context: str, platform: str) -> str:
+    """Return the digest of a build's inputs, in hexadecimal digits. context: SHA-256 of the upload with the context."""
+    inputs = [context, build.directory, build.dockerfile, sorted(build.args.items()), build.target, platform]
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+
+
+def verifier_image(defined: Definition, images: Images) -> str | None:
+    """Return a separate verifier's own image; None if it has none. Raises InvalidSpec if the image must be built first."""
+    if defined.image is not None or not defined.tests:
+        return defined.image
+    if defined.tests not in images:
+        field = f"[{'verifier' if defined.tests == TESTS else 'steps.verifier'}.environment].docker_image"
+        raise InvalidSpec(f"{defined.tests}/Dockerfile: {BUILDS_OFF}, or build it and name the image in `{field}` of task.toml")
+    return images[defined.tests]

@@ -1,0 +1,160 @@
+"""The plan of a trial: the configuration of every step, with all inheritance, overrides and templates resolved.
+
+A plan depends only on the task, the trial's spec and its variables. It contains secret values, so it is never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from multistep.api.task.compose_services import MAIN
+from multistep.api.task.task_toml import ArtifactConfig, HealthcheckConfig
+from multistep.api.trial.spec import CheckpointsSpec
+from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.network_types import PUBLIC, Network
+from multistep.engine.plan.plan_services import PodServices
+from multistep.engine.plan.resolve_templates import Unresolved
+from multistep.engine.plan.selected_steps import WHOLE_TASK, Branch
+from multistep.engine.plan.verifier_environment import VerifierEnvironment
+
+Env = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TrialEnv:
+    """The environment variables of a trial's spec, with the values of Secrets and ConfigMaps resolved."""
+
+    variables: Env = field(default_factory=dict)
+    environment: Env = field(default_factory=dict)
+    agent: Env = field(default_factory=dict)
+    verifier: Env = field(default_factory=dict)
+    credentials: Env = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no timeout;
+    service: the service in whose container the hook runs."""
+
+    command: str
+    user: str
+    timeout: float | None
+    service: str = MAIN
+
+
+@dataclass(frozen=True)
+class VerifierPlan:
+    """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
+    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's environment;
+    second_environment: the environment of a second verification, whose verdict is compared with the first one, None for no second
+    verification; network: network of the verifier's phase."""
+
+    user: str
+    timeout: float | None
+    env: Env | Unresolved
+    task_tests: bool
+    step_tests: bool
+    environment: VerifierEnvironment | None = None
+    second_environment: VerifierEnvironment | None = None
+    network: Network = PUBLIC
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout;
+    workdir: whether it has a workdir; setup, resume: whether its workdir has setup.sh or resume.sh; network: network of the agent's
+    phase."""
+
+    name: str
+    index: int
+    directory: str | None
+    instruction: str | None
+    workdir: bool
+    setup: bool
+    resume: bool
+    healthcheck: HealthcheckConfig | None
+    agent_user: str
+    agent_timeout: float | None
+    solution_directory: str | None
+    solve_script: bool
+    hooks: tuple[Hook, ...]
+    verifier: VerifierPlan | None
+    min_reward: float | Mapping[str, float] | None
+    artifacts: tuple[ArtifactConfig, ...]
+    network: Network = PUBLIC
+
+    @property
+    def verified_apart(self) -> bool:
+        """Return whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
+        return self.verifier is not None and self.verifier.environment is not None
+
+    @property
+    def verifiers_environment(self) -> VerifierEnvironment | None:
+        """Return the environment of the verifier's own pod, for the first or the second verification; None without such a pod."""
+        return (self.verifier.environment or self.verifier.second_environment) if self.verifier else None
+
+    @property
+    def compares_verdicts(self) -> bool:
+        """Return whether the step is verified in the agent's environment and again in a fresh pod, to compare the verdicts."""
+        return self.verifier is not None and self.verifier.second_environment is not None
+
+    @property
+    def verified_restored(self) -> bool:
+        """Return whether the step is verified in a fresh pod, in which the environment's files are restored."""
+        apart = self.verifiers_environment
+        return apart is not None and apart.restored is not None
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then, as in Harbor 0.25 (single-step
+    trial).
+
+    checkpoints: spec of the checkpoints from which later attempts resume, None if the trial stores none; snapshots: limits of the
+    checkpoints for verifiers' pods; branch: the part of the task that the trial runs; steps: the task's steps up to the trial's
+    last step, including first steps that another trial ran; regrade: whether the trial verifies the steps of another trial again;
+    network: network of the agent's pod outside of the phases of agent and verifier; sidecar: whether the agent's pod has an egress
+    sidecar.
+    """
+
+    task_name: str
+    image: str
+    agent_name: str
+    agent_command: tuple[str, ...]
+    agent_env: Env
+    solution_env: Env | Unresolved
+    environment_env: Env
+    environment_files: bool
+    workdir: str
+    healthcheck: HealthcheckConfig | None
+    start_timeout: float
+    steps: tuple[StepPlan, ...]
+    strategy: Literal["mean", "final"] | None
+    abort_on_agent_error: bool
+    single: bool
+    network: Network = PUBLIC
+    sidecar: bool = False
+    hosted: HostedAgent | None = None
+    checkpoints: CheckpointsSpec | None = None
+    snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
+    branch: Branch = WHOLE_TASK
+    regrade: bool = False
+    services: PodServices | None = None
+
+    @property
+    def separate(self) -> bool:
+        """Return whether any step has a verifier in a pod of its own."""
+        return any(step.verifiers_environment is not None for step in self.steps)
+
+    @property
+    def switches_networks(self) -> bool:
+        """Return whether any of the trial's pods has an egress sidecar."""
+        return self.sidecar or any(step.verifiers_environment and step.verifiers_environment.sidecar for step in self.steps)
+
+    @property
+    def uses_checkpoints(self) -> bool:
+        """Return whether checkpoints are stored or restored, for a later attempt, a verifier's pod or a trial with spec.from."""
+        apart = not self.regrade and any(step.verified_restored for step in self.steps)
+        return self.checkpoints is not None or self.branch.kept > 0 or apart

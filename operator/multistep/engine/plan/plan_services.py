@@ -1,0 +1,273 @@
+"""Plans a pod's services: converts the services of a compose file to init containers, host names and volumes of the pod. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from multistep.api.task.compose_services import MAIN, Host, Mount, Service, ServiceHealthcheck, Services
+from multistep.errors import InvalidSpec, InvalidTask
+
+CONTAINER_PREFIX: Final = "svc-"
+BUILDS_OFF: Final = "set the chart's value builds.registry, so that the cluster builds it"
+_HOSTNAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PLACEHOLDER = re.compile("\ue000([^\ue000\ue001]+)\ue001")
+_LONGEST_NAME = 63 - len(CONTAINER_PREFIX)
+
+
+@dataclass(frozen=True)
+class StartupProbe:
+    """The probe of a service, which must succeed before the next container starts. period, timeout: seconds; failures: number of
+    failed probes after which the service is unhealthy."""
+
+    argv: tuple[str, ...]
+    period: int
+    timeout: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """The container of one service. container: the container's name; once: whether the service must complete before the next
+    container starts."""
+
+    service: Service
+    container: str
+    image: str
+    once: bool = False
+    probe: StartupProbe | None = None
+
+    @property
+    def name(self) -> str:
+        return self.service.name
+
+
+@dataclass(frozen=True)
+class PodServices:
+    """The services of one pod. order: the services in the order in which they start, before the trial's container; main: the
+    compose file's service of the trial's container; names: all host names of 127.0.0.1; hosts, files: as in compose_services."""
+
+    order: tuple[ServicePlan, ...]
+    main: Service
+    names: tuple[str, ...]
+    hosts: tuple[Host, ...] = ()
+    files: str = ""
+
+    @property
+    def background(self) -> tuple[str, ...]:
+        """Return the command that runs in the trial's container in the background; () for none."""
+        return (*(self.main.entrypoint or ()), *(self.main.command or ()))
+
+    def container_of(self, service: str) -> str:
+        """Return the name of a service's container. Raises KeyError if the pod has no such service."""
+        return {each.name: each.container for each in self.order}[service]
+
+    @property
+    def may_end(self) -> tuple[str, ...]:
+        """Return the containers whose termination is no failure: services that Compose would restart."""
+        return tuple(each.container for each in self.order if not each.once and each.service.restarts)
+
+
+def placeholder(name: str) -> str:
+    """Return the placeholder of a variable in a parsed compose file. The variable's value is only known for a trial."""
+    return f"\ue000{name}\ue001"
+
+
+def plan_services(services: Services, image: str, images: Mapping[str, str], env: Mapping[str, str]) -> PodServices:
+    """Return the plan of a pod's services.
+
+    image: image of the pod's main container; images: images by service that replace the compose file's image or build; env: values
+    of the placeholders. Raises InvalidTask, and InvalidSpec for an image that must be built first.
+    """
+    resolved = [_service_with_values(each, env) for each in services.services]
+    whole = replace(services, services=tuple(resolved))
+    _refuse_meeting(whole)
+    order = tuple(
+        ServicePlan(
+            service=each,
+            container=container_name(each.name),
+            image=_image(whole, each, image, images),
+            once=each.name in whole.jobs,
+            probe=startup_probe(each.healthcheck) if each.healthcheck and each.name not in whole.jobs else None,
+        )
+        for each in _ordered(whole)
+    )
+    names = tuple(dict.fromkeys(name.lower() for each in whole.services for name in each.names))
+    return PodServices(order, whole.main, names or (MAIN,), whole.hosts, whole.files)
+
+
+def container_name(service: str) -> str:
+    """Return the name of a service's container."""
+    return CONTAINER_PREFIX + re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")
+
+
+def startup_probe(check: ServiceHealthcheck) -> StartupProbe:
+    """Convert a healthcheck to a probe. The probe fails no earlier than Docker reports the service unhealthy: after the start
+    period plus retries times the interval. It runs at least as often as the healthcheck, but at most once per second."""
+    period = max(1, math.floor(min(check.interval, check.start_interval)))
+    seconds = check.start_period + check.retries * check.interval
+    return StartupProbe(check.argv, period, max(1, math.ceil(check.timeout)), max(1, math.ceil(seconds / period)))
+
+
+def values_of(services: Services, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the placeholders in a compose file. env: values of environment.env; variables: the trial's variables.
+    Raises InvalidTask for a variable that is not set."""
+    for name, place in services.variables.items():
+        if name not in variables:
+            text = f"uses ${{{name}}}, which is not set: add it to spec.variables, or write ${{{name}:-DEFAULT}}"
+            raise InvalidTask(text, kind="ValueError", field=place)
+    return {**{name: variables[name] for name in services.variables}, **env}
+
+
+def with_values(text: str, env: Mapping[str, str]) -> str:
+    """Return the text with its placeholders replaced."""
+    return _PLACEHOLDER.sub(lambda found: env.get(found[1], ""), text)
+
+
+def _service_with_values(service: Service, env: Mapping[str, str]) -> Service:
+    """Return the service with the placeholders in its variables and commands replaced."""
+
+    def value(text: str) -> str:
+        return with_values(text, env)
+
+    def values(texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if texts is None else tuple(map(value, texts))
+
+    check = service.healthcheck
+    return replace(
+        service,
+        environment={name: value(text) for name, text in service.environment.items()},
+        entrypoint=values(service.entrypoint),
+        command=values(service.command),
+        image=value(service.image),
+        healthcheck=replace(check, argv=tuple(map(value, check.argv))) if check else None,
+    )
+
+
+def _image(services: Services, service: Service, image: str, images: Mapping[str, str]) -> str:
+    if service.name in images:
+        return images[service.name]
+    if service.build is not None:
+        raise InvalidSpec(
+            f"spec.environment.serviceImages: the image of service {service.name!r} must be built from "
+            f"{service.build.context}/{service.build.dockerfile} ({services.path}:{service.line}); "
+            f"{BUILDS_OFF}, or build it, and name the image here"
+        )
+    return image if service.same_image else service.image
+
+
+def _ordered(services: Services) -> Iterator[Service]:
+    """Yield the services other than main, each after the services that it depends on. The parser has rejected circular
+    dependencies."""
+    by_name = {each.name: each for each in services.others}
+    done: set[str] = set()
+
+    def visit(service: Service) -> Iterator[Service]:
+        if service.name in done:
+            return
+        done.add(service.name)
+        for each in service.depends_on:
+            if each.service == MAIN:
+                _refuse_waiting_for_main(services, service, each.condition)
+            else:
+                yield from visit(by_name[each.service])
+        yield service
+
+    for each in services.others:
+        yield from visit(each)
+
+
+def _refuse_waiting_for_main(services: Services, service: Service, condition: str) -> None:
+    main = services.main
+    if condition != "started" or main.command or main.entrypoint:
+        raise _invalid(services, service, "depends_on", "must not have main, which starts when all services are ready")
+
+
+def _refuse_meeting(services: Services) -> None:
+    """Raise InvalidTask for services that cannot share one pod: equal ports or container names, or names that are no host names."""
+    ports: dict[str, str] = {}
+    containers: dict[str, str] = {}
+    for service in services.services:
+        for port in service.ports:
+            if (other := ports.setdefault(port, service.name)) != service.name:
+                text = f"{port} is also a port of service {other!r}, but all services share the pod's one network"
+                raise _invalid(services, service, "ports", text)
+        for name in service.names:
+            if not _HOSTNAME.fullmatch(name.lower()) or len(name) > _LONGEST_NAME:
+                text = f"{name!r} must be a host name of at most {_LONGEST_NAME} letters, digits, '-' and '.'"
+                raise _invalid(services, service, "", text)
+        if service.name != MAIN and (other := containers.setdefault(container_name(service.name), service.name)) != service.name:
+            raise _invalid(services, service, "", f"must differ from {other!r} by more than case and '.'")
+
+
+def _invalid(services: Services, service: Service, key: str, message: str) -> InvalidTask:
+    where = ".".join(filter(None, ("services", service.name, key)))
+    return InvalidTask(message, kind="ValueError", field=f"{services.path}:{service.line}: {where}")
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume of the pod. name: unique in the pod; memory: whether it is in memory; size_bytes: maximum size, 0 for no limit."""
+
+    name: str
+    memory: bool = False
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PodMount:
+    """A mount of a volume in a container. copied: whether the image's files at ``target`` are copied to the new volume."""
+
+    volume: Volume
+    target: str
+    subpath: str = ""
+    read_only: bool = False
+    copied: bool = False
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """The volume mounts of a pod's containers, by service."""
+
+    by_service: Mapping[str, tuple[PodMount, ...]] = field(default_factory=dict)
+
+    def of(self, service: str) -> tuple[PodMount, ...]:
+        """Return the mounts of a service."""
+        return self.by_service.get(service, ())
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """Return all volumes, each once."""
+        return tuple({each.volume.name: each.volume for mounts in self.by_service.values() for each in mounts}.values())
+
+
+FILES_VOLUME: Final = "svc-files"
+
+
+def plan_mounts(services: PodServices) -> Mounts:
+    """Return the mounts of all containers. A new named volume gets the files of the image of the first service that mounts it."""
+    filled: set[str] = set()
+    numbers = iter(range(10**6))
+    named: dict[str, Volume] = {}
+
+    def volume_of(mount: Mount) -> Volume:
+        if mount.kind == "file":
+            return Volume(FILES_VOLUME)
+        if mount.kind == "volume" and mount.source:
+            return named.setdefault(mount.source, Volume(f"svc-volume-{len(named)}"))
+        return Volume(f"svc-own-{next(numbers)}", mount.kind == "tmpfs", mount.size_bytes)
+
+    def mounts(service: Service) -> Iterable[PodMount]:
+        for mount in service.mounts:
+            volume = volume_of(mount)
+            copied = mount.kind == "volume" and not (mount.no_copy or mount.subpath) and volume.name not in filled
+            filled.add(volume.name)
+            subpath = mount.source if mount.kind == "file" else mount.subpath
+            yield PodMount(volume, mount.target, subpath, mount.read_only, copied)
+        if service.shm_bytes:
+            yield PodMount(Volume(f"svc-own-{next(numbers)}", memory=True, size_bytes=service.shm_bytes), "/dev/shm")
+
+    return Mounts({each.name: tuple(mounts(each)) for each in (*(plan.service for plan in services.order), services.main)})

@@ -1,0 +1,143 @@
+"""Selects the artifact entries to collect from a step, assigns their paths below ``steps/NAME/artifacts``, builds the manifest.
+
+Two rules differ from Harbor 0.25, because the specification of multi-step tasks demands them: artifacts are collected after
+verification, and they are stored under the source's base name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Any, TypeAlias
+
+from multistep.api.task.compose_services import MAIN
+from multistep.api.task.task_toml import ArtifactConfig
+from multistep.engine.journal.operations import LOGS_ARTIFACTS
+
+_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service: entries with equal values share their paths
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The destination of an artifact entry's files, relative to the artifacts directory; "" for that directory itself."""
+
+    entry: ArtifactConfig
+    destination: str
+
+
+def pass_entries(
+    task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
+) -> tuple[ArtifactConfig, ...]:
+    """Return the artifact entries that apply to a step: the task's, the trial's, then the step's own. If no entry has the source
+    /logs/artifacts, put an entry for this source first."""
+    named = [*task, *trial, *step]
+    if any(entry.source.rstrip("/") == LOGS_ARTIFACTS and _service(entry) is None for entry in named):
+        return tuple(named)
+    return (ArtifactConfig(source=LOGS_ARTIFACTS), *named)
+
+
+def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
+    """Return a destination for each entry, so that no two different sources share a path.
+
+    members: for each entry, the paths found in its source, relative to the source ("" for the source itself); empty if the
+    source is missing.
+    The default destination is the source's base name (the top directory for /logs/artifacts). On a collision with another
+    source the artifact is stored under its source's full path, and if that collides, too, under this path in a numbered directory.
+    The results store passes an additional first entry, which reserves the path of manifest.json.
+    """
+    taken = _Taken()
+    placed: dict[_Owner, str] = {}
+    result = []
+    for entry, found in zip(entries, members, strict=True):
+        owner = (entry.source, entry.destination, _service(entry))
+        former = [placed[owner]] if owner in placed else []
+        placed[owner] = next(each for each in chain(former, _candidates(entry)) if taken.claim(each, found, owner))
+        result.append(Placement(entry, placed[owner]))
+    return result
+
+
+def manifest(
+    placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
+) -> list[dict[str, Any]]:
+    """Return manifest.json, as in Harbor 0.25. types: type of each entry in the container: file, directory, missing or other.
+
+    incomplete: for each entry, the collected files that are missing or differ from the files in the container. An entry with
+    such files has Harbor's status "failed".
+    """
+    missed = incomplete or [()] * len(placements)
+    return [_manifest_line(*each) for each in zip(placements, types, missed, strict=True)]
+
+
+def _manifest_line(placement: Placement, kind: str, incomplete: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    found = kind in ("file", "directory") and not incomplete
+    named = {"incomplete": [dict(each) for each in incomplete]} if incomplete else {}
+    return {
+        "source": placement.entry.source,
+        "destination": str(PurePosixPath("artifacts") / placement.destination),
+        "type": "directory" if kind == "directory" else "file",
+        "status": "ok" if found else "failed",
+        "service": _service(placement.entry),
+        "exclude": list(placement.entry.exclude) if kind == "directory" else [],
+        **named,
+    }
+
+
+def _service(entry: ArtifactConfig) -> str | None:
+    """Return the service that an entry is collected from; None for main."""
+    return entry.service if entry.service != MAIN else None
+
+
+def _candidates(entry: ArtifactConfig) -> Iterable[str]:
+    full = _relative(entry.source)
+    if entry.destination:
+        yield entry.destination.rstrip("/")
+    elif entry.source.rstrip("/") == LOGS_ARTIFACTS:
+        yield ""
+    else:
+        yield PurePosixPath(full).name or "root"
+    yield full or "root"
+    number = 2
+    while True:
+        yield f"{number}/{full or 'root'}"
+        number += 1
+
+
+def _relative(source: str) -> str:
+    return "/".join(part for part in source.split("/") if part not in ("", ".", ".."))
+
+
+class _Taken:
+    """The paths that were assigned so far (of files and of the directories above them), and the entries that own each path."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, _Owner] = {}  # assigned path -> its owner
+        self._above: dict[str, set[_Owner]] = {}  # directory -> owners of the assigned paths below it
+
+    def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
+        """Assign the paths of ``found`` below destination to the owner. On a collision assign no path and return False."""
+        taken = self._claims.get(destination, owner) != owner  # stop at the first collision: an agent can cause very many
+        if taken or any(self._meets(_join(destination, each), owner) for each in found):
+            return False
+        for path in (_join(destination, each) for each in found):
+            self._claims[path] = owner
+            for each in _parents(path):
+                self._above.setdefault(each, set()).add(owner)
+        return True
+
+    def _meets(self, path: str, owner: _Owner) -> bool:
+        if not path:
+            return False
+        return bool(self._above.get(path, set()) - {owner}) or any(
+            self._claims.get(each, owner) != owner for each in (path, *_parents(path))
+        )
+
+
+def _parents(path: str) -> list[str]:
+    """Return the directories above a path, without the top directory, which all entries share."""
+    return [str(each) for each in PurePosixPath(path).parents][:-1]
+
+
+def _join(destination: str, path: str) -> str:
+    return "/".join(part for part in (destination, path) if part)

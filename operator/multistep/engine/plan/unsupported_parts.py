@@ -1,0 +1,106 @@
+"""Parts of a task that Multistep does not support: rejected if they change the result, else ignored with a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from multistep.api.task.layout import TaskLayout
+from multistep.api.task.task_toml import EnvironmentConfig, TaskConfig
+from multistep.api.trial import harbor_agents
+from multistep.api.trial.agent_names import PLAIN
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.engine.plan.task_steps import verifiers_of
+from multistep.errors import InvalidTask
+
+TRAJECTORY_FILE = "trajectory.json"
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """An unsupported key or file of a task. refused: whether it makes the task invalid; if not, it is ignored; by_agent: whether it
+    depends on the agent: another one may use it."""
+
+    path: str
+    message: str
+    refused: bool = True
+    by_agent: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
+    """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then the oracle is
+    assumed."""
+    found: list[Unsupported] = []
+    for where, environment in _environments(config):
+        found += _environment(where, environment, agent if where == "environment" else None)
+    for services in layout.compose_files:
+        found += (Unsupported(each.place, each.message, refused=False) for each in services.ignored)
+    return found + list(_trajectory(config, layout, agent))
+
+
+def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
+    """Raise InvalidTask, with all unsupported parts that would change the result."""
+    if refused := [each for each in unsupported(config, layout, agent) if each.refused]:
+        raise InvalidTask.joined([InvalidTask(each.message, field=each.path) for each in refused])
+
+
+def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
+    """Return the unsupported parts of a task that are ignored."""
+    return [each for each in unsupported(config, layout, agent) if not each.refused]
+
+
+def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
+    yield "environment", config.environment
+    for where, verifier in verifiers_of(config):
+        if verifier.environment is not None:
+            yield f"{where}.environment", verifier.environment
+
+
+def _environment(where: str, environment: EnvironmentConfig, agent: AgentSpec | None) -> Iterator[Unsupported]:
+    if environment.os == "windows":
+        yield Unsupported(f"{where}.os", "windows is not supported; only linux")
+    if agent is not None and agent.hosted:
+        yield from _beyond_agent(where, environment, agent)
+        return
+    if environment.mcp_servers:
+        names = ", ".join(repr(each.name) for each in environment.mcp_servers)
+        yield _ignored(where, "mcp_servers", f"no MCP servers, here {names}")
+    if environment.skills_dir is not None:
+        yield _ignored(where, "skills_dir", f"no skills, here of {environment.skills_dir!r}")
+
+
+def _ignored(where: str, key: str, what: str) -> Unsupported:
+    by_agent = where == "environment"
+    who = "agents oracle, nop and command use" if by_agent else "an environment of a verifier has"
+    return Unsupported(f"{where}.{key}", f"is ignored: {who} {what}", refused=False, by_agent=by_agent)
+
+
+def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:
+    """Yield the MCP servers, their headers, and the skills that the agent cannot use; Harbor 0.25 rejects them, too. An agent of a
+    custom class is not checked, because it is unknown what it uses."""
+    headers = [each.name for each in environment.mcp_servers if each.headers]
+    if environment.mcp_servers and agent.name in harbor_agents.WITHOUT_MCP:
+        yield Unsupported(f"{where}.mcp_servers", f"is not supported: agent {agent.label!r} uses no MCP servers")
+    elif headers and agent.name is not None and agent.name not in harbor_agents.MCP_HEADERS:
+        message = f"headers of {headers[0]!r} are not supported: agent {agent.label!r} sends no headers to MCP servers"
+        yield Unsupported(f"{where}.mcp_servers", message)
+    if environment.skills_dir and agent.name in harbor_agents.WITHOUT_SKILLS:
+        yield Unsupported(f"{where}.skills_dir", f"is not supported: agent {agent.label!r} loads no skills")
+
+
+def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:
+    """Yield the trajectory file of the task's first step, if it has one. Harbor 0.25 reads no other step's file. It ignores the
+    file if the agent is oracle or nop, and fails if the agent cannot load trajectories."""
+    first = config.steps[0].name if config.steps else None
+    files = layout.root if first is None else layout.steps.get(first)
+    if files is None or not files.trajectory:
+        return
+    path = TRAJECTORY_FILE if first is None else f"steps/{first}/{TRAJECTORY_FILE}"
+    if agent is not None and agent.name not in PLAIN:
+        yield Unsupported(path, f"is not supported: agent {agent.label!r} would start from an earlier trajectory")
+    else:
+        message = "is ignored by the oracle and nop agents; a trial with another agent fails, as none can load a trajectory"
+        yield Unsupported(path, message, refused=False)

@@ -1,0 +1,102 @@
+"""Selects the environment in which a step is verified: the agent's environment, or the separate one that task.toml defines for the
+step or the task, as in Harbor 0.25."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from multistep.api.task.compose_services import MAIN, Build, Service, Services
+from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.task_toml import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
+from multistep.engine.plan.network_types import Network
+from multistep.engine.plan.plan_services import PodServices
+from multistep.errors import InvalidSpec
+
+Mode = Literal["shared", "separate"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A separate verifier's environment in task.toml. where: path of its table in task.toml; tests: directory of tests that defines
+    the verifier's own image, "" if it has none; image: the verifier's own image; None: the image must be built from the Dockerfile
+    in ``tests``, or, if ``tests`` is "", the trial's image is used; services: the services in the compose file in ``tests``.
+
+    bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
+    """
+
+    where: str
+    config: EnvironmentConfig
+    image: str | None
+    services: Services | None = None
+    tests: str = ""
+
+    @property
+    def bundled(self) -> bool:
+        return self.image is not None or bool(self.tests)
+
+
+@dataclass(frozen=True)
+class VerifierEnvironment:
+    """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether ``image`` is
+    the verifier's own, not the trial's; restored: directories of the agent's environment to restore in it, () for all, None if it
+    gets the step's artifacts instead; network: network outside of the verifier's phase; sidecar: whether its pod has an egress
+    sidecar."""
+
+    config: EnvironmentConfig
+    image: str
+    env: Mapping[str, str]
+    healthcheck: HealthcheckConfig | None
+    files: bool
+    own_image: bool
+    network: Network
+    sidecar: bool
+    restored: tuple[str, ...] | None = None
+    services: PodServices | None = None
+
+
+def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
+    """Return the verifier's mode. The step's mode or environment table overrides the task's."""
+    for verifier in (step.verifier, config.verifier):
+        if verifier.environment_mode:
+            return verifier.environment_mode
+        if verifier.environment is not None:
+            return "separate"
+    return "shared"
+
+
+def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
+    """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
+
+    The step's table replaces the task's table, and the step's image replaces the task's image. Table and image are inherited
+    separately: a step may have a table of its own and inherit the task's image. Raises InvalidSpec if the compose file in tests/
+    gives main no image.
+    """
+    if verifier_mode(config, step) == "shared":
+        return None
+    levels = [(config.verifier, layout.root, "tests", "verifier.environment")]
+    if config.steps:
+        levels.insert(0, (step.verifier, files, f"steps/{step.name}/tests", "steps.verifier.environment"))
+    given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
+    chosen, where = given[0] if given else (config.environment, "environment")
+    found = next((found for level in levels if (found := _image(*level))), (None, None, ""))
+    return Definition(where, chosen, *found)
+
+
+def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:
+    """Return the verifier's own image, the services of the compose file beside its tests, and the tests' directory; None if the
+    verifier has no image of its own, as in Harbor 0.25 (verifier_mode). The image is None if it must be built from the Dockerfile
+    in ``tests``. verifier: the verifier's table of the task or the step in task.toml; where: path of this table."""
+    services, named = files.tests_compose, verifier.environment.docker_image if verifier.environment else None
+    main = services.main if services else Service(MAIN)
+    if main.pulled_image or named:
+        return main.pulled_image or named, services, tests
+    if files.tests_dockerfile and main.build in (None, Build(tests)):
+        return None, services, tests
+    if main.image:
+        return main.image, services, tests
+    if services:
+        text = "main has no image, and no Dockerfile beside the file to build it from; name one as services.main.image"
+        raise InvalidSpec(f"{tests}/docker-compose.yaml: {text}, or in `[{where}].docker_image` of task.toml")
+    return None

@@ -1,0 +1,189 @@
+"""Computes the score with which a trial counts in a sweep, by spec.scoring. Status, report and comparison all use this module.
+
+A failure's class shows where it occurred, not who caused it. A failed trial gets a score if an agent may have caused the failure:
+after an agent has run in an environment, it may have broken everything that runs there later. A step without a verdict then counts
+as 0, so an agent cannot avoid a 0 by crashing or by breaking its verifier. Trials with failures that only the infrastructure, the
+task or a user can cause are excluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.conditions import holds
+from multistep.api.trial.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
+from multistep.api.trial.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
+from multistep.api.trial.score import ScoreRule
+from multistep.api.trial.status import FailureClass, StepStatus, TrialStatus
+from multistep.api.trial.waiting_reasons import GATEWAY_UNAVAILABLE
+from multistep.engine.journal.journal import Journal
+from multistep.engine.score.rewards import Rewards, StepException, trial_rewards
+from multistep.engine.score.trial_score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
+
+State = Literal["Active", "Complete", "Failed"]
+
+AGENT_ERRORS: Final = EXIT_ERRORS - VALID_EXIT_ERRORS | {"OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"}
+"""Failures of the agent's phase after which Harbor regards a reward as invalid; spec.scoring.agentErrors decides about them.
+AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that reached its timeout as valid."""
+
+_BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # exception types that only the task can cause
+_BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
+_DEADLINE_SHARE: Final = 0.5  # after a missed deadline the trial scores 0 if its agent used at least this share of it
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The score of a trial under a sweep's scoring. score: None if the trial has none; passed: whether the trial passed; invalid:
+    whether a reward that counts is too large, or was omitted from the status."""
+
+    score: float | None = None
+    passed: bool = False
+    invalid: bool = False
+
+
+def scored(status: Mapping[str, Any], scoring: Scoring) -> Scored:
+    """Return the score of a trial. status: the trial's status in JSON."""
+    own, key = status.get("score"), scoring.key
+    steps = status.get("steps") or []
+    ran = [each for each in steps if "trial" not in each]
+    verdicts = [Verdict(each.get("rewards"), each.get("gate")) for each in ran]
+    invalid = has_too_large(verdicts, key)
+    if own is None or "scoreRule" not in status:  # excluded (no score), or Failed (score 0 under every rule)
+        return Scored(own)
+    value, passed = float(own), bool(status.get("passed"))
+    if key is not None or scoring.strategy == "AsTask":
+        if any(each.get("omittedRewards") and (key or REWARD) not in (each.get("rewards") or {}) for each in ran):
+            return Scored(invalid=True)
+        rule = ScoreRule.model_validate(status["scoreRule"])
+        found = trial_score(verdicts, rule, key) or Score(value, passed)
+        value, passed = found.value, found.passed
+        if scoring.strategy == "AsTask":
+            missing = rule.steps - len(ran) if "failure" in status else 0
+            value = _as_task([each.get("rewards") for each in steps], rule, key, missing)
+    return Scored(value, passed if scoring.pass_ is None else value >= scoring.pass_, invalid)
+
+
+def _as_task(results: Sequence[Rewards | None], rule: ScoreRule, key: str | None, missing: int) -> float:
+    """Return the trial's reward under the task's multi_step_reward_strategy. missing: number of declared steps that a failure
+    prevented; a step without a result then counts as 0, as in the score."""
+    if missing or None in results:
+        results = [*(each or {} for each in results), *({} for _ in range(missing))]
+    try:
+        rewards = trial_rewards("final" if rule.strategy == "Final" else "mean", results) or {}
+    except OverflowError:
+        return 0.0
+    return mean_reward([rewards[each] for each in counted_keys(rewards, key)]) or 0.0
+
+
+class Ended(Protocol):
+    """The fields of a trial that decide whether it counts.
+
+    failure_class: the class in status.failure; score, invalid: as in Scored; agent_error: whether any step of the trial has one of
+    AGENT_ERRORS; tampered: whether there is evidence of tampering (engine.script.inspect_environment.evidence).
+    """
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def failure_class(self) -> FailureClass | None: ...
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def invalid(self) -> bool: ...
+    @property
+    def agent_error(self) -> bool: ...
+    @property
+    def tampered(self) -> bool: ...
+
+
+def counted_score(trial: Ended, scoring: Scoring) -> float | None:
+    """Return the score with which a trial counts in its agent's mean; None if the trial is active or excluded."""
+    if trial.state == "Active" or _is_excluded(trial, scoring):
+        return None
+    return 0.0 if is_zeroed(trial, scoring) else trial.score
+
+
+def is_zeroed(trial: Ended, scoring: Scoring) -> bool:
+    """Return whether a trial counts 0, and as not passed, because of evidence of tampering or its provider's failure."""
+    return (trial.tampered and scoring.tampering == "Zero") or _fails_by_provider(trial, scoring)
+
+
+def _fails_by_provider(trial: Ended, scoring: Scoring) -> bool:
+    return trial.failure_class == "Provider" and scoring.provider_errors == "Zero"
+
+
+def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
+    """Return whether the sweep's policy excludes a trial."""
+    by_environment = trial.failure_class in ("Verifier", "Task") or trial.invalid
+    return (
+        (trial.score is None and not _fails_by_provider(trial, scoring))
+        or (trial.agent_error and scoring.agent_errors == "Exclude")
+        or (by_environment and scoring.environment_errors == "Exclude")
+        or (trial.tampered and scoring.tampering == "Exclude")
+    )
+
+
+def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
+    """Return the class of the failure that ended a trial, left the trial without a valid reward or changed its score; None if it
+    has no failure."""
+    if trial.state == "Active" or trial.failure_class is not None:
+        return trial.failure_class
+    if trial.tampered and scoring.tampering != "Report":
+        return "Agent"
+    if trial.invalid:
+        return "Verifier"
+    return "Task" if trial.score is None else None
+
+
+def agent_may_have_caused(exception: StepException, journal: Journal, *, from_reference: bool = False) -> bool:
+    """Return whether an agent may have caused the failure that ended a Complete trial. from_reference: whether the oracle, which
+    runs the task's own solutions, ran the steps that another trial ran (spec.fromStep)."""
+    last = journal.steps[-1] if journal.steps else None
+    if last is None or last.trial is not None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
+        return False
+    ran_before = journal.class_ran_at is not None or any(not from_reference or run.trial is None for run in journal.steps[:-1])
+    return ran_before or (exception.phase or last.phase) not in _BEFORE_THE_AGENT
+
+
+def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
+    """Return whether at least half of the deadline passed in phases whose duration an agent decides. deadline: in seconds.
+
+    If less, the trial missed its deadline because it waited for the cluster or a verifier's pod. A trial that waits for
+    the model gateway between two phases missed it because of the gateway.
+    """
+    waits = holds(status, "Reconciling")
+    if waits is not None and waits.reason == GATEWAY_UNAVAILABLE and not (status.steps and _in_agent_phase(status.steps[-1])):
+        return False
+    return deadline is not None and _agent_seconds(status, now) >= _DEADLINE_SHARE * deadline
+
+
+def _in_agent_phase(step: StepStatus) -> bool:
+    return (step.phase or "").lower() == AGENT and AGENT not in _durations(step) and step.start_time is not None
+
+
+def _agent_seconds(status: TrialStatus, now: float) -> float:
+    """Return the seconds of the agents' phases, and of later phases in their environment, which an agent can make as slow as it
+    likes: the verifications in place, the collection of files, and the setup of later steps."""
+    seconds, ran = 0.0, status.agent_setup_time is not None
+    for step in status.own_steps:
+        took = {**_durations(step), **_running(status, step, now)}
+        apart = step.verifier_image_id is not None or (step.completion_time is None and status.verifier is not None)
+        skipped = {*(() if ran else _BEFORE_THE_AGENT), *((VERIFIER,) if apart else ())}
+        seconds += sum(each for phase, each in took.items() if phase not in skipped)
+        ran = ran or AGENT in took
+    return seconds
+
+
+def _running(status: TrialStatus, step: StepStatus, now: float) -> Mapping[str, float]:
+    """Return the seconds of the step's current phase so far, by its name; {} if it has ended, or runs in a verifier's pod."""
+    phase = (step.phase or "").lower()
+    started = step.phase_start_time or (step.start_time if phase == AGENT else None)
+    ended = step.completion_time is not None or (phase == AGENT and AGENT in _durations(step))
+    return {} if ended or started is None or status.verifier is not None else {phase: max(0.0, now - started.timestamp())}
+
+
+def _durations(step: StepStatus) -> Mapping[str, float]:
+    return step.durations.model_dump(exclude_none=True) if step.durations else {}

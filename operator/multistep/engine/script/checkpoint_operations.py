@@ -1,0 +1,100 @@
+"""Checkpoints in a trial's script: store each step's changes to the file system, and resume later attempts after the last stored
+step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from multistep.api.trial.content_references import Content
+from multistep.api.trial.failure_table import RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
+from multistep.api.trial.phases import SETUP, VERIFIER
+from multistep.api.trial.runner_records import Fields, PhaseResult
+from multistep.api.trial.spec import CheckpointsSpec
+from multistep.api.trial.status import CheckpointStatus
+from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
+from multistep.engine.journal.operations import Checkpoint, Restore, Script, Start, Upload
+from multistep.engine.plan.plan import StepPlan
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.operation_scope import Scope, TrialError, ending, require
+from multistep.engine.status.status_size import bounded, shortened
+
+STORING: Final = "storing the environment for the verifier: "
+UNUSUAL: Final = "Unusual: "  # start of the runner's refusal of files of a kind that no program makes by itself
+RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
+
+
+def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
+    """Store a checkpoint after a step. If that fails, the step does not fail, but a later attempt resumes at an earlier step.
+
+    final: whether the trial ends with this step.
+    """
+    record = yield Checkpoint(scope.id("checkpoint"), step.index, tuple(spec.exclude), spec.max_bytes, final=final)
+    found = Fields(record.result, "checkpoint")
+    if (missing := found.optional_text("missing")) is not None:
+        return CheckpointStatus(missing=shortened(bounded(missing)))
+    return CheckpointStatus(
+        digest=found.text("digest"),
+        bytes=found.integer("bytes"),
+        entries=found.integer("entries"),
+        processes=found.integer("processes") or None,
+        shared_memory=found.boolean("sharedMemory") or None,
+    )
+
+
+def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
+    """Store a checkpoint for the step's verifier, before the verification. Return whether it was stored.
+
+    If the agent's changes are too large, or of a kind that cannot be stored, the step gets an exception. Any other cause fails the
+    attempt. After a restore, the checkpoint builds on the restored one: the changes of kept steps do not count as this step's.
+    """
+    spec = scope.plan.snapshots
+    record = yield Checkpoint(
+        scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes,
+        complete=False, alone=scope.plan.checkpoints is None and not scope.kept, temporary=step.compares_verdicts,
+    )  # fmt: skip
+    found = Fields(record.result, "checkpoint")
+    if (missing := found.optional_text("missing")) is None:
+        return True
+    message = f"{STORING}{missing}"
+    if found.boolean("byAgent"):
+        run.fail(StepException("RuntimeError", message, VERIFIER))
+    else:
+        run.lost = AttemptLost(VERIFIER_ENVIRONMENT_FAILED, bounded(message))
+    return False
+
+
+def restore(scope: Scope, journal: Journal) -> Script[bool]:
+    """Restore the checkpoint from which the attempt resumes. Return whether it was restored; if not, the attempt fails."""
+    record = yield Restore(scope.id("restore"))
+    failed = Fields(record.result, "restore").optional_text("error")
+    if failed is not None:
+        journal.lost = AttemptLost(RESTORE_FAILED, bounded(failed))
+    return failed is None
+
+
+def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None) -> Script[None]:
+    """After a restore, run resume.sh of each step that has one. The script restarts the processes that the step left running.
+
+    Each resume.sh runs from a new copy outside of the workdir, because the agent may have changed the copy in the workdir. timeout:
+    seconds for each script, which may start programs that the agent changed and that never end; None for no timeout. Raises
+    TrialError if a script fails.
+    """
+    for step in steps:
+        if step.resume:
+            name, where = f"resume-{step.index}", scope.where
+            target, content = f"{scope.runtime_dir}/{name}", Content("workdir", step.directory)
+            record = yield Upload(scope.id(f"{name}-files"), target, content, user=step.agent_user, where=where)
+            require(record, f"uploading workdir/ of step {step.name}")
+            argv, env = ("bash", f"{target}/resume.sh"), scope.plan.environment_env
+            user, cwd = step.agent_user, scope.workdir
+            record = yield Start(scope.id(name), argv, user=user, cwd=cwd, env=env, timeout=timeout, where=where)
+            result = PhaseResult.from_record(record)
+            if result.exit_code != 0:
+                raise TrialError(StepException("RuntimeError", f"resume.sh of step {step.name} {ending(result)}", SETUP))
+
+
+def lost_after_restore(message: str) -> AttemptLost:
+    """Return the failure of an attempt that failed after a restore and before its own first step. It is a failure of the attempt,
+    not of the task, because the restored files may be the cause."""
+    return AttemptLost(RESTORE_FAILED, bounded(f"after the restore: {message}"))

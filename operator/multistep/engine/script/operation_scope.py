@@ -1,0 +1,163 @@
+"""Helpers of a trial's script (trial_script): the scope of operations, errors of the environment, texts about finished phases."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multistep.api.common.plural import plural
+from multistep.api.common.problems import shown
+from multistep.api.task.task_toml import HealthcheckConfig
+from multistep.api.trial.regrade import RegradeStatus
+from multistep.api.trial.runner_records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
+from multistep.api.trial.status import CheckpointStatus, StepStatus
+from multistep.engine.journal.operations import Healthcheck, Place, operation_id
+from multistep.engine.plan.plan import StepPlan, TrialPlan
+from multistep.engine.score.rewards import StepException
+
+NO_USER = "NoSuchUser"  # error code of a phase whose user the image lacks
+_MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
+
+
+@dataclass(frozen=True)
+class KeptStep:
+    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step's status in
+    the trial that ran it, None if this trial ran it: then the script replays the step's records."""
+
+    attempt: int
+    checkpoint: CheckpointStatus
+    reported: StepStatus | None = None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The plan, attempt, step and pod for which a script yields operations. workdir: the environment's WORKDIR, from the runner.
+
+    isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
+    trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
+    kept: the steps that the attempt does not run again, in order. source: the trial whose steps a regrade verifies again.
+    """
+
+    plan: TrialPlan
+    attempt: int
+    workdir: str
+    runtime_dir: str
+    trial_uid: str = ""
+    isolated: bool = False
+    step: StepPlan | None = None
+    where: Place = "agent"
+    kept: tuple[KeptStep, ...] = ()
+    source: RegradeStatus | None = None
+
+    @property
+    def has_own_files(self) -> bool:
+        """Return whether the attempt restores files that an earlier attempt of this trial changed. False if only another trial
+        changed them."""
+        return bool(self.kept) and self.kept[-1].reported is None
+
+    def id(self, operation: str) -> str:
+        """Return the id of an operation in this scope."""
+        return operation_id(self.attempt, self.step.name if self.step else "", self.where, operation)
+
+    def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:
+        """Return the operation for a healthcheck of the environment or the step."""
+        return Healthcheck(
+            self.id("healthcheck"),
+            ("bash", "-c", config.command),
+            user=user,
+            env=env,
+            interval=config.interval_sec,
+            timeout=config.timeout_sec,
+            start_period=config.start_period_sec,
+            start_interval=config.start_interval_sec,
+            retries=config.retries,
+            where=self.where,
+        )
+
+
+class TrialError(Exception):
+    """The environment failed and the trial cannot continue. The trial has no reward; the results of earlier steps are retained."""
+
+    def __init__(self, exception: StepException) -> None:
+        super().__init__(exception.message)
+        self.exception = exception
+
+
+class DiskFilled(Exception):
+    """An operation of a step failed because the disk is full. It is an exception of the step, not of the trial, because the pod's
+    own processes filled the disk."""
+
+    def __init__(self, exception: StepException) -> None:
+        super().__init__(exception.message)
+        self.exception = exception
+
+
+def require(record: Record, what: str, phase: str = "") -> None:
+    """Raise TrialError if the operation failed, as in Harbor 0.25; DiskFilled if it failed in a step's phase due to a full disk.
+
+    what: description of the operation, for the message; phase: the step's phase that needs the operation, "" if the trial does.
+    """
+    fault = failed(record)
+    if fault is not None and fault.code == DISK_FULL and phase:
+        raise DiskFilled(StepException("OutOfDiskError", f"{what}: {fault.message}", phase))
+    if fault is not None:
+        raise TrialError(StepException("RuntimeError", f"{what}: {fault.message}"))
+
+
+def fault_type(fault: Fault, usual: str) -> str:
+    """Return the exception's class name for an operation that failed: OutOfDiskError for a full disk, else ``usual``."""
+    return "OutOfDiskError" if fault.code == DISK_FULL else usual
+
+
+def failed(record: Record) -> Fault | None:
+    """Return the error in the record of an operation; None if it succeeded."""
+    return Fields(record.result, f"result of {record.id}").optional_fault("error")
+
+
+def healthcheck_failure(record: Record, command: str) -> str | None:
+    """Return which command of a healthcheck failed, and how; None if it succeeded."""
+    result = HealthcheckResult.from_record(record)
+    if result.healthy:
+        return None
+    last = _ending(result.exit_code, None, result.timed_out, result.error, result.tail)
+    return f"{shown(command)} failed after {plural(result.attempts, 'attempt')}; the last one {last}"
+
+
+def ending(result: PhaseResult, *, output: bool = True) -> str:
+    """Return how a phase ended, e.g. "exited with status 1". output: whether to add the end of the phase's output; False for
+    agents, which may print secrets."""
+    text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail if output else "")
+    limit = f"; its limit is {result.memory_limit / 2**20:g}Mi" if result.memory_limit else ""
+    return f"{text} (the container ran out of memory meanwhile{limit})" if result.oom_kills else text
+
+
+def killed_for_memory(result: PhaseResult) -> bool:
+    """Return whether the kernel killed the phase's own process because the container ran out of memory."""
+    return bool(result.oom_kills) and result.signal == signal.SIGKILL
+
+
+def at_timeout(seconds: float | None) -> str:
+    """Return text for a message that a phase was stopped, e.g. "after its timeout of 5 s". seconds: None if no timeout was set, but
+    the runner reported one."""
+    return "at its timeout" if seconds is None else f"after its timeout of {seconds:g} s"
+
+
+def _last_output(tail: str) -> str:
+    """Return a colon and the output's last complete lines; a line break follows the colon if there are several lines. A single
+    long line is cut at its start."""
+    text = tail[-_MAX_OUTPUT_CHARACTERS:]
+    if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
+        text = text.partition("\n")[2] or text
+    return f":{chr(10) if chr(10) in text else ' '}{text}" if text else ""
+
+
+def _ending(exit_code: int | None, signal: int | None, timed_out: bool, error: Fault | None, tail: str) -> str:
+    output = _last_output(tail.strip())
+    if error is not None:
+        return f"could not be started: {error.message}"
+    if timed_out:
+        return f"was stopped at its timeout{output}"
+    if signal is not None:
+        return f"was killed by signal {signal}{output}"
+    return f"exited with status {exit_code}{output}"

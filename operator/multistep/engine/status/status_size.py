@@ -1,0 +1,175 @@
+"""Limits the size of a status, which verifiers and agents could inflate. result.json has the complete values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multistep.api.trial.egress_status import total
+from multistep.api.trial.status import StepStatus, TrialStatus
+from multistep.engine.score import rewards
+
+MAX_MESSAGE_BYTES = 1024
+MAX_REWARD_KEYS = 64
+MAX_KEY_BYTES = 128
+MAX_STATUS_BYTES = 56 * 1024  # enough for 100 steps; keeps a resource without an inline task below 64 KiB
+MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_STATUS_BYTES
+
+
+def to_json(status: TrialStatus) -> dict[str, Any]:
+    """Return the status as JSON, without nulls. If the status is too large, details are removed, the least important first;
+    result.json has all details."""
+    content = _dumped(status)
+    for shorten in _SHORTENERS:
+        if status_bytes(content) <= MAX_STATUS_BYTES:
+            break
+        status = shorten(status)
+        content = _dumped(status)
+    return content
+
+
+def status_bytes(content: Mapping[str, Any]) -> int:
+    """Return the size in bytes of a status, or of a whole resource, as the API server stores it."""
+    return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
+
+
+def _dumped(status: TrialStatus) -> dict[str, Any]:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _shorter_attempts(status: TrialStatus) -> TrialStatus:
+    """Remove the steps of earlier attempts and shorten the attempts' messages."""
+    attempts = [each.model_copy(update={"steps": [], "message": shortened(each.message or "")}) for each in status.attempts]
+    return status.model_copy(update={"attempts": attempts})
+
+
+def _shorter_incomplete(status: TrialStatus) -> TrialStatus:
+    """Replace the list of incomplete sources with a reference to the manifest."""
+    return _with_steps(status, _with_short_incomplete)
+
+
+def _with_short_incomplete(step: StepStatus) -> StepStatus:
+    if step.artifacts is None or not step.artifacts.incomplete:
+        return step
+    return step.model_copy(update={"artifacts": step.artifacts.model_copy(update={"incomplete": ["see manifest.json"]})})
+
+
+def _shorter_egress(status: TrialStatus) -> TrialStatus:
+    """Replace the list of refused targets with the number of refused connection attempts."""
+    return _with_steps(status, lambda step: step.model_copy(update={"egress": step.egress and total([step.egress], most=0)}))
+
+
+def _shorter_messages(status: TrialStatus) -> TrialStatus:
+    return _with_steps(status, lambda step: _with_message(step, shortened))
+
+
+def _without_messages(status: TrialStatus) -> TrialStatus:
+    """Remove the messages of exceptions, but not their types."""
+    return _with_steps(status, lambda step: _with_message(step, lambda _: ""))
+
+
+def _with_message(step: StepStatus, change: Callable[[str], str]) -> StepStatus:
+    exception = step.exception and step.exception.model_copy(update={"message": change(step.exception.message)})
+    return step.model_copy(update={"exception": exception})
+
+
+def _without_durations(status: TrialStatus) -> TrialStatus:
+    """Remove the durations of phases, but not the start and end of steps."""
+    return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
+
+
+def _without_step_scores(status: TrialStatus) -> TrialStatus:
+    """Remove each step's score and ``passed`` that can be computed from its gate and from the rewards that the status keeps."""
+    return _with_steps(status, lambda step: step.model_copy(update={"score": None, "passed": None}) if _is_whole(step) else step)
+
+
+def _is_whole(step: StepStatus) -> bool:
+    """Return whether the step's score depends on one reward only, which the status keeps: "reward" if the step has it, else its
+    only reward."""
+    values = step.rewards or {}
+    return "reward" in values or len(values) + (step.omitted_rewards or 0) <= 1
+
+
+def _without_sources_tests(status: TrialStatus) -> TrialStatus:
+    """Remove the digests of the tests of a regrade's source."""
+    source = status.regraded
+    steps = [each.model_copy(update={"tests": {}}) for each in source.steps] if source else []
+    return status.model_copy(update={"regraded": source and source.model_copy(update={"steps": steps})})
+
+
+def _without_task_steps(status: TrialStatus) -> TrialStatus:
+    return status.model_copy(update={"task_steps": []})
+
+
+def _fewer_rewards(status: TrialStatus) -> TrialStatus:
+    """Keep one reward per step. Applied last, because rewards matter most."""
+    return _with_steps(status, _with_one_reward)
+
+
+def _with_one_reward(step: StepStatus) -> StepStatus:
+    kept = bounded_rewards(step.rewards, most=1)
+    omitted = (step.omitted_rewards or 0) + len(step.rewards or {}) - len(kept or {})
+    return step.model_copy(update={"rewards": kept, "omitted_rewards": omitted or None})
+
+
+def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
+    return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
+
+
+_SHORTENERS = (
+    _shorter_attempts,
+    _shorter_incomplete,
+    _shorter_egress,
+    _shorter_messages,
+    _without_durations,
+    _without_messages,
+    _without_step_scores,
+    _without_sources_tests,
+    _without_task_steps,
+    _fewer_rewards,
+)
+
+
+def shortened(message: str) -> str:
+    """Return at most 128 bytes of a message."""
+    data = message.encode(errors="replace")
+    return message if len(data) <= MAX_SHORT_BYTES else f"{data[: MAX_SHORT_BYTES - 3].decode(errors='ignore')}..."
+
+
+def bounded(message: str) -> str:
+    """Return the start and end of a message, at most 1,024 bytes, without control characters."""
+    data = message.encode(errors="replace")
+    if len(data) > MAX_MESSAGE_BYTES:
+        half = MAX_MESSAGE_BYTES // 2 - 3
+        message = f"{data[:half].decode(errors='ignore')} ... {data[-half:].decode(errors='ignore')}"
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in message)
+
+
+def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
+    """Return at most ``most`` rewards, always with "reward" if it exists. Integers of 2**53 or more become floats. Rewards whose
+    key is too long or not printable, and integers too large for a float, are dropped."""
+    if values is None:
+        return None
+    named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}
+    kept = {key: value for key, value in named.items() if value is not None}
+    first = sorted(kept, key=lambda key: key != "reward")[:most]
+    return {key: value for key, value in kept.items() if key in first}
+
+
+def reward_text(values: Mapping[str, int | float] | None) -> str | None:
+    """Return the rewards as text for the printer column: the key "reward" alone, or all keys with their names."""
+    if not values:
+        return None
+    if "reward" in values:
+        return f"{values['reward']:.4g}"
+    return ", ".join(f"{key}={value:.4g}" for key, value in sorted(values.items()))[:60]
+
+
+def _number(value: float | int) -> int | float | None:
+    if isinstance(value, float) or abs(value) < 2**53:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return None

@@ -1,0 +1,116 @@
+"""The trace of a finished trial: spans for the trial, its attempts, their steps, and the steps' phases. Pure.
+
+Ids are derived from the trial's uid, so the export is idempotent. Times come from the status in whole seconds; only the phases'
+durations are more precise. The phases of a step are placed one after another from the step's start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus
+from multistep.api.trial.trial import MultiStepTrial
+
+Value = str | int | float
+_LATEST: Final = 2**63 / 1e9
+"""The latest time of a span that OTLP can hold. A runner may report any time."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One span. id: 16 hex digits; parent: id of its parent span, "" for the trial's span; start, end: seconds since the epoch;
+    error: the failure's reason or type, "" without a failure."""
+
+    id: str
+    parent: str
+    name: str
+    start: float
+    end: float
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    error: str = ""
+
+
+def trace_id(uid: str) -> str:
+    """Return the trace id, 32 hex digits: the trial's uid without hyphens, so that a user who knows the uid finds the trace."""
+    digits = uid.replace("-", "").lower()
+    known = len(digits) == 32 and set(digits) <= set("0123456789abcdef") and set(digits) != {"0"}
+    return digits if known else hashlib.sha256(uid.encode()).hexdigest()[:32]
+
+
+def spans(trial: MultiStepTrial) -> list[Span]:
+    """Return the spans of a finished trial, the trial's span first."""
+    status, end = trial.status, _seconds(trial.status.completion_time)
+    start = _seconds(trial.metadata.creation_timestamp) or _seconds(status.start_time) or end
+    if start is None or end is None:
+        return []
+    error = status.failure.reason if status.failure else ""
+    root = Span(_id(trial), "", f"trial {trial.metadata.name}", start, max(start, end), _of_trial(trial), error)
+    steps = status.steps_by_attempt()
+    return [root, *(span for each in _attempts(status) for span in _of_attempt(trial, each, steps[each.number], root))]
+
+
+def _attempts(status: TrialStatus) -> list[AttemptStatus]:
+    """Return all attempts: the failed ones, and the last one if it did not fail."""
+    former = status.attempts
+    if status.attempt is None or any(each.number == status.attempt for each in former):
+        return former
+    last = AttemptStatus(
+        number=status.attempt,
+        pod_name=status.pod_name,
+        node_name=status.node_name,
+        start_time=former[-1].end_time if former else status.start_time,
+        end_time=status.completion_time,
+    )
+    return [*former, last]
+
+
+def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, steps: Sequence[StepStatus], root: Span) -> Iterator[Span]:
+    start = _seconds(attempt.start_time) or root.start
+    end = max(start, _seconds(attempt.end_time) or root.end)
+    named = {"k8s.pod.name": attempt.pod_name, "k8s.node.name": attempt.node_name, "multistep.reason": attempt.reason}
+    id, attributes = _id(trial, attempt.number), {name: value for name, value in named.items() if value}
+    yield Span(id, root.id, f"attempt {attempt.number}", start, end, attributes, attempt.reason or "")
+    for step in steps:
+        yield from _of_step(trial, attempt.number, step, id, (start, end))
+
+
+def _of_step(trial: MultiStepTrial, attempt: int, step: StepStatus, parent: str, within: tuple[float, float]) -> Iterator[Span]:
+    start = min(_seconds(step.start_time) or within[0], _LATEST)
+    phases = {name: each for name, each in (step.durations.model_dump() if step.durations else {}).items() if each is not None}
+    end = min(max(start, _seconds(step.completion_time) or within[1], start + sum(phases.values())), _LATEST)
+    id, error = _id(trial, attempt, step.name), step.exception.type if step.exception else ""
+    yield Span(id, parent, f"step {step.name}", start, end, {"multistep.step": step.name, **_rewards(step.rewards)}, error)
+    for phase, seconds in phases.items():
+        failed = step.exception is not None and step.exception.phase == phase
+        ended = min(max(start, start + seconds), _LATEST)
+        yield Span(_id(trial, attempt, step.name, phase), id, phase, start, ended, error=error if failed else "")
+        start = ended
+
+
+def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:
+    return {
+        "k8s.namespace.name": trial.metadata.namespace,
+        "multistep.trial": trial.metadata.name,
+        "multistep.task": trial.status.task or "",
+        "multistep.agent": trial.spec.agent.label,
+        "multistep.phase": trial.status.phase or "",
+        **_rewards(trial.status.rewards),
+    }
+
+
+def _rewards(rewards: Mapping[str, int | float] | None) -> dict[str, Value]:
+    """Return the rewards as span attributes, all as floats, because an attribute must have the same type in all spans."""
+    return {f"multistep.reward.{key}": float(value) for key, value in (rewards or {}).items()}
+
+
+def _id(trial: MultiStepTrial, *path: object) -> str:
+    named = "/".join([trial.metadata.uid, *map(str, path)])
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return time.timestamp() if time else None

@@ -1,0 +1,394 @@
+"""Builds a trial's status for each state. Pure: the former status and the clock are arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from multistep.api.common.plural import plural
+from multistep.api.trial.agent_names import BUILT_IN
+from multistep.api.trial.egress_status import total as refused_total
+from multistep.api.trial.image_status import ImageStatus
+from multistep.api.trial.phases import AGENT
+from multistep.api.trial.score import TrialColumns
+from multistep.api.trial.status import (
+    ArtifactsSummary,
+    AttemptStatus,
+    Durations,
+    ResumeStatus,
+    StepException,
+    StepStatus,
+    TrialException,
+    TrialFailure,
+    TrialStatus,
+    VerifierStatus,
+)
+from multistep.api.trial.status_values import Phase
+from multistep.api.trial.task_source import TaskSourceStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.journal import Collected, Journal, StepRun
+from multistep.engine.lifecycle.deadlines import DEADLINE_EXCEEDED
+from multistep.engine.lifecycle.pod_start import POD_STARTING, starting_message
+from multistep.engine.lifecycle.suspensions import prestarts, suspended_seconds, suspension
+from multistep.engine.score import failure_class as failures
+from multistep.engine.score import rewards
+from multistep.engine.score.score_in_sweep import agent_may_have_caused, agent_used_deadline
+from multistep.engine.score.trial_score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
+from multistep.engine.score.usage_totals import total
+from multistep.engine.script.inspect_environment import merged, of_failure, summary
+from multistep.engine.status.build_conditions import conditions, time
+from multistep.engine.status.status_size import bounded, bounded_rewards, reward_text, shortened
+
+MAX_REFUSED = 10  # maximum number of refused targets that the status lists per step
+MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists per step
+
+
+def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
+    """Return the status of a waiting trial. gated: whether the trial waits for a queue or for the results volume; the condition
+    Suspended is then True, as in a Job that Kueue has queued."""
+    return _with(trial, phase, reason, message, now, gated=gated)
+
+
+_UNSET_AT_START = (
+    "pod_uid",
+    "node_name",
+    "container_id",
+    "image_id",
+    "runner_image_id",
+    "agent_host_image_id",
+    "agent_setup_time",
+    "current_step",
+)  # status fields of an attempt that are unset at its start
+
+
+def attempt_started(
+    trial: MultiStepTrial,
+    attempt: int,
+    pod_name: str,
+    task: str,
+    image_user: str | None,
+    now: float,
+    *,
+    source: TaskSourceStatus | None = None,
+    steps: Sequence[str] = (),
+    resumed: ResumeStatus | None = None,
+    images: Sequence[ImageStatus] = (),
+) -> TrialStatus:
+    """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
+
+    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; steps:
+    names of the task's steps; resumed: the checkpoint from which the attempt resumes; images: images that the cluster built.
+    """
+    fields: dict[str, Any] = {
+        "attempt": attempt,
+        "pod_name": pod_name,
+        **dict.fromkeys(_UNSET_AT_START),
+        "steps": [],
+        "task": task,
+        "task_steps": trial.status.task_steps or list(steps),
+        "task_source": trial.status.task_source or source,
+        "images": list(images),
+        "image_user": image_user,
+        "resumed": resumed,
+        "start_time": trial.status.start_time or time(now),
+    }
+    if trial.spec.suspend and not prestarts(trial):
+        return suspended(_changed(trial, **fields), now)
+    return _with(trial, "Pending", POD_STARTING, starting_message(attempt, pod_name), now, **fields)
+
+
+def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
+    """Return the status of a trial whose script is running. changes: values of further status fields."""
+    current = journal.steps[-1].name if journal.steps else None
+    fields: dict[str, Any] = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
+    if trial.status.verifier is not None and journal.steps and journal.steps[-1].untouched is False:
+        fields["verifier"] = trial.status.verifier.model_copy(update={"untouched": None})
+    if journal.class_ran_at is not None:
+        changes["agent_setup_time"] = time(journal.class_ran_at)
+    return at_current_step(_changed(trial, **{"current_step": current, **fields, **changes}), now)
+
+
+def at_current_step(trial: MultiStepTrial, now: float) -> TrialStatus:
+    """Return the status of a running trial at its current step. If spec.suspend is true, the status has the reason Suspending."""
+    current, count = trial.status.current_step, len(trial.status.steps)
+    total = f"step {count}: {current}" if current else "preparing the environment"
+    if trial.status.resumed is not None and not trial.status.has_own_step:
+        total = f"restoring the environment after step {trial.status.resumed.after}"
+    if trial.spec.suspend:
+        return _with(trial, "Running", "Suspending", f"{total}; the trial is suspended when this finishes", now)
+    return _with(trial, "Running", "Running", total, now)
+
+
+def suspended(trial: MultiStepTrial, now: float) -> TrialStatus:
+    """Return the status of a trial that waits until spec.suspend is false."""
+    reason, message = suspension(trial)
+    return _with(trial, "Suspended", reason, message, now)
+
+
+def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
+    """Return the status of a trial that is suspended between steps and retains its pod. The status does not list the next step."""
+    steps = [step_status(run) for run in journal.steps if run.started_at is not None]
+    found = merged(trial.status, journal)
+    return suspended(_changed(trial, steps=steps, current_step=steps[-1].name if steps else None, tampering=found), now)
+
+
+def verifier_wanted(
+    trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float, *, compares: bool = False
+) -> VerifierStatus:
+    """Return the status of a verifier's pod before its creation. If the operator recreates the pod to run it as root, the status
+    keeps the start time of the first pod. compares: whether the pod only verifies a second time, to compare verdicts; no phase
+    is blamed for the end of such a pod."""
+    former = trial.status.verifier
+    same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
+    start = former.start_time if former is not None and same else None
+    return VerifierStatus(pod_name=pod_name, image_user=image_user, start_time=start or time(now), untouched=not compares or None)
+
+
+def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
+    """Return the status of a Complete trial, whatever its reward. results: URL of the results."""
+    ended = _ended(trial, journal, results, now)
+    return _with(trial, "Complete", "TrialComplete", _summary(journal) + summary(ended["tampering"]), now, **ended)
+
+
+def observed(trial: MultiStepTrial) -> TrialStatus:
+    """Return the status of a finished trial whose spec was changed: with the new observedGeneration and the same result."""
+    generation = trial.metadata.generation
+    conditions = [each.model_copy(update={"observed_generation": generation}) for each in trial.status.conditions]
+    return trial.status.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
+def failed(
+    trial: MultiStepTrial,
+    reason: str,
+    message: str,
+    now: float,
+    *,
+    exception: str = "",
+    journal: Journal | None = None,
+    results: str | None = None,
+) -> TrialStatus:
+    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None: status.steps stays as is."""
+    ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
+    if journal:
+        ended = _ended(trial, journal, results, now)
+    ended["rewards"] = ended["reward"] = ended["score_rule"] = None
+    step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
+    class_ = failures.of_failed(reason, journal, agent_acted=_agent_may_have_acted(trial.status))
+    known = ended.get("tampering", trial.status.tampering)
+    ended["tampering"] = of_failure(known, trial.status, reason, message) if class_ == "Agent" else known
+    slow = reason == DEADLINE_EXCEEDED and agent_used_deadline(trial.status, trial.spec.active_deadline_seconds, now)
+    score = Score(0.0, passed=False) if class_ == "Agent" or slow else None
+    ended |= _scored(TrialFailure(class_=class_, reason=reason, step=step), score)
+    if exception:
+        ended["exception"] = TrialException(type=exception, message=bounded(message))
+    return _with(trial, "Failed", reason, message, now, **ended)
+
+
+def _agent_may_have_acted(status: TrialStatus) -> bool:
+    """Return whether an agent may have acted in the current attempt, or in an earlier attempt whose files were restored."""
+    return status.agent_acted or (status.resumed is not None and any(status.resumed.attempts))
+
+
+def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float) -> TrialStatus:
+    """Return the status with the current attempt moved to the failed attempts, before the next one starts or the trial fails."""
+    status = trial.status
+    attempt = AttemptStatus(
+        number=status.attempt or 1,
+        pod_name=status.pod_name,
+        pod_uid=status.pod_uid,
+        node_name=status.node_name,
+        image_id=status.image_id,
+        runner_image_id=status.runner_image_id,
+        start_time=_attempt_start(status),
+        end_time=time(now),
+        reason=reason,
+        message=bounded(message),
+        steps=status.steps,
+        resumed=status.resumed,
+    )
+    return status.model_copy(update={"attempts": [*status.attempts, attempt], "steps": [], "current_step": None})
+
+
+def _attempt_start(status: TrialStatus) -> datetime | None:
+    """Return the start of the current attempt: the end of the previous attempt, or of a later suspension that delayed it."""
+    before = status.attempts[-1].end_time if status.attempts else None
+    if before is None:
+        return status.start_time
+    resumed = next(
+        (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status == "False"), before
+    )
+    own = status.steps[status.kept_steps :]
+    first = own[0].start_time if own else None
+    return before if first is not None and resumed > first else max(before, resumed)
+
+
+def step_status(run: StepRun) -> StepStatus:
+    """Return the status of a step."""
+    exception, verdict, shown = run.exception, verdict_of(run), bounded_rewards(run.rewards)
+    began = run.completed_at is None and run.phase in run.timings
+    return StepStatus(
+        name=run.name,
+        phase=_step_phase(run),
+        rewards=shown,
+        omitted_rewards=run.omitted_rewards + len(run.rewards or {}) - len(shown or {}) or None,
+        score=None if run.rewards is None else step_score(verdict),
+        passed=None if run.rewards is None else step_passes(verdict),
+        exception=exception
+        and StepException(type=exception.type, message=bounded(exception.message), phase=exception.phase or None),
+        start_time=_optional_time(run.started_at),
+        phase_start_time=_optional_time(run.timings[run.phase][0] if began else None),
+        completion_time=_optional_time(run.completed_at),
+        durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
+        artifacts=run.collected and _artifacts(run.collected),
+        verifier_image_id=run.verifier_image_id,
+        usage=run.usage,
+        egress=run.egress and refused_total([run.egress], MAX_REFUSED),
+        gate=run.gate_passed,
+        checkpoint=run.checkpoint,
+        trial=run.trial,
+    )
+
+
+def _artifacts(collected: Collected) -> ArtifactsSummary:
+    """Return the artifacts' summary with at most MAX_INCOMPLETE incomplete sources; manifest.json and result.json list all."""
+    lines = [shortened(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
+    more = len(collected.incomplete) - len(lines)
+    shown = [*lines, f"and {more} more sources"] if more > 0 else lines
+    return ArtifactsSummary(count=collected.count, bytes=collected.bytes, incomplete=shown or None)
+
+
+def _exception(exception: StepException | None) -> rewards.StepException | None:
+    return rewards.StepException(exception.type, exception.message, exception.phase or "") if exception else None
+
+
+def step_run(step: StepStatus) -> StepRun:
+    """Return a step's journal entry, rebuilt from the status, for a step whose records are lost or belong to another trial."""
+    artifacts = step.artifacts
+    return StepRun(
+        name=step.name,
+        started_at=step.start_time.timestamp() if step.start_time else None,
+        completed_at=step.completion_time.timestamp() if step.completion_time else None,
+        phase=(step.phase or "").lower(),
+        rewards=dict(step.rewards) if step.rewards is not None else None,
+        omitted_rewards=step.omitted_rewards or 0,
+        known_score=known_score(step),
+        exception=_exception(step.exception),
+        collected=Collected(count=artifacts.count, bytes=artifacts.bytes, incomplete=tuple(artifacts.incomplete or ()))
+        if artifacts
+        else None,
+        verifier_image_id=step.verifier_image_id,
+        usage=step.usage,
+        egress=step.egress,
+        gate_passed=step.gate,
+        checkpoint=step.checkpoint,
+        trial=step.trial,
+    )
+
+
+def _step_phase(run: StepRun) -> str:
+    if run.completed_at is None:
+        return run.phase.capitalize()
+    return "Failed" if run.exception else "Complete"
+
+
+def _summary(journal: Journal) -> str:
+    ran = plural(sum(run.trial is None for run in journal.steps), "step")
+    last = journal.steps[-1] if journal.steps else None
+    exception = journal.exception or (last and last.exception)
+    if exception:
+        return f"ended after {ran} with {exception.type}: {exception.message}"
+    if last and last.gate_failure and not journal.all_steps:
+        return f"stopped after {ran}: {last.name}: {last.gate_failure}"
+    return f"ran {ran}"
+
+
+def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> dict[str, Any]:
+    shown = bounded_rewards(journal.rewards)
+    exception = journal.exception
+    return {
+        "steps": [step_status(run) for run in journal.steps],
+        "tampering": merged(trial.status, journal),
+        "current_step": None,
+        "completion_time": time(now),
+        "rewards": shown,
+        "reward": reward_text(shown),
+        "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
+        "score_rule": journal.score_rule,
+        **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=_starts_from_reference(trial)),
+        "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
+        "results": results,
+    }
+
+
+def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
+    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a custom agent class."""
+    source = trial.status.regraded
+    return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
+
+
+def _starts_from_reference(trial: MultiStepTrial) -> bool:
+    """Return whether the trial, or the source of a regrade, started from the task's reference state."""
+    source = trial.status.regraded
+    return trial.spec.from_step is not None or (source is not None and bool(source.from_reference))
+
+
+def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[str, Any]:
+    """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused.
+
+    hosted: whether a hosted agent ran. Its code may raise any exception, also one of a type that otherwise only the task can cause.
+    from_reference: whether the trial started from the task's reference state.
+    """
+    own = [run for run in journal.steps if run.trial is None]
+    score = trial_score([verdict_of(run) for run in own], journal.score_rule) if journal.score_rule else None
+    last = journal.steps[-1] if journal.steps else None
+    exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
+    if exception is None:
+        return _scored(None, score, gate_failed=last is not None and last.gate_passed is False)
+    by_agent = hosted and exception.phase == AGENT
+    class_ = "Agent" if by_agent else failures.of_exception(exception.type, exception.phase)
+    failure = TrialFailure(class_=class_, reason=exception.type, step=step)
+    may_have_caused = by_agent or agent_may_have_caused(exception, journal, from_reference=from_reference)
+    return _scored(failure, score if may_have_caused else None)
+
+
+def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: bool = False) -> dict[str, Any]:
+    """Return the status fields failure, score, passed and outcome of a finished trial."""
+    return {
+        "failure": failure,
+        "score": score and score.value,
+        "passed": score and score.passed,
+        "outcome": outcome(failure.class_ if failure else None, score, gate_failed=gate_failed),
+    }
+
+
+def _with(
+    trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False, **changes: Any
+) -> TrialStatus:
+    generation, waits = trial.metadata.generation, gated or phase == "Suspended"
+    fields: dict[str, Any] = {
+        "observed_generation": generation,
+        "phase": phase,
+        "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), generation, now, suspended=waits),
+    }
+    if not waits:
+        fields["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
+    new = trial.status.model_copy(update={**fields, **changes})
+    return new.model_copy(update={"columns": _columns(new)})
+
+
+def _columns(status: TrialStatus) -> TrialColumns:
+    finished = sum(each.completion_time is not None for each in status.steps)
+    return TrialColumns(
+        steps=f"{finished}/{len(status.task_steps)}" if status.task_steps else None,
+        score=None if status.score is None else f"{status.score:.4g}",
+        failure=f"{status.failure.class_}: {status.failure.reason}" if status.failure else None,
+    )
+
+
+def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:
+    return trial.model_copy(update={"status": trial.status.model_copy(update=changes)})
+
+
+def _optional_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else time(seconds)

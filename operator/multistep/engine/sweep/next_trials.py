@@ -1,0 +1,356 @@
+"""Decides which trials a sweep creates, counts their results, and decides when it halts. Pure: the clock is an argument.
+
+Creation is idempotent. A sweep's trials are created in the order of their numbers. The number of created trials is read from the
+highest number of an existing trial and from the status, so after a crash, creation resumes at the next number. A trial's name is a
+function of its number, so a leader with an outdated cache gets a conflict instead of creating a trial twice. If a trial with a
+lower number is missing, it was deleted: the status reports that, and the trial is never created again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.status import FailureClass
+from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
+from multistep.engine.sweep.retries import Retry, current
+
+Order = Literal["Attempts", "Tasks"]
+ActivePhase = Literal["Pending", "Running", "Suspended"]
+BranchState = Literal["Start", "Own", "Reference"]
+CREATE_AT_ONCE = 100  # maximum number of trials created between two writes of the sweep's status
+
+_NAME_CHARACTERS = 63  # maximum length of a label's value
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The step that a branch runs, and the state from which it starts. state: "Start": the image, for a task's first step; "Own":
+    the agent's own checkpoint after step ``after`` of its ordinary attempt ``source``; "Reference": the task's reference state
+    before the step. alone: whether the task has no other step."""
+
+    step: str
+    state: BranchState
+    after: str = ""
+    source: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1, counted for
+    branches per step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number, then 1, 2, ..."""
+
+    task: int
+    agent: int
+    attempt: int
+    branch: Branch | None = None
+    retry: int = 0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The trials of a sweep, numbered in this order: the product of tasks, agents and attempts (the ordinary trials), the branches,
+    the retries. tasks, agents: their names.
+
+    order: "Attempts" creates all first attempts before the second ones, for an early estimate over all tasks; "Tasks" creates all
+    trials of one task before those of the next, so that few images are in use at the same time. branches: None until they are
+    planned, after the ordinary trials have finished; retries are numbered after the branches, so none exist until then.
+    """
+
+    tasks: Sequence[str]
+    agents: Sequence[str]
+    attempts: int
+    order: Order = "Attempts"
+    branches: Sequence[Cell] | None = ()
+    retries: Sequence[Retry] = ()
+
+    @property
+    def ordinary(self) -> int:
+        """Return the number of ordinary trials."""
+        return len(self.tasks) * len(self.agents) * self.attempts
+
+    @property
+    def total(self) -> int:
+        """Return the number of trials without retries."""
+        return self.ordinary + len(self.branches or ())
+
+    def __len__(self) -> int:
+        return self.total + len(self.retries)
+
+    def sweep_number(self, number: int) -> int:
+        """Return the number for which the trial with this number counts: for a retry, the number of the retried trial."""
+        return number if number < self.total else self.retries[number - self.total].number
+
+    def cell(self, number: int) -> Cell:
+        """Return the cell of a trial. number: the trial's number in the sweep, from 0."""
+        if number >= self.total:
+            retry = self.retries[number - self.total]
+            return replace(self.cell(retry.number), retry=retry.count)
+        if self.branches and number >= self.ordinary:
+            return self.branches[number - self.ordinary]
+        if self.order == "Attempts":
+            rest, agent = divmod(number, len(self.agents))
+            attempt, task = divmod(rest, len(self.tasks))
+        else:
+            rest, attempt = divmod(number, self.attempts)
+            task, agent = divmod(rest, len(self.agents))
+        return Cell(task, agent, attempt + 1)
+
+    def number(self, task: int, agent: int, attempt: int) -> int:
+        """Return the number of an ordinary trial."""
+        if self.order == "Attempts":
+            return ((attempt - 1) * len(self.tasks) + task) * len(self.agents) + agent
+        return (task * len(self.agents) + agent) * self.attempts + attempt - 1
+
+    def trial_name(self, sweep: str, number: int) -> str:
+        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, at most 63 characters. A branch's name has step and state before the attempt, a
+        retry's name has ``rN`` after it. The name is deterministic, and unique in the sweep."""
+        cell = self.cell(number)
+        where = () if cell.branch is None else (cell.branch.step, cell.branch.state)
+        words = (sweep, self.tasks[cell.task], self.agents[cell.agent], *where)
+        attempt = f"{cell.attempt}-r{cell.retry}" if cell.retry else str(cell.attempt)
+        digest = hashlib.sha256("\0".join((*words, attempt)).encode()).hexdigest()[:8]
+        ending = f"-{attempt}-{digest}"
+        plain = "-".join(_NO_NAME.sub("-", word.lower()).strip("-") for word in words)
+        return plain[: _NAME_CHARACTERS - len(ending)].strip("-") + ending
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFacts:
+    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, invalid, agent_error,
+    tampered: as in score_in_sweep.Ended; passed: as in score_in_sweep.Scored.
+
+    pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
+    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it; cost_usd: known cost of its model
+    requests; unpriced: whether the cost of some of them is unknown; refused_at: start of the last step in which the sweep's budget
+    refused a request, in seconds since the epoch; refused_usd: what that request could have cost, None if it is unknown.
+    """
+
+    number: int
+    state: State
+    score: float | None = None
+    failure_class: FailureClass | None = None
+    pod_seconds: float = 0.0
+    since: float | None = None
+    phase: ActivePhase = "Pending"
+    suspend: bool = False
+    by_sweep: bool = False
+    stop: bool = False
+    passed: bool = False
+    invalid: bool = False
+    agent_error: bool = False
+    tampered: bool = False
+    cost_usd: float | None = None
+    unpriced: bool = False
+    refused_at: float | None = None
+    refused_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits at which a sweep creates no more trials; None: no limit.
+
+    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: number of trials that
+    may be active beyond ``parallelism``: they are suspended, but already have a pod; lease: time at which the lease expires, in
+    seconds since the epoch; stop: whether a user stopped the sweep (spec.stop).
+    """
+
+    parallelism: int
+    pod_hours: float | None = None
+    failures: Mapping[FailureClass, int] = field(default_factory=dict)
+    deadline: float | None = None
+    prestart: int = 0
+    lease: float | None = None
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class AgentTally:
+    """An agent's results in its ordinary trials. counted: number of trials that count in the mean; finished: number of finished
+    trials; passed: number of trials that count and passed; mean: the mean over the tasks of each task's mean score."""
+
+    counted: int
+    finished: int
+    passed: int
+    mean: float | None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The counts and results of a sweep's trials. Each trial counts once, however often it was retried; only phases, cost_usd,
+    pod_hours and refused_at include all trials.
+
+    deleted: number of created trials that no longer exist, without retries; agents: results by agent index; stopped: whether any
+    trial that counts was stopped; unplanned: whether branches will be planned after the ordinary trials have finished; retries,
+    retried: number of planned retries, and of created ones.
+
+    excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
+    ended them, by failure class; cost_usd: known cost of the trials' model requests, None if no request that cost anything has a
+    known price; refused_at: the latest refused_at of a trial; refused_usd: the refused_usd of this trial.
+    """
+
+    total: int
+    created: int
+    phases: Mapping[ActivePhase, int]
+    complete: int
+    failed: int
+    deleted: int
+    excluded: Mapping[FailureClass, int]
+    scored: Mapping[FailureClass, int]
+    pod_hours: float
+    agents: Sequence[AgentTally]
+    stopped: bool
+    unplanned: bool = False
+    cost_usd: float | None = None
+    refused_at: float | None = None
+    refused_usd: float | None = None
+    retries: int = 0
+    retried: int = 0
+
+    @property
+    def active(self) -> int:
+        """Return the number of active trials."""
+        return sum(self.phases.values())
+
+    @property
+    def counted(self) -> int:
+        """Return the number of trials that count, including branches."""
+        return self.complete + self.failed - sum(self.excluded.values())
+
+    def failures(self, failure_class: FailureClass) -> int:
+        """Return the number of trials that a failure of this class ended, counted or excluded."""
+        return self.excluded.get(failure_class, 0) + self.scored.get(failure_class, 0)
+
+    @property
+    def all_finished(self) -> bool:
+        """Return whether all trials were created and none is active, and no branches are left to plan."""
+        return self.planned_finished and not self.unplanned
+
+    @property
+    def planned_finished(self) -> bool:
+        """Return whether all trials that are planned so far were created and none is active."""
+        return self.next_number == self.total + self.retries and not self.active
+
+    @property
+    def next_number(self) -> int:
+        """Return the number of the next trial to create. Retries are created after all other trials."""
+        return self.created + self.retried
+
+
+@dataclass(frozen=True)
+class Halt:
+    """The reason why a sweep creates no more trials."""
+
+    reason: Literal["BudgetSpent", "TooManyFailures", "DeadlineExceeded", "LeaseExpired", "Stopped"]
+    message: str
+
+    @property
+    def stops(self) -> bool:
+        """Return whether active trials are stopped, too."""
+        return self.reason in ("DeadlineExceeded", "LeaseExpired", "Stopped")
+
+
+def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
+    """Count the existing trials. created: known number of created trials, including retries; now: seconds since the epoch."""
+    scoring, states = scoring or Scoring(), Counter[State]()
+    phases = Counter[ActivePhase](each.phase for each in trials if each.state == "Active")
+    excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
+    scores: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> scores
+    finished, passed = [0 for _ in grid.agents], [0 for _ in grid.agents]
+    created = max(created, max((each.number for each in trials), default=-1) + 1)
+    counting, there = _counting(grid, created, trials, scoring)
+    for each in counting:
+        if each.state == "Active":
+            continue
+        states[each.state] += 1
+        cell, score = grid.cell(each.number), counted_score(each, scoring)
+        finished[cell.agent] += cell.branch is None
+        if score is None:
+            excluded[failure_class_of(each, scoring) or "Agent"] += 1
+            continue
+        if cell.branch is None:
+            scores[cell.agent][cell.task].append(score)
+            passed[cell.agent] += each.passed and not is_zeroed(each, scoring)
+        if (failure_class := failure_class_of(each, scoring)) is not None:
+            scored[failure_class] += 1
+    return Tally(
+        total=grid.total,
+        created=min(created, grid.total),
+        phases=phases,
+        complete=states["Complete"],
+        failed=states["Failed"],
+        deleted=min(created, grid.total) - there,
+        excluded=excluded,
+        scored=scored,
+        pod_hours=sum(each.pod_seconds + _running_seconds(each, now) for each in trials) / 3600,
+        agents=[_agent(found.values(), *counts) for found, *counts in zip(scores, finished, passed, strict=True)],
+        stopped=any(each.stop for each in counting),
+        unplanned=grid.branches is None,
+        retries=len(grid.retries),
+        retried=max(0, created - grid.total),
+        **_spending(trials),
+    )
+
+
+def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring: Scoring) -> tuple[Collection[TrialFacts], int]:
+    """Return the trials that count, at most one of each group (a trial and its retries), and how many groups have a trial. If a
+    group has no score and its next retry is not created yet, the group is unfinished, so no trial of the group counts."""
+
+    def is_scored(trial: TrialFacts) -> bool:
+        return counted_score(trial, scoring) is not None
+
+    found = current(((grid.sweep_number(each.number), each.number, each) for each in trials), is_scored)
+    due = {each.number for each in grid.retries[max(0, created - grid.total) :]}
+    counting = [each for number, each in found.items() if number not in due or is_scored(each)]
+    return counting, len(found)
+
+
+def _running_seconds(trial: TrialFacts, now: float) -> float:
+    return 0.0 if trial.since is None else max(0.0, now - trial.since)
+
+
+def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
+    costs = [each.cost_usd for each in trials if each.cost_usd is not None]
+    refusals = [(each.refused_at, each.refused_usd) for each in trials if each.refused_at is not None]
+    at, usd = max(refusals, key=lambda each: (each[0], each[1] or 0.0), default=(None, None))
+    cost = math.fsum(costs) or (None if not costs or any(each.unpriced for each in trials) else 0.0)
+    return {"cost_usd": cost, "refused_at": at, "refused_usd": usd}
+
+
+def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> AgentTally:
+    means = [math.fsum(each) / len(each) for each in by_task]
+    return AgentTally(sum(map(len, by_task)), finished, passed, math.fsum(means) / len(means) if means else None)
+
+
+def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
+    """Return why the sweep creates no more trials; None if it continues. now: seconds since the epoch."""
+    if limits.stop:
+        return Halt("Stopped", "spec.stop is true")
+    if limits.lease is not None and now >= limits.lease:
+        return Halt(
+            "LeaseExpired", "the sweep's client did not renew its lease (spec.lease): it ended, or could not reach the cluster"
+        )
+    if limits.deadline is not None and now >= limits.deadline:
+        return Halt("DeadlineExceeded", "the sweep was active for longer than spec.activeDeadlineSeconds")
+    if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:
+        return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
+    for failure_class, tolerated in limits.failures.items():
+        if (found := counts.failures(failure_class)) > tolerated:
+            text = f"{plural(found, 'trial')} had a failure of class {failure_class}; spec.stopWhen.failures tolerates {tolerated}"
+            return Halt("TooManyFailures", text)
+    return None
+
+
+def to_create(counts: Tally, limits: Limits) -> range:
+    """Return the numbers of the trials to create now."""
+    room, start = max(limits.parallelism + limits.prestart - counts.active, 0), counts.next_number
+    return range(start, min(start + room, start + CREATE_AT_ONCE, counts.total + counts.retries))

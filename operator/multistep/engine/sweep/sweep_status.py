@@ -1,0 +1,336 @@
+"""Decides a sweep's next actions and its status from its spec, its trials and the clock. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from multistep.api.common.plural import plural
+from multistep.api.sweep.branch import SweepBranchesStatus
+from multistep.api.sweep.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
+from multistep.api.trial.status_values import FINISHED_PHASES, Phase
+from multistep.engine.lifecycle.suspensions import suspended_seconds
+from multistep.engine.status.build_conditions import conditions, time
+from multistep.engine.status.status_size import bounded, shortened
+from multistep.engine.sweep import plan_branches as branches
+from multistep.engine.sweep.lease_expiry import expires_at, lease
+from multistep.engine.sweep.next_trials import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
+from multistep.engine.sweep.plan_branches import States
+from multistep.engine.sweep.retries import retries_of, unknown
+from multistep.engine.sweep.trial_manifests import Plan
+
+BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
+COST_BUDGET_SPENT: Final = "CostBudgetSpent"
+"""Reason of a sweep that is suspended because the rest of spec.budget.costUSD is too small for a model request."""
+MAX_COLUMN_CHARACTERS: Final = 60
+MAX_UNKNOWN: Final = 4  # maximum number of unknown steps that the status lists
+
+
+@dataclass(frozen=True)
+class CreationError:
+    """Why the next trial could not be created."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Next:
+    """The next actions: the numbers of the trials to create, suspend, resume or stop, and the status if all actions succeed.
+
+    early: trials from this number on are created suspended, with spec.prestart. plan_branches: whether to plan the branches now.
+    seconds: time until the next requeue; None: wait for watch events only.
+    """
+
+    create: range
+    early: int
+    suspend: Collection[int]
+    resume: Collection[int]
+    stop: Collection[int]
+    plan_branches: bool
+    status: SweepStatus
+    seconds: float | None
+
+
+def decide(
+    sweep: TrialSweep,
+    plan: Plan,
+    created: int,
+    trials: Collection[TrialFacts],
+    now: float,
+    error: CreationError | None = None,
+    *,
+    watched_since: float = 0.0,
+) -> Next:
+    """Return the next actions of an active sweep. watched_since: when this operator first read the sweep."""
+    counts = tally(plan.grid, created, trials, now, plan.spec.scoring)
+    limits = _limits(sweep, now, watched_since)
+    halted = halt(counts, limits, now)
+    budget = _budget(sweep, now)
+    suspended = sweep.spec.suspend or _is_spent(budget, counts)
+    stopped = halted is not None or suspended
+    active = [each for each in trials if each.state == "Active"]
+    waiting = sorted(each.number for each in active if each.suspend and each.by_sweep)
+    room = 0 if suspended else max(0, limits.parallelism - (len(active) - len(waiting)))
+    create = range(0) if stopped else to_create(counts, limits)
+    return Next(
+        create=create,
+        early=create.start + max(0, room - len(waiting)),
+        suspend=[each.number for each in active if suspended and not each.suspend],
+        resume=waiting[:room],
+        stop=[each.number for each in active if not each.stop] if halted and halted.stops else [],
+        plan_branches=counts.unplanned and counts.planned_finished and not stopped,
+        status=_reached(sweep, plan, counts, halted, error, budget, now),
+        seconds=_due(counts, limits, now, suspended=suspended),
+    )
+
+
+def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
+    """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
+    total = plan.grid.total
+    tasks_and_agents = f"{plural(len(plan.grid.tasks), 'task')}, {plural(len(plan.grid.agents), 'agent')}"
+    message = f"{tasks_and_agents}, {plural(total, 'trial')}"
+    fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
+    fields |= {"lease": lease(sweep, now), "source_uid": plan.source.uid}
+    return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
+
+
+def branches_planned(plan: Plan, states: States, config_map: str, digest: str) -> SweepBranchesStatus:
+    """Return the status of the branches. config_map, digest: name and digest of the ConfigMap with the record of the ordinary
+    trials' checkpoints."""
+    branch = plan.spec.branch
+    assert branch is not None
+    return SweepBranchesStatus(
+        trials=branches.count(plan.grid, branch, states),
+        missing=branches.missing(plan.grid, branch, states),
+        unknown=[shortened(each) for each in branches.unknown(branch, states)[:MAX_UNKNOWN]],
+        config_map=config_map,
+        digest=digest,
+    )
+
+
+def is_suspended_before_start(sweep: TrialSweep) -> bool:
+    """Return whether a sweep with spec.tasksFrom is suspended before its start. Then spec.tasksFrom is not resolved yet."""
+    return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
+
+
+def suspended_before_start(sweep: TrialSweep, now: float) -> SweepStatus:
+    """Return the status of a sweep that is suspended before its start."""
+    return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to start", now)
+
+
+def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+    """Return the status of a sweep that cannot start yet."""
+    return _with(sweep, "Pending", reason, message, now)
+
+
+def troubled(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+    """Return the status of an unfinished sweep whose reconcile failed: in the same phase, with the reason."""
+    phase: Phase = next((each for each in get_args(Phase) if each == sweep.status.phase), "Pending")
+    return _with(sweep, phase, reason, message, now, stalled=phase == "Running")
+
+
+def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+    """Return the status of a sweep that cannot be run."""
+    return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
+
+
+def reopens(sweep: TrialSweep) -> bool:
+    """Return whether a finished sweep continues, because it has retries that were not created yet and its spec was changed since it
+    finished. Without a change of the spec, the limit that stopped it would stop it again."""
+    status = sweep.status
+    changed = status.start_time is not None and status.observed_generation != sweep.metadata.generation
+    return changed and len(retries_of(sweep.spec.retries, status.trials.total)) > status.trials.retried
+
+
+def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
+    """Return the status of a finished sweep that continues. The time since it finished does not count toward its deadline."""
+    former, ended = sweep.status, sweep.status.completion_time
+    idle = 0 if ended is None else max(0, round(now - ended.timestamp()))
+    left = len(retries_of(sweep.spec.retries, former.trials.total)) - former.trials.retried
+    message = f"{plural(left, 'trial runs', 'trials run')} again"
+    status = _with(sweep, "Running", "Retrying", message, now, completion_time=None)
+    return status.model_copy(update={"suspended_seconds": (status.suspended_seconds or 0) + idle or None})
+
+
+def observed(sweep: TrialSweep) -> SweepStatus:
+    """Return the status of a finished sweep whose spec was changed: with the new observedGeneration and the same result."""
+    generation = sweep.metadata.generation
+    seen = [each.model_copy(update={"observed_generation": generation}) for each in sweep.status.conditions]
+    return sweep.status.model_copy(update={"observed_generation": generation, "conditions": seen})
+
+
+def to_json(status: SweepStatus) -> dict[str, Any]:
+    """Return the status as JSON for the API server, without nulls and empty maps.
+
+    A server-side apply of an empty map, where the map had entries, sets null (measured, Kubernetes 1.35), which the schema rejects.
+    """
+    content = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {name: value for name, value in content.items() if value != {}}
+
+
+def headline(status: SweepStatus) -> object:
+    """Return the status fields whose changes are written immediately. Writes of other fields (counts, messages) are throttled."""
+    holds = [(each.type, each.status, each.reason) for each in status.conditions]
+    return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
+
+
+def _limits(sweep: TrialSweep, now: float, watched_since: float) -> Limits:
+    spec, start = sweep.spec, sweep.status.start_time
+    deadline = None
+    if spec.active_deadline_seconds is not None and start is not None:
+        deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
+    stop_when, lease_end = spec.stop_when, expires_at(sweep, now, watched_since)
+    return Limits(
+        spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=lease_end, stop=spec.stop
+    )
+
+
+def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
+    """Return the budget in effect. A changed budget starts now: model requests that the former budget refused do not count."""
+    if sweep.spec.budget is None:
+        return None
+    limit, known = sweep.spec.budget.cost_usd, sweep.status.budget
+    return known if known is not None and known.cost_usd == limit else SweepBudgetStatus(cost_usd=limit, since=time(now))
+
+
+def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
+    """Return whether the budget in effect refused a model request of a step.
+
+    A step that started in the same second as the budget does not count, because the former budget may have refused it. If it
+    counted, the sweep would be suspended until a user raises the budget again. If the new budget is spent, too, it refuses a
+    request of a later step.
+    """
+    return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
+
+
+def _due(counts: Tally, limits: Limits, now: float, *, suspended: bool) -> float | None:
+    running = limits.deadline is not None and not suspended  # a suspension postpones the deadline
+    times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
+    if limits.lease is not None and now < limits.lease:
+        times.append(limits.lease - now)
+    if limits.pod_hours is not None and counts.active:
+        times.append(BUDGET_CHECK_SECONDS)
+    return min(times, default=None)
+
+
+def _reached(
+    sweep: TrialSweep,
+    plan: Plan,
+    counts: Tally,
+    halted: Halt | None,
+    error: CreationError | None,
+    budget: SweepBudgetStatus | None,
+    now: float,
+) -> SweepStatus:
+    phase, reason, message = _where(sweep, counts, halted, budget)
+    if error is not None and phase == "Running":
+        reason, message = error.reason, error.message
+    ended: dict[str, Any] = {"completion_time": time(now)} if phase in FINISHED_PHASES else {}
+    agents = [
+        SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, passed=each.passed, mean=each.mean)
+        for name, each in zip(plan.grid.agents, counts.agents, strict=True)
+    ]
+    return _with(
+        sweep, phase, reason, message, now,
+        stalled=error is not None and phase == "Running",
+        trials=_trials(counts),
+        excluded=dict(sorted(counts.excluded.items())),
+        scored_failures=dict(sorted(counts.scored.items())),
+        agents=agents,
+        score=_column(agents),
+        pod_hours=round(counts.pod_hours, 4),
+        cost_usd=None if counts.cost_usd is None else round(counts.cost_usd, 6),
+        budget=budget,
+        lease=lease(sweep, now),
+        **ended,
+    )  # fmt: skip
+
+
+def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
+    """Return the sweep's phase, reason and message. A sweep that stopped some of its trials is Failed, not Complete."""
+    cut_off = halted is not None and halted.stops and counts.stopped
+    if counts.all_finished and not cut_off:
+        return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_retried(counts)}{_unknown(sweep)}"
+    if halted is not None and not counts.active:
+        return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
+    spent = _spent_text(budget, counts) if budget is not None and _is_spent(budget, counts) else ""
+    if halted is not None:
+        active = f"{plural(counts.active, 'trial is', 'trials are')} still active"
+        return "Halting", halted.reason, "; ".join(filter(None, [halted.message, active, spent]))
+    if sweep.spec.suspend:
+        finishing = plural(counts.phases.get("Running", 0), "trial is finishing its", "trials are finishing their")
+        return "Suspended", "Suspended", f"spec.suspend is true; {finishing} step"
+    if spent:
+        return "Suspended", COST_BUDGET_SPENT, spent
+    follow = "; the branches follow when they have finished" if counts.unplanned else ""
+    return "Running", "Running", f"{counts.created} of {counts.total} trials were created{_retried(counts)}{follow}"
+
+
+def _retried(counts: Tally) -> str:
+    return f", {counts.retried} of {counts.retries} retries were created" if counts.retries else ""
+
+
+def _unknown(sweep: TrialSweep) -> str:
+    names = sweep.status.branches.unknown if sweep.status.branches else []
+    steps = f"; no task has the steps {', '.join(map(repr, names))} of spec.branch.at" if names else ""
+    numbers = unknown(sweep.spec.retries, sweep.status.trials.total)
+    return steps + (f"; the sweep has no trials {', '.join(map(str, numbers[:MAX_UNKNOWN]))} of spec.retries" if numbers else "")
+
+
+def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
+    spent, most = counts.cost_usd or 0.0, counts.refused_usd
+    known = "an unknown part" if counts.cost_usd is None else f"{spent:.6g}"
+    used = f"the trials used {known} of {budget.cost_usd:g} US dollars"
+    if most is None:
+        return f"{used}, and a model request could cost more than the rest; raise spec.budget.costUSD to continue"
+    least = math.ceil((spent + most) * 100) / 100
+    return f"{used}, and a model request could have cost {most:.6g}; raise spec.budget.costUSD to {least:g} or more to continue"
+
+
+def _trials(counts: Tally) -> SweepTrials:
+    return SweepTrials(
+        total=counts.total,
+        created=counts.created,
+        active=counts.active,
+        pending=counts.phases.get("Pending", 0),
+        running=counts.phases.get("Running", 0),
+        suspended=counts.phases.get("Suspended", 0),
+        finished=counts.complete + counts.failed,
+        complete=counts.complete,
+        failed=counts.failed,
+        deleted=counts.deleted,
+        counted=counts.counted,
+        retried=counts.retried,
+    )
+
+
+def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
+    """Return the agents' mean scores as text, with names if there are several agents, and with counts if trials are excluded."""
+    shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
+    if not shown:
+        return None
+    text = ", ".join(mean if len(agents) == 1 else f"{name} {mean}" for name, mean in shown)
+    return text if len(text) <= MAX_COLUMN_CHARACTERS else f"{text[: MAX_COLUMN_CHARACTERS - 3]}..."
+
+
+def _coverage(agent: SweepAgentStatus) -> str:
+    return "" if agent.counted == agent.finished else f" ({agent.counted} of {agent.finished})"
+
+
+def _with(
+    sweep: TrialSweep, phase: Phase, reason: str, message: str, now: float, *, stalled: bool = False, **fields: Any
+) -> SweepStatus:
+    former, generation = sweep.status, sweep.metadata.generation
+    common: dict[str, Any] = {
+        "observed_generation": generation,
+        "phase": phase,
+        "conditions": conditions(
+            former.conditions, phase, reason, bounded(message), generation, now, suspended=phase == "Suspended", stalled=stalled
+        ),
+    }
+    if phase != "Suspended":
+        common["suspended_seconds"] = round(suspended_seconds(former, now)) or None
+    return former.model_copy(update={**common, **fields})

@@ -1,0 +1,363 @@
+"""Builds the manifests of a sweep's trials, and reads from the trials the facts that the sweep needs. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from multistep.api.common import labels
+from multistep.api.common.base_model import API_VERSION, GROUP
+from multistep.api.sweep.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
+from multistep.api.sweep.tasks_source import DatasetSource, TasksSource
+from multistep.api.task.allowed_names import same_server
+from multistep.api.trial.phases import AGENT
+from multistep.api.trial.status_values import FINISHED_PHASES
+from multistep.api.trial.step_runs import by_runner, with_runner
+from multistep.api.trial.trial import KIND
+from multistep.engine.lifecycle.suspensions import SWEEP_BUDGET_SPENT
+from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
+from multistep.engine.script.inspect_environment import evidence
+from multistep.engine.sweep import plan_branches as branches
+from multistep.engine.sweep.next_trials import ActivePhase, Cell, Grid, TrialFacts
+from multistep.engine.sweep.plan_branches import States
+from multistep.engine.sweep.retries import retries_of
+from multistep.errors import InvalidSpec
+from multistep.timestamps import seconds_of
+
+Object = Mapping[str, Any]
+_COULD_COST: Final = re.compile(r" US dollars are .*?, and it may use (\d+(?:\.\d+)?(?:e-?\d+)?)")
+_ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspended": "Suspended"}
+
+
+@dataclass(frozen=True)
+class RegradedSweep:
+    """The sweep that another one regrades. uid: None if it does not exist; counting: the names of its retries that count, by the
+    number of the trial that regrades them."""
+
+    uid: str | None = None
+    counting: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number;
+    source: the sweep that this one regrades."""
+
+    spec: SweepSpec
+    grid: Grid
+    sources: Sequence[Mapping[str, Any]]
+    names: Sequence[str]
+    source: RegradedSweep = field(default_factory=RegradedSweep)
+
+
+def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
+    """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
+    spec = sweep.spec
+    branches = None if spec.branch else ()
+    grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order, branches)
+    grid = grid if spec.branch else replace(grid, retries=retries_of(spec.retries, grid.total))
+    text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
+    _refuse_many(f"spec: {text}", grid.total)
+    try:
+        check_overrides(spec.overrides, grid.tasks)
+    except ValueError as error:
+        raise InvalidSpec(f"spec.{error}") from None
+    return Plan(
+        spec,
+        grid,
+        [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks],
+        [grid.trial_name(sweep.metadata.name, number) for number in range(len(grid))],
+    )
+
+
+def with_branches(sweep: TrialSweep, plan: Plan, states: States) -> Plan:
+    """Return the plan with the branches. states: checkpoints of the ordinary trials. Raises InvalidSpec."""
+    branch = plan.spec.branch
+    assert branch is not None
+    more = branches.count(plan.grid, branch, states)
+    _refuse_many(f"spec.branch: {plan.grid.ordinary} ordinary trials and {more} branches", plan.grid.ordinary + more)
+    grid = replace(plan.grid, branches=branches.cells_of(plan.grid, branch, states))
+    grid = replace(grid, retries=retries_of(plan.spec.retries, grid.total))
+    names = [grid.trial_name(sweep.metadata.name, number) for number in range(grid.ordinary, len(grid))]
+    return replace(plan, grid=grid, names=[*plan.names, *names])
+
+
+def _refuse_many(what: str, trials: int) -> None:
+    if trials > MAX_TRIALS:
+        raise InvalidSpec(f"{what} are {trials} trials; a sweep may have {MAX_TRIALS}; split it into several sweeps")
+
+
+def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
+    """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect.
+
+    names: names of the task directories; for a dataset, JSON arrays of name, repository, commit and directory.
+    """
+    if source.dataset is not None:
+        return [_dataset_task(source.dataset, *json.loads(each)) for each in names]
+    ((kind, place),) = pinned(source.model_dump(**_AS_WRITTEN), revision).items()
+    root = place.get("path", "").strip("/")
+    return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
+
+
+def pinned(source: Object, revision: str) -> dict[str, Any]:
+    """Return a source of tasks with the revision in place of its branch or tag. source: the source as written in the spec."""
+    ((kind, place),) = source.items()
+    if kind == "git":
+        return {kind: {**place, "ref": revision}}
+    if kind == "oci":
+        host, slash, name = place["image"].partition("@")[0].rpartition("/")
+        return {kind: {**place, "image": f"{host}{slash}{name.partition(':')[0]}@{revision}"}}
+    return {kind: dict(place)}
+
+
+def _dataset_task(dataset: DatasetSource, name: str, url: str, commit: str, path: str) -> SweepTask:
+    git: dict[str, Any] = {"url": url, "ref": commit, "path": path}
+    if dataset.secret_ref is not None and same_server(dataset.registry, url):
+        git["secretRef"] = {"name": dataset.secret_ref.name}
+    return SweepTask.model_validate({"name": name, "git": git})
+
+
+_AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
+
+
+def manifest(
+    sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False, limited_models: Container[str] = ()
+) -> dict[str, Any]:
+    """Return the manifest of the trial with this number.
+
+    Args:
+        early: Whether to create the trial suspended, with spec.prestart.
+        limited_models: Models with a limit of active trials. Their trials are not prestarted: a trial with a pod counts as active,
+            so suspended trials could use up all of a model's slots.
+    """
+    cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
+    task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
+    annotations = {labels.TASK: task, labels.AGENT: agent.name, labels.ATTEMPT: str(cell.attempt)}
+    if cell.branch is not None:
+        annotations[labels.STEP] = cell.branch.step
+    if early:
+        annotations[labels.SUSPENDED_BY] = owner.name
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": plan.names[number],
+            "namespace": owner.namespace,
+            "labels": {**template.metadata.labels, **_labels(sweep, plan, number)},
+            "annotations": {**template.metadata.annotations, **annotations},
+            "ownerReferences": [owner_reference(sweep)],
+        },
+        "spec": {
+            "task": plan.sources[cell.task],
+            "agent": agent.agent.model_dump(**_AS_WRITTEN),
+            **_started(plan, cell, _merged_spec(plan.spec, cell.task, task, agent.name)),
+            **_regrade(plan, number),
+            **({"suspend": True, "prestart": agent.agent.model not in limited_models} if early else {}),
+        },
+    }
+
+
+def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
+    owner, cell = sweep.metadata, plan.grid.cell(number)
+    found = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
+    if (shard := owner.labels.get(labels.SHARD)) is not None:
+        found[labels.SHARD] = shard
+    if cell.branch is not None:
+        found[labels.BRANCH] = cell.branch.state
+    if cell.retry:
+        found[labels.RETRY_OF] = str(plan.grid.sweep_number(number))
+    return found
+
+
+def _regrade(plan: Plan, number: int) -> dict[str, Any]:
+    """Return the spec field ``regrade`` of a trial; {} if the sweep is no regrade. The trial regrades the other sweep's trial that
+    counts for the same number."""
+    source, sweep_number = plan.spec.regrade, plan.grid.sweep_number(number)
+    if source is None:
+        return {}
+    name = plan.source.counting.get(sweep_number) or plan.grid.trial_name(source.sweep, sweep_number)
+    return {"regrade": {"trial": name, **({"sweepUID": plan.source.uid} if plan.source.uid else {})}}
+
+
+def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a trial's spec, completed for branches: a branch gets the state from which it starts; an ordinary trial of a sweep
+    with branches gets the setting to store checkpoints, from which branches start. merged: the spec without these fields."""
+    branch = cell.branch
+    if branch is None:
+        kept = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
+        return _merged(merged, kept) if plan.spec.branch else merged
+    ends = {} if branch.alone else {"toStep": branch.step}
+    if branch.state == "Own":
+        source = plan.names[plan.grid.number(cell.task, cell.agent, branch.source)]
+        return {**merged, "from": {"trial": source, "step": branch.after}, **ends}
+    return {**merged, **({"fromStep": branch.step} if branch.state == "Reference" else {}), **ends}
+
+
+def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str, Any]:
+    """Return the spec merged from the template, the task's environment and the matching overrides. Later values take precedence."""
+    layers: list[Object] = [spec.template.spec.model_dump(**_AS_WRITTEN)]
+    if spec.tasks:
+        layers.append(spec.tasks[index].model_dump(**_AS_WRITTEN, include={"environment"}))
+    for override in spec.overrides:
+        if (not override.tasks or task in override.tasks) and (not override.agents or agent in override.agents):
+            layers.append(override.spec.model_dump(**_AS_WRITTEN))
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _merged(merged, layer)
+    return merged
+
+
+def _merged(base: Object, override: Object) -> dict[str, Any]:
+    """Return ``base`` with the values of ``override``. Tables are merged field by field; other values, also lists, are replaced."""
+    both = {
+        key: _merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+        for key, value in override.items()
+    }
+    return {**base, **both}
+
+
+def owner_reference(sweep: TrialSweep) -> dict[str, Any]:
+    """Return the owner reference that makes Kubernetes delete an object after its sweep was deleted."""
+    owner = sweep.metadata
+    return {"apiVersion": API_VERSION, "kind": SWEEP_KIND, "name": owner.name, "uid": owner.uid, "controller": True}
+
+
+def owner_of(trial: Object) -> tuple[str, str] | None:
+    """Return name and uid of the sweep that owns a trial; None if no sweep owns it."""
+    return owning_sweep(trial["metadata"].get("ownerReferences") or [])
+
+
+def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
+    """Return name and uid of the sweep among a trial's owner references; None if there is none."""
+    for each in references:
+        if each.get("controller") and each.get("kind") == SWEEP_KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/"):
+            return each["name"], each["uid"]
+    return None
+
+
+def number_of(trial: Object) -> int:
+    """Return the trial's number in its sweep, from a label that users can change; -1 without one."""
+    number = (trial["metadata"].get("labels") or {}).get(labels.NUMBER, "")
+    return int(number) if number.isdecimal() else -1
+
+
+def retry_of(trial: Object) -> int | None:
+    """Return the number of the trial that a retry repeats; None if the trial is no retry."""
+    number = (trial["metadata"].get("labels") or {}).get(labels.RETRY_OF, "")
+    return int(number) if number.isdecimal() else None
+
+
+def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
+    """Return the facts of a trial that a sweep needs. scoring: the sweep's spec.scoring.
+
+    The API server applies the CRD's schema, but anyone may have written what the schema allows: a status with values that no
+    operator writes has no score.
+    """
+    try:
+        return _facts(trial, scoring or Scoring())
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        finished = str((trial.get("status") or {}).get("phase")) in FINISHED_PHASES
+        return TrialFacts(number=number_of(trial), state="Failed" if finished else "Active", invalid=True)
+
+
+def _facts(trial: Object, scoring: Scoring) -> TrialFacts:
+    metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
+    failure: Object = status.get("failure") or {}
+    state, found = _state(status), scored(status, scoring)
+    since, costs = _first_step(status), _costs(status)
+    refusals = [(at, _refused_usd(each)) for each in status.get("attempts") or [] if (at := _refused_at(each)) is not None]
+    at, usd = max(refusals, key=lambda each: each[0], default=(None, None))
+    worked = sum(_worked(each) for each in status.get("attempts") or [])
+    if state != "Active" and since is not None:
+        worked, since = worked + _seconds(since, status.get("completionTime")), None
+    return TrialFacts(
+        number=number_of(trial),
+        state=state,
+        score=found.score,
+        passed=found.passed,
+        invalid=found.invalid,
+        failure_class=failure.get("class"),
+        agent_error=any(_is_agent_error(each) for each in status.get("steps") or [] if "trial" not in each),
+        tampered=bool(evidence(str(each.get("kind")) for each in status.get("tampering") or [])),
+        pod_seconds=worked,
+        since=since,
+        phase=_ACTIVE_PHASES.get(status.get("phase") or "", "Pending"),
+        suspend=bool(spec.get("suspend")),
+        by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
+        stop=bool(spec.get("stop")),
+        cost_usd=_known_cost(costs),
+        unpriced=None in costs,
+        refused_at=at,
+        refused_usd=usd,
+    )
+
+
+def _known_cost(costs: Sequence[float | None]) -> float | None:
+    return sum(filter(None, costs)) if any(each is not None for each in costs) else None
+
+
+def _costs(status: Object) -> list[float | None]:
+    """Return the costs of the model requests of all attempts, None for requests of unknown cost. The last attempt's cost
+    (status.usage) includes the setup."""
+    number, steps = status.get("attempt", 1), status.get("steps") or []
+    attempts = {each.get("number"): each for each in status.get("attempts") or []}
+    attempts.setdefault(number, status)
+    last = (status.get("usage") or {}).get("costUSD")
+    counted = [] if last is None else [(runner, each.get("name")) for runner, each in with_runner(number, _kept(status), steps)]
+    ran = by_runner({each: with_runner(each, _kept(found), found.get("steps") or []) for each, found in attempts.items()})
+    others = [each for runner, found in ran.items() for each in found if (runner, each.get("name")) not in counted]
+    used = [status.get("usage"), *(each.get("usage") for each in others)]
+    return [each.get("costUSD") for each in used if each]
+
+
+def _kept(attempt: Object) -> Sequence[int]:
+    """Return, for each step that an attempt lists but did not run itself, the number of the attempt that ran the step."""
+    found: Sequence[int] = (attempt.get("resumed") or {}).get("attempts") or []
+    return found
+
+
+def _refused_at(attempt: Object) -> float | None:
+    """Return the start of the step in which the sweep's budget refused a request; None if it refused none. Return the attempt's
+    end if the budget refused a request of the agent's setup, or if the steps were removed because the status was too large."""
+    if attempt.get("reason") != SWEEP_BUDGET_SPENT:
+        return None
+    own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]
+    return seconds_of(own[-1].get("startTime") or attempt.get("endTime"))
+
+
+def _refused_usd(attempt: Object) -> float | None:
+    """Return what the refused request could have cost, by the gateway's message; None if the message does not say it."""
+    found = _COULD_COST.search(attempt.get("message") or "")
+    return None if found is None else float(found[1])
+
+
+def _is_agent_error(step: Object) -> bool:
+    exception = step.get("exception") or {}
+    return exception.get("phase") == AGENT and exception.get("type") in AGENT_ERRORS
+
+
+def _state(status: Object) -> State:
+    holding = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
+    return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Active"
+
+
+def _worked(attempt: Object) -> float:
+    """Return the seconds for which an earlier attempt ran steps."""
+    start = _first_step(attempt)
+    return 0.0 if start is None else _seconds(start, attempt.get("endTime"))
+
+
+def _first_step(attempt: Object) -> float | None:
+    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were removed because
+    the status was too large."""
+    own = (attempt.get("steps") or [])[len(_kept(attempt)) :]
+    start = own[0].get("startTime") if own else None
+    return seconds_of(start)
+
+
+def _seconds(since: float, end: str | None) -> float:
+    ended = seconds_of(end)
+    return 0.0 if ended is None else max(0.0, ended - since)

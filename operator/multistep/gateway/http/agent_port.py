@@ -1,0 +1,139 @@
+"""The port that agents call: checks a request's path, token, credential and model, then forwards the request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, get_args
+
+from aiohttp import web
+
+from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.http.model_request import Call, Exchange, Services, unknown_path_row
+from multistep.gateway.keys.credentials import Credential
+from multistep.gateway.keys.keyring import Keyring
+from multistep.gateway.keys.tokens import InvalidToken, StepClaims, verify
+from multistep.gateway.model_api.error_answers import Refused
+from multistep.gateway.model_api.headers import token_of
+from multistep.gateway.model_api.request_parsers import Asked, InvalidBody, read_body
+from multistep.gateway.model_api.routes import Route, find_route, provider_of
+from multistep.providers import ProviderName
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Public:
+    """Handles all requests of agents."""
+
+    def __init__(self, services: Services, keyring: Keyring) -> None:
+        self._services = services
+        self._keyring = keyring
+        self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request. If the agent disconnects after the request was sent, the answer is still read for its usage."""
+        client = ClientConnection(request)
+        task = asyncio.create_task(self._answered(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            client.leave()
+            if client.sent:
+                asyncio.get_running_loop().call_later(self._services.settings.drain_seconds, task.cancel)
+            else:
+                task.cancel()
+            raise
+
+    async def stalls(self, request: web.Request) -> web.Response:
+        """Return how long the provider stalled the token's step, in seconds."""
+        try:
+            claims = self._claims(request, "openai")
+        except Refused as refused:
+            return refused.response("openai")
+        return web.json_response({"stalledSeconds": self._services.stalls.seconds(claims.key)})
+
+    def _done(self, task: asyncio.Task[web.StreamResponse]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a request failed", exc_info=error)
+
+    async def _answered(self, client: ClientConnection) -> web.StreamResponse:
+        try:
+            return await self._allowed(client)
+        except Refused as refused:
+            return refused.response(provider_of(client.request.path))
+        except web.HTTPException:
+            raise
+        except ConnectionError:  # the agent left while it sent the body
+            client.leave()
+            return web.Response(status=400)
+
+    async def _allowed(self, client: ClientConnection) -> web.StreamResponse:
+        request = client.request
+        if "websocket" in request.headers.get("Upgrade", "").lower():  # servers may ignore other upgrades, e.g. to HTTP/2
+            raise Refused(426, "websockets are not supported; use HTTP")
+        route = find_route(request.method, request.path)
+        if route is None:
+            raise await self._unknown_path(request)
+        claims = self._claims(request, route.provider)
+        with self._services.steps.working(claims.key) as hold:
+            asked = await self._asked(request, route, hold, claims)
+            self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
+            if claims.models and asked.model not in claims.models and (asked.model or route.counted):
+                raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
+            if asked.by_provider:
+                raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {asked.by_provider}")
+            self._services.steps.request_model(claims.key, asked.model)
+            credential = await self._credential(claims, route)
+            response = await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
+            if not response.prepared:
+                await client.send(response)  # here, while the request counts as open: an unread answer occupies memory
+            return response
+
+    async def _unknown_path(self, request: web.Request) -> Refused:
+        """Return the refusal of a request to an unknown path, and record the last one of each step: a step that sends no other
+        requests is not the agent's failure."""
+        message = f"{request.method} {request.path[:200]} is not a path of a supported API"
+        tokens = [token for provider in get_args(ProviderName) if (token := token_of(request, provider))]
+        for token in tokens:
+            with suppress(InvalidToken, Refused):
+                claims = verify(token, self._keyring.secrets())
+                self._services.steps.refuse_closed(claims.key)
+                await self._services.ledger.write(unknown_path_row(claims, message))
+                break
+        return Refused(404, message)
+
+    def _claims(self, request: web.Request, provider: ProviderName) -> StepClaims:
+        try:
+            claims = verify(token_of(request, provider), self._keyring.secrets())
+        except InvalidToken as error:
+            raise Refused(401, f"the step token is invalid: {error}") from error
+        self._services.steps.refuse_closed(claims.key)
+        return claims
+
+    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None], claims: StepClaims) -> Asked:
+        if any(each.lower() != "identity" for each in request.headers.getall("Content-Encoding", [])):
+            raise Refused(415, "a compressed body is not supported")
+        body = bytearray()
+        while piece := await request.content.readany():
+            hold(len(piece))
+            body += piece
+            if len(body) > self._services.settings.body_bytes:
+                raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
+        try:
+            async with self._services.steps.parsing(claims.key):
+                return read_body(bytes(body), route, searches_tools=claims.refuses_tools)
+        except InvalidBody as error:
+            raise Refused(400, str(error)) from error
+
+    async def _credential(self, claims: StepClaims, route: Route) -> Credential:
+        credential = await self._services.credentials.get(claims.credential, self._services.settings.hold_seconds)
+        if credential is None:
+            raise Refused(425, "the step's credential is not registered yet; retry")
+        if credential.provider != route.provider:
+            raise Refused(403, f"the step's credential is for {credential.provider}, not for {route.provider}")
+        return credential

@@ -1,0 +1,245 @@
+"""Forwards an answer to the agent, byte for byte, and records the answer's usage before the agent can see the answer's end.
+
+A request whose answer is relayed is never sent again. The ledger has the usage before the agent gets the last event, so the usage
+counts even if the agent then disconnects. If the provider's answer is cut off, the agent's connection is aborted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Final, Protocol
+
+from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
+from multidict import CIMultiDict
+
+from multistep.gateway.accounting.request_ledger import Kind, State
+from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.model_api.answer_parsers import Dialect, Reading, Usage
+from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, parse_error, parsed
+from multistep.gateway.model_api.headers import answer_headers
+from multistep.gateway.model_api.request_parsers import Asked
+from multistep.gateway.model_api.server_sent_events import Event, EventReader
+
+REDACTED: Final = "[REDACTED]"
+_MESSAGE_CHARACTERS: Final = 300
+_LARGE: Final = 1 << 18  # bytes of a document or event; parsing fewer takes little time
+_BROKEN: Final = (ClientError, TimeoutError, OSError)
+_KINDS: Final[Mapping[Blamed, Kind]] = {
+    "Provider": "Provider",
+    "Account": "Configuration",
+    "Request": "",
+}
+SLOW_SECONDS: Final = 5.0
+"""If the agent made an answer wait for longer, that may be why the provider cut it off."""
+
+
+class Request(Protocol):
+    """The request that is answered."""
+
+    async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
+        """Record the end of the request. May be called again with newer usage. usage: None if unknown."""
+
+    def blame_silence(self) -> Kind:
+        """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``."""
+
+    def answered_by(self, model: str) -> None:
+        """Note the model that the answer names, "" if it names none."""
+
+    def heard(self) -> None:
+        """Note that the provider sent a part of the answer."""
+
+    def hold(self, size: int) -> None:
+        """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
+
+    def parsing(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests."""
+
+    async def model_works(self, *, for_others: bool) -> bool:
+        """Return whether the provider answered a request of the trial for the model; for_others: or of another trial."""
+
+
+class Relay:
+    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the parsed request; start: bytes of the
+    answer that were already read."""
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        answer: ClientResponse,
+        dialect: Dialect,
+        key: str,
+        asked: Asked,
+        request: Request,
+        start: bytes = b"",
+    ) -> None:
+        self._client = client
+        self._answer = answer
+        self._reading = Reading(dialect)
+        self._key = key
+        self._asked = asked
+        self._request = request
+        self._start = start
+        self._recorded: Usage | None = None
+        self._ended = False
+
+    async def run(self) -> web.StreamResponse:
+        """Forward the answer, and return the response that the agent got."""
+        headers = answer_headers(self._answer.headers.items(), self._key, REDACTED)
+        if self._answer.content_type == "text/event-stream" and self._answer.status < 400:
+            return await self._stream(headers)
+        return await self._whole(headers)
+
+    async def _whole(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
+        try:
+            body = await self._read_whole()
+        except _BROKEN as error:
+            return await self._cut(web.Response(status=502), error)
+        self._request.heard()
+        response = web.Response(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
+        response.body = self._redacted(body)
+        if self._answer.status >= 400:
+            await self._record_error(body)
+            return response
+        async with self._parsing(body):
+            self._reading.document(body)
+        if not self._reading.ended and not self._encoded:
+            return await self._cut(response, None)
+        await self._record(self._reading.usage)
+        return response
+
+    async def _read_whole(self) -> bytes:
+        body = bytearray(self._start)
+        async for piece in self._answer.content.iter_any():
+            self._request.hold(len(piece))
+            body += piece
+        return bytes(body)
+
+    async def _stream(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
+        response = web.StreamResponse(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
+        await self._client.start(response)
+        events = EventReader()
+        broken: Exception | None = None
+        try:
+            async for piece in self._answer.content.iter_any():
+                before = events.pending
+                found = events.feed(piece)
+                self._request.hold(events.pending - before)
+                await self._pass_on(response, found)
+        except _BROKEN as error:
+            broken = error
+        if (rest := events.rest()) is not None:
+            await self._pass_on(response, [rest])
+        if broken is None:
+            self._reading.close(usage_expected=self._asked.strips_usage)
+            await self._record_end()
+        if not self._ended and self._reading.failure is not None:
+            await self._record(None)
+        elif not self._ended:
+            return await self._cut(response, broken)
+        await self._client.end(response)
+        return response
+
+    async def _pass_on(self, response: web.StreamResponse, events: Sequence[Event]) -> None:
+        kept = []
+        for event in events:
+            async with self._parsing(event.data):
+                kept += [event.raw] if self._read(event) else []
+        await self._record_end()
+        await self._client.write(response, self._redacted(b"".join(kept)))
+
+    def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
+        return self._request.parsing() if len(data) > _LARGE else nullcontext()
+
+    def _read(self, event: Event) -> bool:
+        """Parse an event for its usage; return whether to forward the event to the agent."""
+        if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
+            self._request.heard()
+        self._reading.event(event.data, event.name)
+        return not (self._asked.strips_usage and _only_usage(event.data))
+
+    async def _record_end(self) -> None:
+        """Record the usage as soon as the answer's end is read, and again if a later event corrects the usage."""
+        if not self._reading.ended or (self._ended and self._reading.usage == self._recorded):
+            return
+        self._ended, self._recorded = True, self._reading.usage
+        await self._record(self._recorded)
+
+    async def _record(self, usage: Usage | None) -> None:
+        """Record the end of an answer with a status below 400."""
+        reading, status, finish = self._reading, self._answer.status, self._request.finish
+        self._request.answered_by(reading.model)
+        if (error := reading.failure) is not None:
+            words = shown(error.message, self._key)
+            message = f"the provider reported an error in its answer{words and f': {words}'}"
+            await finish("failed", status, usage, await self._kind_of(200, error), message)
+        elif not reading.answers and not self._encoded:
+            await finish("failed", status, usage, "Provider", "the provider's answer is no answer of the API")
+        elif reading.malformed:  # many agents fail with it; others ignore it
+            await finish("done", status, usage, "Provider", "the provider's answer has an event that is no JSON")
+        else:
+            await finish("done", status, usage)
+
+    async def _record_error(self, body: bytes) -> None:
+        status = self._answer.status
+        kind = await self._kind_of(status, parse_error(parsed(body)))
+        await self._request.finish("failed", status, Usage(), kind, message_of(body, self._key))
+
+    async def _kind_of(self, status: int, error: ProviderError) -> Kind:
+        """Return the kind of failure of an error. A model's name that works is not wrong: the agent may have chosen a request whose
+        error looks as if it were. If the provider answered another request of the trial for the model, key and model are right, so
+        the request caused a 403 or 404 that does not say why. (A provider answers a wrong path with the same 404 as a wrong model.)
+        """
+        blamed = blame(status, error, references=self._asked.opaque)
+        if blamed in ("Model", "ModelByText", "Unclear"):
+            return "" if await self._request.model_works(for_others=blamed == "ModelByText") else "Configuration"
+        return _KINDS[blamed]
+
+    async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
+        why = f"has no end{f': {type(error).__name__}' if error else ''}"
+        if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or baseURL leads to a web page
+            why = "is text/html and no JSON"
+        await self._request.finish("cut", self._answer.status, None, self._kind_of_cut(error), f"the provider's answer {why}")
+        self._client.abort()
+        return response
+
+    def _kind_of_cut(self, error: Exception | None) -> Kind:
+        if self._client.stalled_seconds > SLOW_SECONDS:
+            return ""
+        return self._request.blame_silence() if is_silence(error) else "Provider"
+
+    @property
+    def _encoded(self) -> bool:
+        return self._answer.headers.get("Content-Encoding", "identity") != "identity"
+
+    def _redacted(self, data: bytes) -> bytes:
+        key = self._key.encode()
+        return data.replace(key, REDACTED.encode()) if key in data else data
+
+
+def is_silence(error: Exception | None) -> bool:
+    """Return whether the provider sent nothing for ``answer_timeout_seconds``."""
+    return isinstance(error, SocketTimeoutError)
+
+
+def message_of(body: bytes, key: str) -> str:
+    """Return the message of a provider's error, without the key, for the trial's status."""
+    return shown(parse_error(parsed(body)).message or body[:1000].decode(errors="replace"), key)
+
+
+def shown(text: str, key: str) -> str:
+    """Return a provider's text without the key and without characters that cannot be printed."""
+    found = "".join(each if each.isprintable() else " " for each in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
+    return found.encode(errors="replace").decode()
+
+
+def _only_usage(data: bytes) -> bool:
+    """Return whether this is the last chunk of a chat stream, which has usage and no choices."""
+    if b'"usage"' not in data:
+        return False
+    try:
+        chunk = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(chunk, dict) and chunk.get("choices") == [] and bool(chunk.get("usage"))

@@ -1,0 +1,63 @@
+"""The gateway's metrics for Prometheus, by agent and model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from multistep.gateway.accounting.request_ledger import Row, refusals
+from multistep.gateway.pace.lanes import Lanes
+from multistep.telemetry.metric_types import OTHER, label_value
+
+_BY = ("agent", "model")
+
+
+class GatewayMetrics:
+    """The metrics, in their own registry. label_sets: maximum number of (agent, model) pairs; free_bytes: returns the free bytes of
+    the ledger's volume."""
+
+    def __init__(self, lanes: Lanes, label_sets: int, free_bytes: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._label_sets = label_sets
+        self._pairs: set[tuple[str, str]] = set()
+        self._requests = self._counter("requests", "Finished requests, by state in the ledger.", "state")
+        self._tokens = self._counter("tokens", "Tokens; input includes cached.", "kind")
+        self._cost = self._counter("cost_usd", "US dollars, of models whose price is known.")
+        self._held = self._counter("held_seconds", "Time that requests were queued.")
+        self._refusals = self._counter("refusals", "Answers of the provider after which a request was queued again.", "status")
+        self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(each.in_flight for each in lanes))
+        self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(e.waiting for e in lanes))
+        self._gauge("ledger_free_bytes", "Free bytes of the ledger's volume.").set_function(free_bytes)
+
+    def count(self, row: Row) -> None:
+        """Count a finished request."""
+        labels = self._labels(row.agent, row.model)
+        self._requests.labels(*labels, row.state).inc()
+        for kind, tokens in (("input", row.input_tokens), ("cached", row.cached_tokens), ("output", row.output_tokens)):
+            self._tokens.labels(*labels, kind).inc(tokens or 0)
+        self._cost.labels(*labels).inc(row.cost_usd or 0)
+        self._held.labels(*labels).inc(row.held_seconds)
+        for status, count in refusals(row).items():
+            if count:
+                self._refusals.labels(*labels, str(status)).inc(count)
+
+    def render(self) -> bytes:
+        """Return the text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def _labels(self, agent: str, model: str) -> tuple[str, str]:
+        pair = (label_value(agent), label_value(model))
+        if pair not in self._pairs:
+            if len(self._pairs) >= self._label_sets:
+                return OTHER, OTHER
+            self._pairs.add(pair)
+        return pair
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"multistep_gateway_{name}", text, (*_BY, *labels), registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"multistep_gateway_{name}", text, registry=self.registry)

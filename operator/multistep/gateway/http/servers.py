@@ -1,0 +1,180 @@
+"""The gateway process: its three HTTP servers and the services that their handlers share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+
+from multistep.gateway.accounting.budgets import Budgets
+from multistep.gateway.accounting.open_steps import Steps
+from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, Ledger
+from multistep.gateway.accounting.silent_seconds import Silence
+from multistep.gateway.accounting.stalled_seconds import Stalls
+from multistep.gateway.http.agent_port import Public
+from multistep.gateway.http.gateway_metrics import GatewayMetrics
+from multistep.gateway.http.head_limits import listen
+from multistep.gateway.http.model_request import Services
+from multistep.gateway.http.operator_port import Admin
+from multistep.gateway.keys.credentials import Credentials
+from multistep.gateway.keys.keyring import Keyring
+from multistep.gateway.model_api.answer_memory import AnswerMemory
+from multistep.gateway.model_api.routes import STALLS_PATH
+from multistep.gateway.pace.answer_counts import Loads
+from multistep.gateway.pace.lanes import Lanes
+from multistep.gateway.settings import GatewaySettings
+
+MIN_TOKEN_BYTES: Final = 32
+_BEAT_SECONDS: Final = 5.0  # between two calls of Ledger.beat: a recorded downtime may start too early by up to this time
+_FORGET_SECONDS: Final = 86400.0  # between two calls of Ledger.forget, each of which reads the whole ledger
+_SHRINK_SECONDS: Final = 600.0  # between two times when what ended steps left in memory is dropped
+_CONNECT_SECONDS: Final = 10.0
+_KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """The ports on which the gateway listens."""
+
+    port: int
+    admin_port: int
+    probe_port: int
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings, damaged: Callable[[], None] = lambda: None) -> AsyncIterator[Running]:
+    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish. damaged: called, from any thread,
+    if the ledger is damaged; the process must end then, as the next one begins a new ledger."""
+    keyring = Keyring(settings.signing_keys_dir)
+    token = settings.admin_token_file.read_bytes().strip()
+    if len(token) < MIN_TOKEN_BYTES:
+        raise ValueError(f"{settings.admin_token_file}: the token has fewer than {MIN_TOKEN_BYTES} bytes")
+    async with AsyncExitStack() as stack:
+        services = await _services(settings, stack, damaged)
+        public = web.Application()
+        handlers = Public(services, keyring)
+        public.router.add_get(STALLS_PATH, handlers.stalls)
+        public.router.add_route("*", "/{path:.*}", handlers.handle)
+        admin_port = await _listen(stack, Admin(services, keyring, token).app(), settings, settings.admin_port)
+        stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
+        port = await _listen(stack, public, settings, settings.port)
+        forgets = asyncio.create_task(_forget(services.ledger))
+        stack.callback(forgets.cancel)
+        shrinks = asyncio.create_task(_shrink(services))
+        stack.callback(shrinks.cancel)
+        beats = asyncio.create_task(_beat(services.ledger))
+        stack.callback(beats.cancel)
+        stack.callback(services.ledger.drain)  # runs first on exit: from then on no agent can connect, so the downtime starts
+        yield Running(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
+
+
+def _probes() -> web.Application:
+    """Return the application of the kubelet's probes: it has a port of its own, whose connections no other port's can use up."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    return app
+
+
+async def _beat(ledger: Ledger) -> None:
+    while True:
+        try:
+            await ledger.beat()
+        except sqlite3.Error as error:  # e.g. the disk is full, which may be temporary
+            _log.error("cannot record that the gateway runs: %s", error)
+        await asyncio.sleep(_BEAT_SECONDS)
+
+
+async def _forget(ledger: Ledger) -> None:
+    while True:
+        await asyncio.sleep(_FORGET_SECONDS)
+        try:
+            await ledger.forget(time.time() - RETENTION_SECONDS)
+        except sqlite3.Error as error:
+            _log.error("cannot delete old rows of the ledger: %s", error)
+
+
+async def _shrink(services: Services) -> None:
+    while True:
+        await asyncio.sleep(_SHRINK_SECONDS)
+        services.stalls.forget(services.steps.is_closed)
+        services.steps.forget()
+        services.credentials.forget()
+
+
+async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: Callable[[], None]) -> Services:
+    ledger = await asyncio.to_thread(Ledger, settings.ledger_file, damaged)
+    stack.push_async_callback(asyncio.to_thread, ledger.stop)
+    lanes = Lanes(settings.lane_requests)
+    timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
+    http = await stack.enter_async_context(
+        ClientSession(
+            connector=TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
+            timeout=timeout,
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=True,  # uses HTTPS_PROXY, if set
+        )
+    )
+    return Services(
+        settings=settings,
+        ledger=ledger,
+        budgets=Budgets(ledger.spent),
+        lanes=lanes,
+        credentials=Credentials(),
+        steps=Steps(await ledger.closed_steps(), settings.body_bytes),
+        metrics=GatewayMetrics(lanes, settings.metrics_label_sets, lambda: _free_bytes(settings.ledger_file.parent)),
+        loads=Loads(),
+        stalls=Stalls(ledger, await ledger.stalls()),
+        silence=Silence(),
+        answers=AnswerMemory(),
+        http=http,
+    )
+
+
+def _free_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+async def _listen(stack: AsyncExitStack, app: web.Application, settings: GatewaySettings, port: int) -> int:
+    """Start a server and return its port. The server does not decompress bodies, and cancels handlers of disconnected clients."""
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        auto_decompress=False,
+        shutdown_timeout=settings.stop_seconds,
+        keepalive_timeout=_KEEPALIVE_SECONDS,
+    )
+    return await listen(stack, runner, settings.listen_host, port)
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Run the gateway until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stopping.set)
+
+    def end() -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
+    async with running(settings, end) as ports:
+        _log.info("listening on ports %d (agents) and %d (operator)", ports.port, ports.admin_port)
+        await stopping.wait()
+        _log.info("stopping: open requests have %g s to finish", settings.stop_seconds)

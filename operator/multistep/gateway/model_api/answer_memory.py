@@ -1,0 +1,54 @@
+"""Bounds the memory for answers that the gateway cannot forward yet: whole documents, and events that are not complete.
+
+Tenants may choose the provider's URL, so an answer may have no end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from multistep.gateway.keys.tokens import StepKey
+
+MAX_ANSWER: Final = 64 << 20
+"""Maximum bytes of one answer, or of one event of a stream, in memory."""
+MAX_STEP: Final = 96 << 20
+"""Maximum bytes of the answers to all open requests of a step in memory."""
+MAX_TOTAL: Final = 256 << 20
+"""Bytes of all answers in memory above which an answer may not grow if its step has more than _ALWAYS."""
+MAX_SMALL: Final = 128 << 20
+"""Bytes above MAX_TOTAL for the answers of steps that have at most _ALWAYS."""
+_ALWAYS: Final = 2 << 20
+
+
+class AnswerTooLarge(Exception):
+    """The gateway cannot keep an answer in memory. The text is shown to the agent.
+
+    crowded: whether it has room for an answer of this size, but answers to other steps take it."""
+
+    def __init__(self, message: str, *, crowded: bool = False) -> None:
+        super().__init__(message)
+        self.crowded = crowded
+
+
+class AnswerMemory:
+    """The bytes of answers in memory, by step."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._by_step = Counter[StepKey]()
+
+    def hold(self, step: StepKey, size: int, answer: int) -> None:
+        """Count further bytes of an answer; a negative size: they are no longer in memory. answer: bytes of the answer before.
+
+        Raises AnswerTooLarge, and counts nothing, if the answer, its step or all answers would have too many.
+        """
+        of_step, total = self._by_step[step] + size, self._total + size
+        if size > 0 and (answer + size > MAX_ANSWER or of_step > MAX_STEP):
+            raise AnswerTooLarge("the provider's answer is too large to be kept in memory")
+        if size > 0 and total > (MAX_TOTAL if of_step > _ALWAYS else MAX_TOTAL + MAX_SMALL):
+            raise AnswerTooLarge("answers to other steps take the memory for the provider's answer", crowded=True)
+        self._total = total
+        self._by_step[step] = of_step
+        if not of_step:
+            del self._by_step[step]

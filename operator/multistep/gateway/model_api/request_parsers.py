@@ -1,0 +1,173 @@
+"""Parses request bodies: the requested model, and the fields that bound the request's tokens.
+
+The gateway changes a body only to ask the provider for the token usage of a chat stream.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]  # not in typeshed
+from types import MappingProxyType
+from typing import Any, Final
+
+from multistep.gateway.model_api.answer_parsers import CHAT
+from multistep.gateway.model_api.costly_content import asks_for_caching, asks_for_tier, is_opaque, other_models
+from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
+from multistep.gateway.model_api.parsed_json_memory import MAX_PARTS, has_too_many_parts
+from multistep.gateway.model_api.provider_tools import provider_content
+from multistep.gateway.model_api.routes import Route
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_DECODER: Final = json.JSONDecoder()
+_USAGE_WANTED: Final = '{"include_usage":true}'
+_NAME: Final = 201  # characters of another model's name, one more than a model's name may have
+_MAX_OTHERS: Final = 32  # other models whose prices are compared, as each takes 0.1 ms; the rest counts as one unknown model
+_MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
+_MAX_FIELDS: Final = 1000  # fields of the body's top-level object; no API has as many as a hundred
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class InvalidBody(Exception):
+    """The body is not a JSON object that all JSON parsers read alike. The message is shown to the agent."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parsed body of a request.
+
+    body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
+    gateway requested this event and the agent did not; plain: then the body without that request, as the agent sent it, for
+    providers that reject the field; output_tokens: the request's maximum of output tokens for all its answers
+    together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
+    is_opaque, asks_for_caching and asks_for_tier in contents; others: the names of other models that may answer it;
+    by_provider: the result of provider_content, if it was asked for.
+    """
+
+    body: bytes
+    model: str
+    strips_usage: bool = False
+    plain: bytes | None = None
+    output_tokens: int | None = None
+    answers: int = 1
+    opaque: bool = False
+    caches: bool = False
+    tier: bool = False
+    others: tuple[str, ...] = ()
+    by_provider: str = ""
+
+
+@dataclass(frozen=True)
+class _Member:
+    start: int
+    end: int
+    value: Any
+
+
+def read_body(body: bytes, route: Route, *, searches_tools: bool = False) -> Asked:
+    """Parse a request's body. searches_tools: whether to search it for tools of the provider. Raises InvalidBody."""
+    if not body:
+        return Asked(body, route.model)
+    text, members = _members(body)
+    values = {name: member.value for name, member in members.items()}
+    model = route.model or values.get("model")
+    if not isinstance(model, str) or not _MODEL.fullmatch(model):
+        raise InvalidBody("the body's field model must be a model's name: at most 200 visible ASCII characters")
+    strips = route.dialect is CHAT and values.get("stream") is True and not _wants_usage(values)
+    limit, answers = route.dialect.output_limit(values), route.dialect.answers(values)
+    return Asked(
+        body=_asking_for_usage(text, members).encode() if strips else body,
+        model=model,
+        strips_usage=strips,
+        plain=body if strips else None,
+        output_tokens=None if limit is None else limit * answers,
+        answers=answers,
+        opaque=is_opaque(values),
+        caches=asks_for_caching(values),
+        tier=asks_for_tier(values),
+        others=_others(values, model),
+        by_provider=provider_content(values, model) if searches_tools else "",
+    )
+
+
+def _others(values: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    names = list(dict.fromkeys(each[:_NAME] for each in other_models(values) if each != model))
+    rest = [f"{len(names)} models"] if len(names) > _MAX_OTHERS else []
+    return (*names[:_MAX_OTHERS], *rest)
+
+
+def _wants_usage(values: Mapping[str, Any]) -> bool:
+    options = values.get("stream_options")
+    return isinstance(options, Mapping) and options.get("include_usage") is True
+
+
+def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
+    """Return the body's text with stream_options.include_usage set. Text outside of stream_options, e.g. numbers, is unchanged."""
+    found = members.get("stream_options")
+    if found is None:
+        start = text.index("{") + 1
+        return f'{text[:start]}"stream_options":{_USAGE_WANTED},{text[start:]}'
+    options = found.value if isinstance(found.value, Mapping) else _NOTHING
+    return f"{text[: found.start]}{json.dumps({**options, 'include_usage': True})}{text[found.end :]}"
+
+
+def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
+    """Return the body's text and the members of its JSON object.
+
+    Members whose names are equal, or differ only in case, are rejected: parsers disagree which one counts, so a token that allows
+    one model could be used for another.
+    """
+    if has_too_many_parts(body):
+        raise InvalidBody(f"the body has more than {MAX_PARTS:,} values")
+    try:
+        text = body.decode()
+        return text, _scanned(text)
+    except IndexError as error:
+        raise InvalidBody("the body is not a JSON object: it ends too early") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidBody(f"the body is not a JSON object in UTF-8: {error}") from error
+
+
+def _scanned(text: str) -> dict[str, _Member]:
+    found: dict[str, _Member] = {}
+    at = _past(text, _space(text, 0), "{")
+    if text[at] == "}":
+        _end(text, at + 1)
+        return found
+    names: set[str] = set()
+    while True:
+        name, at = scanstring(text, _past(text, at, '"'), True)
+        start = _past(text, _space(text, at), ":")
+        value, end = _DECODER.raw_decode(text, start)
+        if name.casefold() in names:
+            raise InvalidBody(f"the body has the field {name[:64]!r} twice")
+        if name.strip().startswith(CONFIGURATION_MESSAGES):
+            raise InvalidBody(f"the body has the field {name[:64]!r}, which no API has")
+        if len(names) == _MAX_FIELDS:
+            raise InvalidBody(f"the body has more than {_MAX_FIELDS} fields")
+        names.add(name.casefold())
+        found[name] = _Member(start, end, value)
+        at = _space(text, end)
+        if text[at] == "}":
+            _end(text, at + 1)
+            return found
+        at = _past(text, at, ",")
+
+
+def _space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _past(text: str, at: int, wanted: str) -> int:
+    """Return the position after the character ``wanted`` and, unless it is a quote, after the white space that follows."""
+    if text[at] != wanted:
+        raise ValueError(f"expected {wanted!r} at character {at}")
+    return at + 1 if wanted == '"' else _space(text, at + 1)
+
+
+def _end(text: str, at: int) -> None:
+    if _space(text, at) != len(text):
+        raise ValueError(f"unexpected text at character {at}")

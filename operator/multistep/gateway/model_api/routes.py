@@ -1,0 +1,68 @@
+"""The paths that the gateway forwards, each with and without the API's version; every other path is answered with 404."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect
+from multistep.providers import PROVIDERS, ProviderName
+
+BASE_PATHS: Final = {each.name: each.path for each in PROVIDERS}
+"""Path of the gateway's base URL, by provider."""
+BASE_URLS: Final = {each.name: each.base_url for each in PROVIDERS}
+"""The providers' default base URLs, to which the gateway appends the rest of a request's path."""
+
+STALLS_PATH: Final = "/multistep/stalls"
+"""Path at which the agent host asks how long the provider stalled its step. It is not forwarded."""
+
+_MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An allowed request. path: URL path after the base URL; model: model in the path, or ""; counted: whether it uses tokens."""
+
+    provider: ProviderName
+    dialect: Dialect
+    path: str
+    model: str
+    counted: bool
+
+
+_TABLE: Final[tuple[tuple[str, ProviderName, str, Dialect, bool], ...]] = (
+    ("POST", "openai", r"/chat/completions", CHAT, True),
+    ("POST", "openai", r"/responses(?:/compact)?", RESPONSES, True),
+    ("GET", "openai", rf"/models(?:/{_MODEL})?", CHAT, False),
+    ("POST", "anthropic", r"/messages", MESSAGES, True),
+    ("POST", "anthropic", r"/messages/count_tokens", MESSAGES, False),
+    ("GET", "anthropic", rf"/models(?:/{_MODEL})?", MESSAGES, False),
+    ("POST", "gemini", rf"/models/{_MODEL}:(?:generateContent|streamGenerateContent)", GEMINI, True),
+    ("POST", "gemini", rf"/models/{_MODEL}:countTokens", GEMINI, False),
+    ("GET", "gemini", rf"/models(?:/{_MODEL})?", GEMINI, False),
+)
+_VERSIONS: Final[Mapping[ProviderName, str]] = {"openai": "", "anthropic": "/v1", "gemini": "/v1beta"}
+"""Version in the path after the provider's base URL, for requests whose path has none."""
+_VERSION: Final = r"(?:/v1(?:alpha|beta)?)"
+_ROUTES: Final = tuple(
+    (method, provider, re.compile(rf"/{provider}{_VERSION}??(?P<version>{_VERSION})?(?P<path>{path})"), dialect, counted)
+    for method, provider, path, dialect, counted in _TABLE
+)
+_SLASHES: Final = re.compile(r"//+")
+
+
+def find_route(method: str, path: str) -> Route | None:
+    """Return the route of a request; None if it is not allowed. path: the URL's path, decoded."""
+    path = _SLASHES.sub("/", path).removesuffix("/")
+    for allowed, provider, pattern, dialect, counted in _ROUTES:
+        if method == allowed and (match := pattern.fullmatch(path)):
+            version = (match["version"] if provider == "gemini" else None) or _VERSIONS[provider]
+            return Route(provider, dialect, version + match["path"], match.groupdict().get("model") or "", counted)
+    return None
+
+
+def provider_of(path: str) -> ProviderName | None:
+    """Return the provider whose base path is a prefix of this path. The provider determines the format of errors."""
+    return next((each for each in BASE_PATHS if path.startswith(f"/{each}/")), None)

@@ -1,0 +1,159 @@
+"""The pod in which buildah builds an image and skopeo pushes it. Pure functions on manifests.
+
+A Dockerfile's commands can control the container ``main``, but not the container ``push``, which has its own file system, user and
+process namespace. The containers share only the file with the built image, which ``push`` cannot write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from multistep.api.common import labels
+from multistep.api.common.base_model import GROUP
+from multistep.engine.builds.build_commands import AUTH, OUT, WORK
+from multistep.engine.builds.next_build_action import Limits
+from multistep.pods import container_statuses, runner_mount
+from multistep.pods.container_image import container_image
+from multistep.pods.pod_identity import CONTAINER, label_value
+from multistep.pods.runner_mount import RUNNER
+from multistep.settings import Settings
+
+PUSH: Final = "push"
+_SOCKET: Final = "multistep/push"  # a name of its own, because the containers of a pod share the names of abstract sockets
+CALLS: Final[Mapping[str, tuple[str, ...]]] = {CONTAINER: (RUNNER, "call"), PUSH: (RUNNER, "call", "--socket", _SOCKET)}
+LABEL_BUILD: Final = f"{GROUP}/build"
+ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
+LABEL_OPERATOR: Final = f"{GROUP}/operator"  # lease of the operator that created the pod; several operators may share a namespace
+_NAME_DIGITS: Final = 40
+_BUILDER, _PUSHER = 1000, 65532  # user and group IDs
+
+
+def pod_name(build: str) -> str:
+    """Return the name of a build's pod. build: the build's digest."""
+    return f"multistep-build-{build[:_NAME_DIGITS]}"
+
+
+def build_of(pod: Mapping[str, Any]) -> str:
+    """Return the digest of the build that a pod is for; "" if it is no builder's pod."""
+    return str((pod["metadata"].get("annotations") or {}).get(ANNOTATION_BUILD, ""))
+
+
+def selector(settings: Settings) -> str:
+    """Return the label selector of the builders' pods that this operator created."""
+    return f"{LABEL_BUILD},{LABEL_OPERATOR}={_operator(settings)}"
+
+
+def _operator(settings: Settings) -> str:
+    return label_value(f"{settings.lease_namespace}.{settings.lease_name}")
+
+
+def push_ended(pod: Mapping[str, Any]) -> str:
+    """Return how the container ``push`` ended; "" while it runs."""
+    container = container_statuses.named(PUSH, (pod.get("status") or {}).get("containerStatuses"))
+    ended = (container.get("state") or {}).get("terminated")
+    return f"the container {PUSH} ended with status {ended.get('exitCode')} ({ended.get('reason')})" if ended else ""
+
+
+def limits(settings: Settings) -> Limits:
+    """Return the limits of a build."""
+    builds = settings.builds
+    return Limits(builds.timeout_seconds, builds.resources.get("limits", {}).get("memory", "no limit"), builds.storage)
+
+
+def namespace(settings: Settings) -> str:
+    """Return the namespace of builders' pods."""
+    return settings.builds.namespace or settings.lease_namespace or "default"
+
+
+def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
+    """Return the manifest of a build's pod. about: the trial whose Dockerfile is built, for an annotation that people read."""
+    builds = settings.builds
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(build),
+            "namespace": namespace(settings),
+            "labels": {
+                **labels.MANAGED,
+                LABEL_BUILD: build[:_NAME_DIGITS],
+                LABEL_OPERATOR: _operator(settings),
+            },
+            "annotations": {ANNOTATION_BUILD: build, f"{GROUP}/built-for": about},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": settings.pod_grace_seconds,
+            "activeDeadlineSeconds": int(limits(settings).pod_seconds),
+            **({"imagePullSecrets": builds.image_pull_secrets} if builds.image_pull_secrets else {}),
+            "nodeSelector": dict(zip(("kubernetes.io/os", "kubernetes.io/arch"), builds.platform.split("/"), strict=True)),
+            "securityContext": {"fsGroup": _BUILDER},
+            "initContainers": [_installer(settings)],
+            "containers": [_main(settings), _push(settings)],
+            "volumes": [
+                runner_mount.volume(),
+                {"name": "work", "emptyDir": {"sizeLimit": builds.storage}},
+                {"name": "out", "emptyDir": {"sizeLimit": builds.storage}},
+                {"name": "auth", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": builds.storage}},
+            ],
+        },
+    }
+
+
+def _main(settings: Settings) -> dict[str, Any]:
+    """Return the container that builds. newuidmap and newgidmap need SETUID and SETGID: a RUN command runs in a user namespace,
+    whose root has no privileges outside it. The container has no seccomp profile, because the default profile forbids user
+    namespaces."""
+    return {
+        **_serving(CONTAINER, settings, "multistep/runner", settings.runner_port),
+        "resources": settings.builds.resources,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _BUILDER,
+            "runAsGroup": _BUILDER,
+            "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID"]},
+        },
+        "workingDir": WORK,
+        "volumeMounts": [runner_mount.mount(), {"name": "work", "mountPath": WORK}, {"name": "out", "mountPath": OUT}],
+    }
+
+
+def _push(settings: Settings) -> dict[str, Any]:
+    return {
+        **_serving(PUSH, settings, _SOCKET, settings.agent_host_port),
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": _PUSHER,
+            "runAsGroup": _PUSHER,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "workingDir": "/tmp",
+        "volumeMounts": [
+            runner_mount.mount(),
+            {"name": "out", "mountPath": OUT, "readOnly": True},
+            {"name": "auth", "mountPath": AUTH},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        **container_image(settings.builds.image, settings.operator_image_pull_policy),
+        "command": [RUNNER, "serve", "--socket", socket, "--port", str(port)],
+        "env": [dict(runner_mount.POD_UID)],
+    }
+
+
+def _installer(settings: Settings) -> dict[str, Any]:
+    image = container_image(settings.operator_image, settings.operator_image_pull_policy)
+    return runner_mount.installer(image, runAsNonRoot=True, runAsUser=_PUSHER, seccompProfile={"type": "RuntimeDefault"})

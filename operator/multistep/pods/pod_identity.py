@@ -1,0 +1,93 @@
+"""Names, labels and owners of a trial's pods. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from multistep.api.common import labels
+from multistep.api.common.base_model import API_VERSION, GROUP
+from multistep.api.task.compose_services import MAIN
+from multistep.api.trial.trial import KIND, MultiStepTrial
+
+CONTAINER = MAIN
+LABEL_TRIAL = labels.TRIAL
+LABEL_TASK = labels.TASK
+LABEL_AGENT = labels.AGENT
+LABEL_ATTEMPT = labels.ATTEMPT
+LABEL_ROLE = f"{GROUP}/role"  # agent, verifier, or records: a regrade's own pod, in which no agent and no verifier runs
+LABEL_POD = f"{GROUP}/pod"  # the pod's name, by which its NetworkPolicy selects it
+LABEL_NETWORK = f"{GROUP}/network"  # Limited: the pod's own NetworkPolicy limits egress; the chart's NetworkPolicy skips it
+ROOT = "-root"
+
+
+def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool) -> str:
+    """Return the name of the separate verifier's pod. step: index of the step."""
+    suffix = f"-{attempt}-v{step}{ROOT if as_root else ''}"
+    return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
+
+
+def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
+    """Return both possible names of the verifier's pod in the current attempt: that of a pod that runs as the image's user, and
+    that of one that runs as root."""
+    return [verifier_pod_name(trial.metadata.name, trial.status.attempt or 1, step, as_root=as_root) for as_root in (False, True)]
+
+
+def pod_name(trial_name: str, attempt: int, *, as_root: bool) -> str:
+    """Return the name of an attempt's pod: at most 63 characters, so that it is also a valid label value."""
+    suffix = f"-{attempt}{ROOT if as_root else ''}"
+    return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
+
+
+def cut(text: str, length: int) -> str:
+    """Return text, cut to at most length characters. A hash of the whole text replaces the part cut off."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def label_value(text: str) -> str:
+    """Return text as a label value: invalid characters become hyphens, and a hash keeps different texts distinct."""
+    clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+    if clean != text:
+        clean = f"{clean[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
+    return cut(clean, 63).strip("-._")
+
+
+def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:
+    """Return whether the object's controller is this trial, by uid."""
+    return owner_uid(obj["metadata"]) == trial.metadata.uid
+
+
+def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
+    """Return the owner reference that makes Kubernetes delete an object after its trial was deleted."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": trial.metadata.name,
+        "uid": trial.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def created_by_operator(pod: Mapping[str, Any]) -> bool:
+    """Return whether the pod's labels show that the operator created it, even if the pod has no owner any more."""
+    metadata = pod["metadata"]
+    found = metadata.get("labels") or {}
+    return found.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in found and LABEL_ROLE in found
+
+
+def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return namespace and name of the trial that owns a pod; None without such an owner."""
+    for reference in pod["metadata"].get("ownerReferences") or []:
+        if reference.get("kind") == KIND and str(reference.get("apiVersion", "")).startswith(f"{GROUP}/"):
+            return pod["metadata"]["namespace"], reference["name"]
+    return None
+
+
+def owner_uid(metadata: Mapping[str, Any]) -> str:
+    """Return the UID of an object's controller; "" without one."""
+    return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")

@@ -1,0 +1,321 @@
+"""The manifests of a trial's pods. Pure functions on dicts in the API server's format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from multistep.api.common import labels
+from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.trial.spec import EnvironmentSpec
+from multistep.api.trial.status import VerifierStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.plan import container_resources as devices
+from multistep.engine.plan.network_types import PUBLIC, Network
+from multistep.engine.plan.plan_services import PodServices
+from multistep.errors import InvalidSpec
+from multistep.kube.shard import LABEL_SHARD
+from multistep.pods import agent_host, agent_program, container_statuses, egress_sidecar, kueue, runner_mount, service_statuses
+from multistep.pods import service_containers as services
+from multistep.pods.container_image import container_image
+from multistep.pods.pod_identity import (
+    CONTAINER,
+    LABEL_AGENT,
+    LABEL_ATTEMPT,
+    LABEL_NETWORK,
+    LABEL_POD,
+    LABEL_ROLE,
+    LABEL_TASK,
+    LABEL_TRIAL,
+    label_value,
+    owner_reference,
+)
+from multistep.pods.runner_mount import RUNNER
+from multistep.settings import Settings
+
+RUNNER_CALL = (RUNNER, "call")
+
+# Annotations for autoscalers; the trial's pod template can override them.
+_DRAINS = {
+    "Move": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
+}
+_FEW_RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "10m", "memory": "16Mi"}}
+# The default hostname is the pod's name, which contains the trial's name and attempt: an agent could adapt its behaviour to them.
+_HOSTNAME = "multistep"
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """The inputs of a pod's manifest.
+
+    verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
+    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can create checkpoints;
+    services: the services of the pod's compose file; host_key: the agent host's key for sealed requests, "" for a pod without an
+    agent host; sidecar: whether the pod has an egress sidecar.
+    """
+
+    trial: MultiStepTrial
+    environment: EnvironmentConfig
+    image: str
+    task_name: str
+    settings: Settings
+    verifier: VerifierStatus | None = None
+    own_image: bool = False
+    network: Network = PUBLIC
+    sidecar: bool = False
+    checkpoints: bool = False
+    services: PodServices | None = None
+    host_key: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.verifier.pod_name if self.verifier else self.trial.status.pod_name or ""
+
+    @property
+    def image_user(self) -> str | None:
+        """Return the user as which phases run by default, if the pod's container itself must run as root. Return None if the
+        container runs as its own user."""
+        own = self.services.main.user if self.services else ""
+        return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
+
+    @property
+    def devices(self) -> EnvironmentConfig:
+        """Return the environment with the resources and devices that the container gets."""
+        environment = devices.with_limits(self.environment, self.services.main) if self.services else self.environment
+        return devices.with_overrides(environment, self.trial.spec.environment.resources)
+
+    @property
+    def records_only(self) -> bool:
+        """Return whether the pod is a regrade's own pod, which only stores records: no agent and no verifier runs in it."""
+        return self.verifier is None and self.trial.spec.regrade is not None
+
+    @property
+    def hosted(self) -> bool:
+        """Return whether the pod has an agent host."""
+        return self.verifier is None and self.trial.spec.agent.hosted
+
+    @property
+    def agent_image(self) -> str | None:
+        """Return the image with the agent's program; None if the pod mounts no such program."""
+        return self.trial.spec.agent.image if self.hosted else None
+
+    @property
+    def runner_in_image(self) -> bool:
+        return self.trial.spec.environment.runner_in_image and not self.own_image
+
+
+def reserved_ports(settings: Settings, *, sidecar: bool) -> dict[int, str]:
+    """Return the ports on which the operator's own programs listen in a pod, with their purpose. sidecar: whether the pod has the
+    egress sidecar."""
+    sidecars = dict.fromkeys(egress_sidecar.PORTS, "the egress sidecar") if sidecar else {}
+    return {settings.runner_port: "the runner", settings.agent_host_port: "the agent host", **sidecars}
+
+
+def manifest(request: PodRequest) -> dict[str, Any]:
+    """Return the manifest of the pod. Raises InvalidSpec for a field of the pod template that is not allowed, and InvalidTask for
+    an unknown type of device."""
+    template = request.trial.spec.environment.pod_template or {}
+    _check_template(template, hosted=request.hosted)
+    own = _own_pod(request)
+    given = template.get("metadata") or {}
+    queued = kueue.labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
+    metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
+    pod = _merge({"metadata": metadata, "spec": {"hostname": _HOSTNAME, **(template.get("spec") or {})}}, own)
+    pod["spec"]["containers"] = _containers(template, own)
+    if not request.records_only and (terms := devices.node_terms(request.devices, request.settings.known_gpu_types)):
+        pod["spec"]["affinity"] = devices.affinity(terms, pod["spec"].get("affinity") or {})
+    calls_gateway = request.hosted and request.trial.spec.agent.uses_gateway
+    return egress_sidecar.guarded(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
+
+
+def chooses_user(trial: MultiStepTrial) -> bool:
+    """Return whether the pod template sets the container's user; the operator then does not change the user."""
+    spec = (trial.spec.environment.pod_template or {}).get("spec") or {}
+    contexts = [spec.get("securityContext"), *(each.get("securityContext") for each in spec.get("containers") or [])]
+    return any(context and (context.get("runAsUser") is not None or context.get("runAsNonRoot")) for context in contexts)
+
+
+def _own_pod(request: PodRequest) -> dict[str, Any]:
+    trial = request.trial
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": request.name,
+            "namespace": trial.metadata.namespace,
+            "labels": _labels(request),
+            "annotations": {
+                LABEL_TRIAL: trial.metadata.name,
+                LABEL_TASK: request.task_name,
+                **({service_statuses.RESTARTING: ",".join(request.services.may_end)} if request.services else {}),
+            },
+            "ownerReferences": [owner_reference(trial)],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
+            "containers": [
+                _container(request),
+                *([agent_host.container(trial.spec.agent, request.settings, request.host_key)] if request.hosted else []),
+            ],
+            **_runner_parts(request),
+        },
+    }
+
+
+def _labels(request: PodRequest) -> dict[str, str]:
+    trial = request.trial
+    limited = {LABEL_NETWORK: "Limited"} if request.network.limited and request.settings.egress == "NetworkPolicy" else {}
+    shard = {name: value for name, value in trial.metadata.labels.items() if name == LABEL_SHARD}
+    return {
+        **limited,
+        **shard,
+        **labels.MANAGED,
+        LABEL_TRIAL: label_value(trial.metadata.name),
+        LABEL_TASK: label_value(request.task_name),
+        LABEL_AGENT: label_value(trial.spec.agent.label),
+        LABEL_ATTEMPT: str(trial.status.attempt),
+        LABEL_ROLE: "verifier" if request.verifier else "records" if request.records_only else "agent",
+        LABEL_POD: request.name,
+    }
+
+
+def _runner_parts(request: PodRequest) -> dict[str, Any]:
+    """Return the parts of the pod's spec for the runner (read-only in the container), the agent host, the agent's program and the
+    services: the volumes, and the init containers that fill them.
+
+    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
+    """
+    settings, spec = request.settings, request.trial.spec.environment
+    own = container_image(settings.operator_image, settings.operator_image_pull_policy)
+    if request.runner_in_image:
+        own = container_image(request.image, _pull_policy(spec, request.image))
+    program, how = request.agent_image, settings.agent_image_mount
+    added = _services(request, own)
+    return {
+        "volumes": [
+            runner_mount.volume(),
+            *(agent_host.volumes() if request.hosted else []),
+            *([agent_program.volume(program, how)] if program else []),
+            *added.pop("volumes", []),
+        ],
+        "initContainers": [
+            *([] if request.sidecar else [runner_mount.installer(own)]),
+            *(agent_program.init_containers(program, how) if program else []),
+            *added.pop("initContainers", []),
+        ],
+        **added,
+    }
+
+
+def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the pod's spec that its services add. runner: image that contains the runner, with its pull policy."""
+    if request.services is None:
+        return {}
+    policy = partial(_pull_policy, request.trial.spec.environment)
+    parts = services.parts(request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar))
+    parts["initContainers"] += services.main_copies(request.services, request.image, policy(request.image))
+    return parts
+
+
+def _pull_policy(spec: EnvironmentSpec, image: str) -> str | None:
+    """Return an image's pull policy; None for Kubernetes' default. Never is for spec.environment.image, which `multistep run` loads
+    into the nodes; other images, of services and verifiers, may have to be pulled."""
+    other = spec.image is not None and image != spec.image
+    return "IfNotPresent" if other and spec.image_pull_policy == "Never" else spec.image_pull_policy
+
+
+def _container(request: PodRequest) -> dict[str, Any]:
+    spec = request.trial.spec.environment
+    env = [dict(runner_mount.POD_UID)]
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        **container_image(request.image, _pull_policy(spec, request.image)),
+        "command": [
+            RUNNER,
+            "serve",
+            "--port",
+            str(request.settings.runner_port),
+            *(["--checkpoints"] if request.checkpoints else []),
+        ],
+        "env": env,
+        "volumeMounts": [
+            runner_mount.mount(),
+            *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
+            *(services.main_mounts(request.services) if request.services else []),
+        ],
+        "resources": _FEW_RESOURCES if request.records_only else devices.resources(request.devices),
+        "readinessProbe": runner_mount.readiness_probe(request.settings.runner_port),
+    }
+    if workdir := request.environment.workdir or (request.services.main.working_dir if request.services else ""):
+        container["workingDir"] = workdir
+    if request.image_user:
+        container["env"] = [*env, {"name": "MULTISTEP_DEFAULT_USER", "value": request.image_user}]
+    if security := _security(request):
+        container["securityContext"] = security
+    return container
+
+
+def _security(request: PodRequest) -> dict[str, Any]:
+    return {
+        **({"runAsUser": 0, "runAsGroup": 0} if request.image_user else {}),
+        **({"allowPrivilegeEscalation": False} if request.services and request.services.main.no_new_privileges else {}),
+    }
+
+
+def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
+    spec = template.get("spec") or {}
+    for field in ("shareProcessNamespace", "hostPID", *(("hostNetwork",) if hosted else ())):
+        if spec.get(field):
+            raise InvalidSpec(
+                f"spec.environment.podTemplate.spec.{field}: must not be true; "
+                "the runner could not distinguish the operator from the agent"
+            )
+    if spec.get("activeDeadlineSeconds") is not None:
+        raise InvalidSpec(
+            "spec.environment.podTemplate.spec.activeDeadlineSeconds: must not be set; use spec.activeDeadlineSeconds, "
+            "which ends the trial instead of its pod"
+        )
+    main = container_statuses.named(CONTAINER, spec.get("containers"))
+    for field in ("restartPolicy", "restartPolicyRules"):
+        if main.get(field):
+            raise InvalidSpec(
+                f"spec.environment.podTemplate.spec.containers[main].{field}: must not be set; "
+                "a restart would lose the work done in the container"
+            )
+    hooks = {"livenessProbe": main.get("livenessProbe"), "lifecycle.preStop": (main.get("lifecycle") or {}).get("preStop")}
+    for field, hook in hooks.items():
+        if (hook or {}).get("exec"):
+            raise InvalidSpec(
+                f"spec.environment.podTemplate.spec.containers[main].{field}.exec: must not be set; "
+                "an agent could replace the program, and the runner could not distinguish it from the operator"
+            )
+
+
+def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the operator's containers, each merged over the template's container of the same name, then the template's other
+    containers."""
+    given = (template.get("spec") or {}).get("containers") or []
+    names = [each["name"] for each in own["spec"]["containers"]]
+    merged = [_merge(container_statuses.named(each["name"], given), each) for each in own["spec"]["containers"]]
+    # The agent host's container is changed in the pod that has one: not in a verifier's, nor in that of an agent without a host.
+    return [*merged, *(each for each in given if each.get("name") not in (*names, agent_host.CONTAINER))]
+
+
+def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two objects: nested objects are merged, lists concatenated, other values taken from ``override``."""
+    merged = dict(base)
+    for key, value in override.items():
+        former = merged.get(key)
+        if isinstance(former, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merge(former, value)
+        elif isinstance(former, list) and isinstance(value, list):
+            merged[key] = [*former, *value]
+        else:
+            merged[key] = value
+    return merged

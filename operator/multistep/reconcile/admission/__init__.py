@@ -1,0 +1,12 @@
+"""Who may use what now: limits that are fair between namespaces. Nothing here talks to the API server.
+
+In: key of a trial, what it needs. Out: granted, or queued; the queue wakes the key when its turn comes. Open
+concurrency_limit.py first.
+
+concurrency_limit        a limit: capacity, share of a namespace, order
+background_jobs          jobs that run once for all objects that need them
+pod_starts               pods that start
+quotas                   trials whose pods exceed a ResourceQuota
+model_slots              active trials of each model; model_loads: the load from which its limit adapts
+verifier_preemption      which trial gives way if verifiers' pods fit no node
+"""

@@ -1,0 +1,53 @@
+"""The concurrency limit on starting pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from multistep.engine.lifecycle.decisions import PodFacts
+from multistep.engine.lifecycle.pod_start import is_stuck
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
+
+STARTING_SECONDS = 60.0  # a pod that takes longer usually waits for its image or node, and must not delay other pods
+
+
+class PodStarts(ConcurrencyLimit):
+    """Limits the number of pods that are created but not running yet. A trial starts one pod at a time, so it has one slot.
+
+    A stuck pod (unschedulable, image cannot be pulled) holds a slot of its namespace only, and no pod holds a slot for longer
+    than STARTING_SECONDS: stuck pods slow down their own namespace, and block no other. clock: seconds since the epoch.
+    """
+
+    def __init__(self, limit: int, wake: Wake, clock: Callable[[], float]) -> None:
+        super().__init__(limit, wake)
+        self._clock = clock
+        self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and epoch seconds of its scheduling or creation
+
+    def observe(self, key: Key, pod: PodFacts, *, deleted: bool = False) -> None:
+        """Update the slot from the trial's pod as the cluster reports it. deleted: the pod was deleted."""
+        since = pod.scheduled_at or pod.created_at
+        left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
+        done = deleted or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
+        if done or pod.gates or left <= 0:  # a pod with scheduling gates puts no load on nodes or registries
+            self._started(key, pod.name)
+            return
+        if self._pods.get(key) != (pod.name, since):
+            self._pods[key] = pod.name, since
+            asyncio.get_running_loop().call_later(left, self._too_long, key, pod.name, since)
+        self.hold(key, shared=not is_stuck(pod))
+
+    def settle(self, key: Key) -> None:
+        """Release the slot at the end of a reconcile that created no pod."""
+        if key not in self._pods:
+            super().settle(key)
+
+    def _started(self, key: Key, name: str) -> None:
+        """Release the trial's slot if this pod holds it. An event may be about an earlier pod, which holds no slot."""
+        if key in self._pods and self._pods[key][0] == name:
+            del self._pods[key]
+            self.release(key)
+
+    def _too_long(self, key: Key, name: str, since: float) -> None:
+        if self._pods.get(key) == (name, since):
+            self._started(key, name)

@@ -1,0 +1,148 @@
+"""Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
+
+A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
+pod. Pods are of one kind if a quota counts the same amounts for them: a small pod may fit where a large one does not. The first
+trial of a queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
+The queues only bound load: after a restart, new rejections fill them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.backoff import Backoff
+from multistep.reconcile.admission.concurrency_limit import Key
+
+Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
+
+EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
+BACKOFF = Backoff(first=1.0, last=60.0)  # back-off of retries, which are needed because no event reports that a quota was raised
+QUOTA_UPDATE_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
+
+
+@dataclass
+class _Queue:
+    """The queued trials of one ``Kind``. keys: trials in order; rejection: message of the last rejection; rejections: number of
+    rejections in a row; due: time of the next retry."""
+
+    keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+    rejection: str = ""
+    rejections: int = 0
+    due: float = 0.0
+
+    @property
+    def first(self) -> Key:
+        return next(iter(self.keys))
+
+
+class Quotas:
+    """The queues of all namespaces. wake: requeues a key that may retry now; clock: seconds since the epoch.
+
+    A reconcile that calls ``may_try`` and then creates a pod reports the result with ``tried``.
+    """
+
+    def __init__(self, wake: Callable[[Key], None], clock: Callable[[], float]) -> None:
+        self._wake, self._clock = wake, clock
+        self._queues: dict[Kind, _Queue] = {}
+        self._kinds: dict[Key, Kind] = {}
+        self._asked: set[Key] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Number of queued keys."""
+        return len(self._kinds)
+
+    def may_try(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> bool:
+        """Return whether a trial may create a pod now; if not, it is queued. pod: the manifest; first: queue before other keys."""
+        kind = key[0], _counted(pod)
+        if self._kinds.get(key, kind) != kind:
+            self._leave(key)  # a quota counts the pod differently now, so the trial belongs to another queue
+        self._asked.add(key)
+        if kind not in self._queues:
+            return True
+        queue = self._join(key, kind, first=first)
+        return queue.first == key and queue.due <= self._clock()
+
+    def tried(self, key: Key, pod: Mapping[str, Any], rejection: str, *, first: bool) -> None:
+        """Record the result of a pod's creation. rejection: the quota's message; "" if the quota did not reject the pod: the next
+        key then retries."""
+        if not rejection:
+            self._leave(key)
+            return
+        queue = self._join(key, (key[0], _counted(pod)), first=first)
+        queue.rejection = rejection
+        if queue.first == key:
+            queue.rejections += 1
+            queue.due = self._clock() + BACKOFF.seconds(queue.rejections)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kinds
+
+    def rejection(self, key: Key) -> str:
+        """Return the message of the last rejection in the queue that the key is in."""
+        text = self._queues[self._kinds[key]].rejection
+        return text[max(0, text.find(EXCEEDED)) :]  # without the start, which names one trial's pod: all trials get this message
+
+    def pause(self, key: Key) -> float | None:
+        """Return the seconds until a queued key may retry. Return None if the key is not the first in its queue: ``wake`` requeues
+        it when it becomes the first."""
+        queue = self._queues[self._kinds[key]]
+        return max(0.0, queue.due - self._clock()) if queue.first == key else None
+
+    def settle(self, key: Key) -> None:
+        """Remove the key from its queue at the end of a reconcile that did not call ``may_try``."""
+        if key not in self._asked:
+            self._leave(key)
+        self._asked.discard(key)
+
+    def withdraw(self, key: Key) -> None:
+        """Remove a key from its queue, because it waits for something else; the next key then retries."""
+        self._leave(key)
+
+    def pod_ended(self, namespace: str) -> None:
+        """Make the namespace's queues retry soon: a pod was deleted or finished, so the quota may allow another pod."""
+        due = self._clock() + QUOTA_UPDATE_SECONDS
+        for kind, queue in self._queues.items():
+            if kind[0] == namespace:
+                queue.rejections = 0
+                if queue.due > due:
+                    queue.due = due
+                    asyncio.get_running_loop().call_later(QUOTA_UPDATE_SECONDS, self._wake_first, kind)
+
+    def _wake_first(self, kind: Kind) -> None:
+        if (queue := self._queues.get(kind)) is not None:
+            self._wake(queue.first)
+
+    def _join(self, key: Key, kind: Kind, *, first: bool) -> _Queue:
+        queue = self._queues.setdefault(kind, _Queue())
+        if key not in queue.keys:
+            queue.keys[key] = None
+            if first:
+                queue.keys.move_to_end(key, last=False)
+        self._kinds[key] = kind
+        return queue
+
+    def _leave(self, key: Key) -> None:
+        kind = self._kinds.pop(key, None)
+        if kind is None:
+            return
+        queue = self._queues[kind]
+        was_first = queue.first == key
+        del queue.keys[key]
+        if not queue.keys:
+            del self._queues[kind]
+        elif was_first:
+            queue.rejections, queue.due = 0, self._clock()
+            self._wake(queue.first)
+
+
+def _counted(pod: Mapping[str, Any]) -> str:
+    """Return the fields that a quota counts or selects by, as JSON: the containers' resources and the priority class."""
+    spec = pod["spec"]
+    containers = [each.get("resources") for each in (*spec.get("initContainers", ()), *spec["containers"])]
+    return json.dumps([containers, spec.get("priorityClassName")], sort_keys=True)

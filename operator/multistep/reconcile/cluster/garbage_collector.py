@@ -1,0 +1,192 @@
+"""Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (orphans decides).
+
+Each object is read again right before its deletion, and deleted by its UID. The only persistent state is the marks stored with the
+results, so a pass may be interrupted anywhere, and two passes may run at once. A pass lists metadata only. It reads a pod's trial
+once, and again only after the trial changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from multistep.api.common import labels
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle import orphans
+from multistep.errors import MultistepError, NotFound
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.kube.resources import PODS, TRIALS
+from multistep.kube.shard import Shard
+from multistep.logs import about
+from multistep.pods import builder_pod, pod_identity
+from multistep.pods.pod_facts import pod_facts
+from multistep.reconcile.loading.build_images import Builds
+from multistep.reconcile.queue.partial_parse import salvaged
+from multistep.settings import Settings
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.trial.results_protocol import ResultsStore
+from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.telemetry.metrics import Metrics
+
+T = TypeVar("T")
+# Builders' pods younger than this are kept: after a restart of the operator, their trials may not have requested the build yet.
+_BUILDER_SECONDS = 600.0
+FIRST_SECONDS = 15.0  # delay of the first pass after the operator's start
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OrphanRemoval:
+    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one; builds: the
+    builds that trials wait for; None: no trial waits for a build."""
+
+    cluster: Cluster
+    volume: Volume
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], float] = time.time
+    shipping: Shipping | None = None
+    builds: Builds | None = None
+    _wanted: dict[str, str] = field(default_factory=dict)  # by a pod's UID: the trial's resourceVersion when it last needed the pod
+
+    async def run(self) -> None:
+        """Run passes for ever. The first one starts after about FIRST_SECONDS, or earlier if the interval of passes is shorter."""
+        seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
+        while True:
+            await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
+            await self.once()
+            seconds = self.settings.orphans_seconds
+
+    async def once(self) -> None:
+        """Run one pass; a failed part is retried in the next pass."""
+        parts = [self._check_pods, self._check_results, self._tidy_volume]
+        parts += [self._check_builders] if self.settings.builds.registry else []
+        await self._each(parts, lambda part: part(), "deleting orphans")
+
+    async def _check_pods(self) -> None:
+        seen: set[str] = set()
+        for namespace in self._shard.namespaces_to_list:
+            found = await self.cluster.list_metadata(PODS, namespace, label_selector=self._shard.selecting(labels.MANAGED_SELECTOR))
+            versions = await self._trials(namespace)
+            check = partial(self._check_pod, versions)
+            await self._each(found, check, f"orphaned pods of {namespace or 'all namespaces'}")
+            seen |= {each["uid"] for each in found}
+        for gone in self._wanted.keys() - seen:
+            del self._wanted[gone]
+
+    async def _trials(self, namespace: str | None) -> dict[str, str]:
+        """Return the resourceVersions of this shard's trials, by UID. A trial may be missing because it moved to another shard, so
+        callers read it by name before they delete anything."""
+        listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
+        return {each["uid"]: each["resourceVersion"] for each in listed}
+
+    async def _check_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
+        found = {"metadata": metadata}
+        pod, now, grace = pod_facts(found), self.clock(), self.settings.orphans_grace_seconds
+        if not pod_identity.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
+            return  # not created by the operator, or younger than the grace period
+        wanted_by = self._wanted.get(pod.uid)
+        if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
+            return
+        owner = pod_identity.trial_of(found)
+        trial = await self._trial(*owner) if owner else None
+        if why := orphans.pod_orphaned(pod, trial, now, grace):
+            namespace = metadata["namespace"]
+            await self.cluster.delete(PODS, namespace, pod.name, uid=pod.uid)
+            with about(namespace=namespace, trial=owner[1] if owner else None):
+                self._report_deleted("pod", f"{namespace}/{pod.name}", why)
+        elif trial is not None:
+            self._wanted[pod.uid] = trial.metadata.resource_version
+
+    async def _check_builders(self) -> None:
+        """Delete this operator's pods of builds that no trial waits for, and old logs of builds. Another operator may build in the
+        same namespace, and only that operator knows which of its builds are needed."""
+        namespace, wanted, now = builder_pod.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
+        for metadata in await self.cluster.list_metadata(PODS, namespace, label_selector=builder_pod.selector(self.settings)):
+            pod = pod_facts({"metadata": metadata})
+            needed = builder_pod.build_of({"metadata": metadata}) in wanted
+            if orphans.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):
+                await self.cluster.delete(PODS, namespace, pod.name, uid=pod.uid)
+                self._report_deleted("pod", f"{namespace}/{pod.name}", "no trial waits for the image that it builds")
+        await self.volume.build_logs.remove_older(now - self.settings.builds.log_retention_seconds)
+
+    async def _check_results(self) -> None:
+        await self._each(self._stores, self._check_store, "orphaned results")
+
+    async def _check_store(self, store: ResultsStore) -> None:
+        watched = set(self.settings.namespaces)
+        found = {key: since for key, since in (await store.trials()).items() if not watched or key.namespace in watched}
+        if not found:
+            return
+        alive: set[str] = set()  # UIDs of trials; listed after the results, so that no trial with results is missed
+        for namespace in self._shard.namespaces_to_list:
+            alive |= (await self._trials(namespace)).keys()
+        await self._each(
+            found.items(), lambda each: self._check_trial_results(store, *each, alive=each[0].uid in alive), "orphaned results"
+        )
+
+    async def _check_trial_results(self, store: ResultsStore, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
+        now, keep = self.clock(), self.settings.results_retention_seconds
+        if keep is not None:  # at least the grace period, because the deleted trial's last reconcile may still write results
+            keep = max(keep, self.settings.orphans_grace_seconds)
+        fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
+        if fate in ("MarkGone", "Remove"):
+            current = await self._trial(key.namespace, key.name)
+            if current is not None and current.metadata.uid == key.uid:
+                return  # the trial exists: the list was stale
+        with about(namespace=key.namespace, trial=key.name, uid=key.uid):
+            await self._apply(store, key, fate, now, keep)
+
+    async def _apply(self, store: ResultsStore, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
+        match fate:
+            case "MarkGone":
+                await store.mark_gone(key, now)
+            case "Unmark":
+                await store.unmark(key)
+            case "Remove":
+                await store.remove(key)
+                self._report_deleted("results", str(key), f"its trial was deleted more than {keep} s ago")
+
+    async def _tidy_volume(self) -> None:
+        removed = await self.volume.disk.tidy(self.clock() - self.settings.orphans_grace_seconds)
+        if removed:
+            logger.info("deleted %d orphaned files of crashes from the results volume", removed)
+            self.metrics.orphans_deleted.labels("file").inc(removed)
+        self.metrics.results_free.set(await self.volume.disk.free_bytes())
+
+    async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
+        """Return the current trial, None if it does not exist. Invalid fields are left out, so that an invalid trial is found,
+        too."""
+        try:
+            return salvaged(await self.cluster.get(TRIALS, namespace, name))
+        except NotFound as error:
+            if error.reason != "NotFound":  # the API server does not serve trials now, so this one may exist
+                raise
+            return None
+
+    @property
+    def _stores(self) -> list[ResultsStore]:
+        return [self.volume] if self.shipping is None else [self.volume, self.shipping.results]
+
+    @property
+    def _shard(self) -> Shard:
+        return Shard(self.settings.shard, self.settings.namespaces)
+
+    def _report_deleted(self, kind: str, name: str, why: str) -> None:
+        logger.info("deleted %s %s: %s", kind, name, why)
+        self.metrics.orphans_deleted.labels(kind).inc()
+
+    async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
+        """Act on each item; log a failure and continue."""
+        for item in items:
+            try:
+                await act(item)
+            except Exception as error:
+                logger.warning("%s: %s; retrying in the next round", what, error, exc_info=not isinstance(error, MultistepError))

@@ -1,0 +1,149 @@
+"""Cache of the trials of each sweep: a few facts of each trial, from watch events and lists.
+
+The cache saves listing all trials in each reconcile. The operator fills it from a list when it starts, and again when a watch
+missed an event. A wrong entry cannot create a trial twice or exceed a limit (engine.sweep.next_trials).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from multistep.api.sweep.sweep import Scoring
+from multistep.engine.sweep.next_trials import TrialFacts
+from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.trial_manifests import Plan, facts, owner_of
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.reconcile.queue.resource_version import is_older
+
+
+@dataclass
+class SweepEntry:
+    """The cache entry of one sweep.
+
+    scoring: the sweep's spec.scoring. trials: facts by trial name. created: number of trials known to be created.
+    listed: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started.
+    finished: whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan
+    made from it. written: time of the last status write (seconds since the epoch). since: time of the first reconcile. version: the
+    newest observed resourceVersion of the sweep. warned: names of foreign trials that were reported.
+    """
+
+    key: Key
+    scoring: Scoring = field(default_factory=Scoring)
+    trials: dict[str, TrialFacts] = field(default_factory=dict)
+    created: int = 0
+    listed: bool = False
+    observed: set[str] = field(default_factory=set)
+    finished: bool = False
+    plan: tuple[int, Plan] | None = None
+    written: float | None = None
+    since: float | None = None
+    version: str = ""
+    warned: set[str] = field(default_factory=set)
+
+    def start_reconcile(self, scoring: Scoring) -> None:
+        """Start a reconcile: forget earlier watch events. An event from now on takes precedence over the responses to this
+        reconcile's requests. scoring: the sweep's spec.scoring, unknown before its first reconcile; if it changed, the trials are
+        listed again."""
+        self.observed.clear()
+        if scoring != self.scoring:
+            self.scoring, self.listed = scoring, False
+            self.trials.clear()
+
+    def observe(self, name: str, found: TrialFacts | None) -> bool:
+        """Record a trial's watch event; None: it was deleted. Return whether the facts changed."""
+        self.observed.add(name)
+        before = self.trials.get(name)
+        if found is None:
+            self.trials.pop(name, None)
+        else:
+            self.trials[name] = found
+        return before != found
+
+    def read(self, trial: Mapping[str, Any]) -> None:
+        """Record a trial from a response, unless a newer watch event was observed, which may have reported its deletion."""
+        if (name := trial["metadata"]["name"]) not in self.observed:
+            self.trials[name] = facts(trial, self.scoring)
+
+    async def fill(self, trials: AsyncIterator[dict[str, Any]], members: Members) -> None:
+        """Record all listed trials that claim to be the sweep's; drop cached trials that the list lacks."""
+        found = set[str]()
+        async for each in trials:
+            if members.is_claimed_by(each):
+                found.add(each["metadata"]["name"])
+                self.read(each)
+        for name in self.trials.keys() - found - self.observed:
+            del self.trials[name]
+        self.listed = True
+
+    def close(self) -> None:
+        """Drop the trials of a finished sweep, because the sweep's status has the results."""
+        self.trials.clear()
+        self.observed.clear()
+        self.plan, self.finished = None, True
+
+    def of(self, members: Members) -> list[TrialFacts]:
+        """Return the facts of the sweep's own trials."""
+        found = [each for name, each in self.trials.items() if members.plans(name, each.number)]
+        self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
+        return found
+
+    def foreign(self, members: Members) -> list[str]:
+        """Return the names of trials that claim to be the sweep's and are not, without those that this returned before."""
+        found = {name for name, each in self.trials.items() if not members.plans(name, each.number)}
+        new = sorted(found - self.warned)
+        self.warned |= set(new)
+        return new
+
+
+class SweepCache:
+    """The cache of all sweeps: one entry (SweepEntry) per sweep, by the sweep's UID."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, SweepEntry] = {}
+
+    def observe(self, trial: Mapping[str, Any], *, deleted: bool = False) -> Key | None:
+        """Record a trial's watch event. Return the sweep's key if the sweep needs a reconcile."""
+        owner = owner_of(trial)
+        if owner is None:
+            return None
+        metadata, (sweep, uid) = trial["metadata"], owner
+        entry = self._entries.get(uid)
+        if entry is None:
+            if deleted:
+                return None  # the trial was most likely deleted together with its sweep
+            entry = self._entries[uid] = SweepEntry((metadata["namespace"], sweep))
+        if entry.finished:
+            return None
+        return entry.key if entry.observe(metadata["name"], None if deleted else facts(trial, entry.scoring)) else None
+
+    def entry(self, key: Key, uid: str, version: str, *, finished: bool) -> SweepEntry:
+        """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; finished: whether it has
+        finished.
+
+        If the cache entry has a later version, or is finished although the sweep is not, the API server's store was
+        restored from an older copy: a new entry replaces the cached one. Entries of earlier sweeps of the same name are dropped."""
+        entry = self._entries.get(uid)
+        if entry is None or is_older(version, entry.version) or (entry.finished and not finished):
+            self.drop(key)
+            entry = self._entries[uid] = SweepEntry(key)
+        entry.version = version
+        return entry
+
+    def clear(self) -> None:
+        """Drop the cache entries of all sweeps: the next reconcile of each sweep lists its trials."""
+        self._entries.clear()
+
+    def drop(self, key: Key) -> None:
+        """Drop the cache entries of all sweeps with this key."""
+        for uid in [uid for uid, entry in self._entries.items() if entry.key == key]:
+            del self._entries[uid]
+
+    def invalidate(self, namespace: str) -> list[Key]:
+        """Make the next reconcile of each active sweep in the namespace list its trials again, because the watch missed an event.
+        Return the keys of these sweeps."""
+        stale = [entry for entry in self._entries.values() if entry.key[0] == namespace and entry.listed and not entry.finished]
+        for entry in stale:
+            entry.listed = False
+        return [entry.key for entry in stale]

@@ -1,0 +1,122 @@
+"""Completes a finished trial's results directory, before its status becomes Complete or Failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.journal import Journal
+from multistep.engine.score.rewards import StepException
+from multistep.engine.status import trial_status as engine_status
+from multistep.errors import StoreError
+from multistep.settings import Settings
+from multistep.sources.load.load_trial import Loaded
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.evidence import statement
+from multistep.store.evidence.statement import Finished
+from multistep.store.harbor import trial_files
+from multistep.store.volume.results_volume import TrialKey, Volume
+
+Sign = Callable[[bytes], bytes]
+NO_LOGS: Mapping[str, bytes] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ResultsLocation:
+    """The location of a finished trial's results. uri: location on the operator's results server; store: location in the object
+    store, None without one."""
+
+    uri: str
+    store: str | None = None
+
+
+class Finisher:
+    """Writes result.json, the files beside it and the evidence of all files.
+
+    shipping: moves results to the object store; None: they stay on the volume. sign: signs the statement about the files and
+    returns the signed envelope; None: the evidence is not signed.
+    """
+
+    def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None, sign: Sign | None = None) -> None:
+        self._sign = sign
+        self._volume = volume
+        self._shipping = shipping
+        self._settings = settings
+
+    async def finish(
+        self,
+        trial: MultiStepTrial,
+        loaded: Loaded,
+        journal: Journal,
+        ended: TrialStatus,
+        now: float,
+        *,
+        failure: StepException | None = None,
+        logs: Mapping[str, bytes] = NO_LOGS,
+    ) -> ResultsLocation:
+        """Complete a trial's results, then move them to the object store, if one is configured. Idempotent.
+
+        ended: the final status; failure: why the trial failed; logs: output of services, by path in the results.
+        """
+        key = TrialKey.of(trial)
+        files = {**logs, **trial_files.files(loaded.plan, trial, journal, now, failure=failure)}
+        await self._volume.finish(key, files, trial_files.directories(loaded.plan, journal))
+        secrets = trial_files.secrets(loaded.env, loaded.task.config, loaded.task.layout)
+        await self._volume.redact(key, secrets)
+        await self._write_evidence(trial, loaded, journal, ended, failure, secrets)
+        if self._shipping is None and await self._volume.collections.pointers(key):
+            raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
+        if _keeps_checkpoints(trial):  # before the status shows the end, because a finished trial may be deleted
+            await self._volume.checkpoints.retain(key)
+        uri = self._volume.access.uri(self._settings.results_url, key)
+        return ResultsLocation(uri, await self._shipping.ship(key) if self._shipping else None)
+
+    async def _write_evidence(
+        self,
+        trial: MultiStepTrial,
+        loaded: Loaded,
+        journal: Journal,
+        ended: TrialStatus,
+        failure: StepException | None,
+        secrets: Collection[str],
+    ) -> None:
+        """Write the list of all files and the statement about them, after all other files."""
+        key = TrialKey.of(trial)
+        uploads = statement.uploads(loaded.plan, journal)
+        tests = {each: await loaded.task.sha256(each) for each in uploads}
+        files = await self._volume.evidence.list_files(key)
+        text = statement.statement(Finished(loaded.plan, trial, journal, files, tests, failure, secrets, ended))
+        await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
+
+    async def clear(self, trial: MultiStepTrial) -> None:
+        """Delete the files on the volume that a finished trial no longer needs: checkpoints, unless they are kept with the results,
+        and results, if the status shows that they are in the object store. Idempotent."""
+        key, spec = TrialKey.of(trial), trial.spec
+        copied = any(each is not None for each in (spec.regrade, spec.from_, spec.from_step))  # the status may not show the copies
+        kept = _keeps_checkpoints(trial)
+        if not kept and (spec.checkpoints.policy == "AfterStep" or spec.verifier.isolation != "Declared" or copied):
+            await self._volume.checkpoints.remove(key)
+        if trial.status.results_store and await self._volume.exists(key):
+            await self._volume.remove(key, but_checkpoints=kept)
+
+    async def finish_failed(
+        self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
+    ) -> ResultsLocation:
+        """Complete the results of a failed trial that has no journal. failed: the trial's final status, which has the steps."""
+        journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
+        reason = next((each for each in failed.conditions if each.type == "Failed"), None)
+        kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"
+        failure = StepException(kind, reason.message if reason else "")
+        known = trial.status.model_copy(update={"tampering": failed.tampering})
+        before = trial.model_copy(update={"status": known})
+        return await self.finish(before, loaded, journal, failed, now, failure=failure, logs=logs)
+
+
+def _keeps_checkpoints(trial: MultiStepTrial) -> bool:
+    """Return whether a trial's checkpoints are kept with its results. Those of a regrade are not kept, because they are copies of
+    its source's checkpoints."""
+    asked = trial.spec.checkpoints
+    return asked.policy == "AfterStep" and asked.keep == "WithResults" and trial.spec.regrade is None

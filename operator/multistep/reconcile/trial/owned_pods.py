@@ -1,0 +1,148 @@
+"""Creates, reads and deletes the pods of a trial; deletes a pod only if the trial owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import PodFacts, Wait
+from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.kube.resources import DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS
+from multistep.pods import pod_identity, pod_policies
+from multistep.pods import pod_manifest as pods
+from multistep.pods.pod_facts import pod_facts
+from multistep.reconcile.admission.quotas import EXCEEDED
+
+QUOTA_EXCEEDED = "QuotaExceeded"
+REJECTED_RETRY_SECONDS = 10.0
+NAME_TAKEN_RETRY_SECONDS = 2.0
+
+
+class TrialPods:
+    """The pods of trials. guarded: whether each pod gets a PodDisruptionBudget, which makes node drains wait."""
+
+    def __init__(self, cluster: Cluster, *, guarded: bool = False) -> None:
+        self._cluster = cluster
+        self._guarded = guarded
+
+    async def get(self, trial: MultiStepTrial, name: str | None) -> PodFacts | None:
+        """Return the pod of that name, or None if it does not exist."""
+        if name is None:
+            return None
+        try:
+            return pod_facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
+        except NotFound as error:
+            if error.reason != "NotFound":  # a 404 of a proxy: the pod may exist
+                raise
+            return None
+
+    async def create(self, request: pods.PodRequest, manifest: Object) -> PodFacts | Wait | None:
+        """Create the pod's NetworkPolicy, then the pod. Return None if a pod of that name exists: the caller must check its owner.
+        Return Wait if the API server rejects the pod for now.
+
+        Raises InvalidSpec if the pod is invalid, Conflict to try again soon, and ClusterError for other errors.
+        """
+        try:
+            if not await self._limit_network(request):
+                # Wait: garbage collection soon deletes the policy of an earlier trial of the same name.
+                message = f"NetworkPolicy {request.name} belongs to another object"
+                return Wait("NetworkPolicyTaken", message, NAME_TAKEN_RETRY_SECONDS)
+            await self._guard(request)
+            return pod_facts(await self._cluster.create(manifest))
+        except AlreadyExists:
+            return None
+        except Conflict:  # a ResourceQuota that other pods' creations changed meanwhile: try again soon
+            raise
+        except ClusterError as error:
+            return _rejected(error)
+
+    async def check(self, manifest: Object) -> Wait | None:
+        """Let the API server check a pod without creating it. Return Wait if it rejects the pod for now, except because of a quota,
+        which may have room when the pod is created. Raises as ``create`` does."""
+        try:
+            await self._cluster.create(manifest, dry_run=True)
+        except AlreadyExists:
+            return None
+        except ClusterError as error:
+            rejection = _rejected(error)
+            return None if rejection.reason == QUOTA_EXCEEDED else rejection
+        return None
+
+    async def remove(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
+        """Delete the pods with these names, except pods that the trial does not own."""
+        for name in names:
+            await self.unguard(trial, [name])
+            if (pod := await self.get(trial, name)) is not None:
+                await self._delete(trial, pod)
+
+    async def remove_all(self, trial: MultiStepTrial) -> None:
+        """Delete all pods of the trial, including pods that a stale reconcile of an earlier leader created."""
+        selector = f"{pod_identity.LABEL_TRIAL}={pod_identity.label_value(trial.metadata.name)}"
+        for found in await self._cluster.list_all(PODS, trial.metadata.namespace, label_selector=selector):
+            if not pod_identity.owned_by(trial, found):
+                continue  # anyone may have given their pod this label
+            pod = pod_facts(found)
+            await self.unguard(trial, [pod.name])
+            await self._delete(trial, pod)
+
+    async def _delete(self, trial: MultiStepTrial, pod: PodFacts) -> None:
+        if pod.owner_uid == trial.metadata.uid and not pod.deleting:
+            with suppress(NotFound, Conflict):
+                await self._cluster.delete(PODS, trial.metadata.namespace, pod.name, uid=pod.uid)
+
+    async def unguard(self, trial: MultiStepTrial, names: Sequence[str]) -> None:
+        """Delete the pods' disruption budgets, so that node drains no longer wait."""
+        if self._guarded:
+            for name in names:
+                await self._cluster.delete(
+                    DISRUPTION_BUDGETS, trial.metadata.namespace, pod_policies.disruption_budget_name(trial, name)
+                )
+
+    async def _guard(self, request: pods.PodRequest) -> None:
+        if (budget := pod_policies.disruption_budget(request)) is not None:
+            with suppress(AlreadyExists):  # if the operator created it before a crash
+                await self._cluster.create(budget)
+
+    async def _limit_network(self, request: pods.PodRequest) -> bool:
+        """Create the pod's NetworkPolicy. Return False if a NetworkPolicy of that name exists and the trial does not own it."""
+        policy = pod_policies.network_policy(request)
+        if policy is None:
+            return True
+        try:
+            await self._cluster.create(policy)
+        except AlreadyExists:
+            there = await self._cluster.get(NETWORK_POLICIES, request.trial.metadata.namespace, request.name)
+            return pod_identity.owned_by(request.trial, there)
+        return True
+
+
+def _rejected(error: ClusterError) -> Wait:
+    """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid, and other
+    errors unchanged."""
+    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks reject with any HTTP status
+    if error.status in (400, 422) and not denied:
+        raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error
+    if error.status != 403 and not denied:
+        raise error
+    reason = QUOTA_EXCEEDED if EXCEEDED in str(error) else "PodForbidden"
+    return Wait(reason, str(error), REJECTED_RETRY_SECONDS)
+
+
+def former(trial: MultiStepTrial) -> list[str]:
+    """Return the names of the previous attempt's pods, of this attempt's pod from before the image's user was known, and of the
+    verifier's pod in the status. Without an attempt in the status, return the name of the first pod, which may exist: a reconcile
+    creates it before it writes the attempt."""
+    if trial.status.attempt is None:
+        return [pod_identity.pod_name(trial.metadata.name, 1, as_root=False)]
+    attempt, as_root = trial.status.attempt, trial.status.image_user is not None
+    found = [(attempt, False)] if as_root else []
+    found += [(attempt - 1, False), (attempt - 1, True)] if attempt > 1 else []
+    return [pod_identity.pod_name(trial.metadata.name, number, as_root=root) for number, root in found] + named_verifiers(trial)
+
+
+def named_verifiers(trial: MultiStepTrial) -> list[str]:
+    """Return the verifier pod's name in the status, and the name that this pod had before it was recreated as root."""
+    named = trial.status.verifier
+    return sorted({named.pod_name, named.pod_name.removesuffix("-root")}) if named else []

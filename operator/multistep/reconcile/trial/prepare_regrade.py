@@ -1,0 +1,204 @@
+"""Finds the source of a regrade (the trial that is verified again), and copies its checkpoints, before the regrade's first
+attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from multistep.api.trial.conditions import holds
+from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
+from multistep.api.trial.regrade import RegradeSpec, RegradeStatus, SourceAgent, SourceStep
+from multistep.api.trial.status import StepException, StepStatus, TrialFailure, TrialStatus
+from multistep.api.trial.trial import parse_status
+from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.score.trial_score import Score, outcome
+from multistep.engine.script.regrade_script import is_verified, source_exception, unfit_steps
+from multistep.engine.status import trial_status
+from multistep.engine.sweep.trial_manifests import owner_of
+from multistep.errors import CheckpointLost
+from multistep.reconcile.queue.requeue import CONTINUE, Result
+from multistep.reconcile.trial import source_checkpoints
+from multistep.reconcile.trial.end_attempt import TrialEnding
+from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_ACTIVE, SOURCE_SECONDS, SourceTrial
+from multistep.store.checkpoints.copy_checkpoints import ADOPTED
+from multistep.store.evidence.predicate import PredicateStep
+from multistep.store.volume.results_volume import TrialKey
+
+_HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
+
+# Fields of a step from which a sweep's scoring computes the score.
+_VERDICT: Final = ("name", "trial", "exception", "rewards", "omitted_rewards", "score", "passed", "gate")
+
+
+class TrialRegrade(TrialEnding):
+    """The part of a trial's reconcile that prepares a regrade. It first writes the source's UID to the status, then copies the
+    checkpoints, so that a crash in between never mixes the checkpoints of two trials of the same name."""
+
+    async def _prepare_regrade(self) -> Result | None:
+        """Find the source and copy its checkpoints. Return None if the trial's first attempt can start."""
+        regrade, source = self._trial.spec.regrade, self._trial.status.regraded
+        if regrade is None:
+            return None
+        if source is None:
+            return await self._find_source(regrade)
+        try:
+            await self._copy_checkpoints(source)
+        except CheckpointLost as error:
+            return await self._refuse(f"{error}; {_HINT}", TrialStatus())
+        return None
+
+    async def _find_source(self, regrade: RegradeSpec) -> Result:
+        name, sweep = regrade.trial, regrade.sweep_uid
+        source = await self._t.sources.find(self._trial.metadata.namespace, name)
+        if source is None:
+            why = "does not exist, and there are no kept results with evidence of exactly one deleted trial of this name"
+            created = self._trial.metadata.creation_timestamp
+            if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
+                return await self._wait(SOURCE_ACTIVE, f"trial {name} {why}", seconds=SOURCE_SECONDS)
+            return await self._refuse(f"trial {name} {why}", TrialStatus())
+        if sweep is not None and _sweep_of(source) not in (None, sweep):
+            why = f"trial {name} is not of the sweep to regrade, which has the UID {sweep} (spec.regrade.sweepUID)"
+            return await self._refuse(why, TrialStatus())
+        former = _status(source)
+        if source.key.uid == self._trial.metadata.uid:
+            return await self._refuse("a trial cannot regrade itself", TrialStatus())
+        if not source.finished:
+            return await self._wait(SOURCE_ACTIVE, f"trial {name} is to be regraded and is not finished", seconds=SOURCE_SECONDS)
+        regraded = _facts(source, former)
+        if why := await self._unfit(source, former, regraded):
+            return await self._refuse(why, former)
+        # The source's findings apply to the regrade, too: its checkpoints contain the same files.
+        changes: dict[str, Any] = {"regraded": regraded, "tampering": former.tampering}
+        if source.found is not None and source.found["spec"].get("task") == self._object["spec"].get("task"):
+            changes["task_source"] = former.task_source  # the source's revision, even if its Git branch moved since
+        await self._write(self._trial.status.model_copy(update=changes))
+        return CONTINUE
+
+    async def _unfit(self, source: SourceTrial, former: TrialStatus, regraded: RegradeStatus) -> str:
+        """Return why a finished trial cannot be regraded, "" if it can."""
+        if of := _source_of(source):
+            return f"trial {regraded.trial} is itself a regrade, of trial {of}: regrade that one"
+        if (failed := holds(former, "Failed")) is not None:
+            return f"trial {regraded.trial} is Failed ({failed.reason}), so there is no result to regrade"
+        if source.evidence is not None and source.evidence.outcome == "Failed":
+            return f"trial {regraded.trial} is Failed, so there is no result to regrade"
+        if why := next(unfit_steps(self._plan, regraded), ""):
+            return why
+        failure, left = former.failure, self._plan.steps[len(regraded.steps) :]
+        if failure is not None and failure.class_ == "Agent" and failure.step is None and left:  # it ended between two steps
+            ended = f"the agent of trial {regraded.trial} ended the trial before step {left[0].name} ({failure.reason})"
+            return f"{ended}, which no verification shows"
+        try:
+            await self._t.sources.chains(source, _verified(self._plan, regraded).values())
+        except CheckpointLost as error:
+            return f"{error}; {_HINT}"
+        return ""
+
+    async def _copy_checkpoints(self, regraded: RegradeStatus) -> None:
+        """Copy the source's checkpoints after the steps that are verified again. The regrade then no longer depends on the source.
+
+        Idempotent. Raises CheckpointLost.
+        """
+        key, checkpoints = TrialKey.of(self._trial), self._t.volume.checkpoints
+        steps = [source_checkpoints.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
+        source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
+        copied = set((await checkpoints.stored(key)).commits)
+        # A copied checkpoint has all its layers. After a crash, copies that exist are not made again, so their source may be
+        # deleted.
+        left = [name for index, name in _verified(self._plan, regraded).items() if (ADOPTED, index) not in copied]
+        for chain in reversed(await self._t.sources.chains(source, left) if left else []):
+            if (ADOPTED, chain[-1].step) not in copied:
+                copied |= {each.id for each in await checkpoints.adopt(key, source.key, chain)}
+
+    async def _refuse(self, message: str, source: TrialStatus) -> Result:
+        """Fail the trial. If its source failed but is scored, the trial gets the source's score. source: the source's status, empty
+        if unknown."""
+        new, failure = trial_status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
+        if failure is not None and source.score is not None:
+            steps = [StepStatus(**{name: getattr(each, name) for name in _VERDICT}) for each in source.steps]
+            kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step)
+            same = {name: getattr(source, name) for name in ("score", "passed", "score_rule", "outcome", "tampering")}
+            new = new.model_copy(update={"failure": kept, "steps": steps, **same})
+        await self._end(new)
+        return CONTINUE
+
+
+def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
+    """Return the source's facts for the status of a regrade. former: the source's status."""
+    evidence = source.evidence
+    found = {each.name: each for each in evidence.steps} if evidence else {}
+    ran = {each.name: each for each in former.steps}
+    steps = [
+        SourceStep(
+            name=each.name,
+            checkpoint=each.digest,
+            exception=source_exception(ran[each.name]),
+            trial=ran[each.name].trial,
+            tests={made.name: made.digest.sha256 for made in found[each.name].tests} if each.name in found else {},
+        )
+        for each in source.steps
+    ]
+    digest = evidence.task.digest if evidence else {}
+    return RegradeStatus(
+        trial=source.key.name,
+        uid=source.key.uid,
+        task_digest=next((f"{algorithm}:{value}" for algorithm, value in digest.items()), None),
+        agent=_agent(source),
+        from_reference=(source.found is not None and "fromStep" in source.found["spec"]) or None,
+        steps=steps,
+    )
+
+
+def _status(source: SourceTrial) -> TrialStatus:
+    """Return the source's status; of a deleted source, the part that its evidence has."""
+    if source.found is not None:
+        return parse_status(source.found)
+    assert source.evidence is not None  # SourceTrials.find returns a deleted trial only with evidence
+    stated, trial = source.evidence, source.key.name
+    score = None if stated.score is None else Score(stated.score, bool(stated.passed))
+    return TrialStatus(
+        steps=[StepStatus(name=each.name, trial=each.trial, exception=_stated_exception(trial, each)) for each in stated.steps],
+        tampering=[*stated.tampering],
+        failure=stated.failure,
+        score=stated.score,
+        passed=stated.passed,
+        outcome=outcome(stated.failure.class_ if stated.failure else None, score, gate_failed=False),
+    )
+
+
+def _stated_exception(trial: str, step: PredicateStep) -> StepException | None:
+    """Return a step's exception from the evidence, which has no message."""
+    if step.exception is None:
+        return None
+    return StepException(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
+
+
+def _agent(source: SourceTrial) -> SourceAgent:
+    if (stated := source.evidence) is not None:
+        return SourceAgent(**stated.agent.model_dump())
+    spec = source.found["spec"].get("agent", {}) if source.found else {}
+    return SourceAgent(name=spec.get("name") or spec.get("importPath") or "oracle", model=spec.get("model"))
+
+
+def _sweep_of(source: SourceTrial) -> str | None:
+    """Return the UID of the sweep that created the source; "" if no sweep did, None if it is unknown."""
+    if source.found is None:
+        assert source.evidence is not None  # SourceTrials.find returns a deleted trial only with evidence
+        return source.evidence.trial.sweep_uid
+    if owner := owner_of(source.found):
+        return owner[1]
+    # The deletion of a sweep with --cascade=orphan removes its trials' owner references.
+    return (source.evidence.trial.sweep_uid if source.evidence else None) or ""
+
+
+def _source_of(source: SourceTrial) -> str | None:
+    """Return the name of the trial that the source itself regrades, None if the source ran an agent."""
+    if source.found is not None:
+        return (source.found["spec"].get("regrade") or {}).get("trial")
+    return source.evidence.regraded.trial if source.evidence and source.evidence.regraded else None
+
+
+def _verified(plan: TrialPlan, regraded: RegradeStatus) -> Mapping[int, str]:
+    """Return the names of the source's steps that are verified again, by index."""
+    return {index: each.name for index, each in enumerate(regraded.steps) if is_verified(plan, each)}

@@ -1,0 +1,105 @@
+"""Lets the pod send large files directly to the object store (direct_upload decides), and verifies that they arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from multistep.api.trial.runner_records import Record
+from multistep.engine.journal import direct_upload as direct
+from multistep.engine.journal.direct_upload import Large, Reached, Send, Survey
+from multistep.engine.journal.operations import Collect, Source
+from multistep.runner_client.session import Session
+from multistep.store.bucket.direct_uploads import DirectUploads
+from multistep.store.trial.unpack_download import Pointer
+from multistep.store.volume.results_volume import TrialKey, Volume
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """A Collect operation in progress, which stores a step's files. secret: whether the trial has secrets to redact; then the
+    operator stores the text files itself."""
+
+    key: TrialKey
+    attempt: int
+    collect: Collect
+    secret: bool
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Lets pods send files directly to the object store. min_bytes: minimum size of a file to send; linger_seconds: how long a
+    session waits for one file."""
+
+    uploads: DirectUploads
+    volume: Volume
+    min_bytes: int
+    linger_seconds: float
+
+    async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
+        """Send files until all are sent, or until one takes longer than linger_seconds.
+
+        In the second case, ``running`` of the result is the record of the file that is still being sent.
+        """
+        while (reached := direct.reached(gathering.collect, records)).next is not None:
+            record = session.seen(await self._advance(session, gathering, reached))
+            records[record.id] = record
+            if reached.running is not None and not record.done:
+                return replace(reached, running=record)
+        return reached
+
+    async def _advance(self, session: Session, gathering: Gathering, reached: Reached) -> Record:
+        if reached.running is not None:
+            return await session.wait(reached.running.id, self.linger_seconds)
+        match reached.next:
+            case Send() as send:
+                return await self._send(session, gathering, send)
+            case Survey(id):
+                found = await session.survey(gathering.collect.sources, min_bytes=self.min_bytes, limit=direct.SURVEYED_FILES)
+                return await session.note(id, {"files": [each.to_json() for each in found if self._is_sendable(gathering, each)]})
+        raise AssertionError("nothing is next")
+
+    def _is_sendable(self, gathering: Gathering, file: Large) -> bool:
+        return file.size <= direct.MAX_BYTES and (file.binary or not gathering.secret)
+
+    async def _send(self, session: Session, gathering: Gathering, send: Send) -> Record:
+        invitation = await self.uploads.invite(gathering.key, gathering.attempt, gathering.collect.step, send.number)
+        request = {
+            "id": send.id,
+            "source": gathering.collect.sources[send.file.source].path,
+            "path": send.file.path,
+            "size": send.file.size,
+            "url": invitation.url,
+            "headers": dict(invitation.headers),
+            "ca": invitation.ca,
+            "timeoutSeconds": send.seconds,
+        }
+        return await session.operate("send", request)
+
+    async def pointers(self, gathering: Gathering, reached: Reached) -> dict[str, Pointer]:
+        """Return the objects in the store that match the pod's report of the files it sent, by the files' names in the download.
+
+        Files without a matching object are logged in trial.log.
+        """
+        found: dict[str, Pointer] = {}
+        for sent in reached.sent:
+            pointer = await self.uploads.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
+            if pointer is None:
+                await self._log(gathering, f"{sent.file.member}: the store does not have it as the pod sent it")
+            else:
+                found[sent.file.member] = pointer
+        if reached.failure:
+            await self._log(gathering, reached.failure)
+        return found
+
+    async def _log(self, gathering: Gathering, why: str) -> None:
+        line = f"{gathering.collect.id}: a large file came through the operator, not directly to the store: {why}"
+        await self.volume.append_log(gathering.key, line)
+
+
+def marked_as_sent(sources: Sequence[Source], sent: Mapping[str, object]) -> tuple[Source, ...]:
+    """Return the sources with the sent files marked, so that a download omits these files."""
+    names = [member.partition("/")[::2] for member in sent]
+    return tuple(
+        replace(source, sent=tuple(path for index, path in names if index == str(number))) for number, source in enumerate(sources)
+    )

@@ -1,0 +1,203 @@
+"""Reconciles trials.
+
+The reconciler is stateless. Hints and cached plans only save work; each decision rests on the trial and the pod as the API
+server has them now, and on the runner's records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.pod_start import is_starting
+from multistep.errors import Conflict, NotFound, PodError, RunnerError, StreamLost
+from multistep.kube.cluster_protocols import Cluster
+from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
+from multistep.kube.shard import Shard
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
+from multistep.reconcile.admission.model_slots import ModelSlots
+from multistep.reconcile.admission.pod_starts import PodStarts
+from multistep.reconcile.admission.quotas import Quotas
+from multistep.reconcile.admission.verifier_preemption import VerifierRoom
+from multistep.reconcile.loading.build_images import Builds
+from multistep.reconcile.loading.fetch_tasks import Fetches
+from multistep.reconcile.loading.read_tasks import Reads
+from multistep.reconcile.queue.error_outcome import ErrorSeries, is_of_another_server
+from multistep.reconcile.queue.event_filter import Changed, PodEvent
+from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue
+from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
+from multistep.reconcile.trial.complete_results import Finisher, Sign
+from multistep.reconcile.trial.model_gateway import ModelAccess
+from multistep.reconcile.trial.owned_pods import TrialPods
+from multistep.reconcile.trial.reconcile_trial import TrialReconcile
+from multistep.reconcile.trial.remembered_pods import PodHints
+from multistep.reconcile.trial.run_sessions import Driver
+from multistep.reconcile.trial.source_checkpoints import SourceTrials
+from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
+from multistep.reconcile.trial.transition_metrics import Tally
+from multistep.reconcile.trial.trial_run import Tools
+from multistep.settings import Settings
+from multistep.sources.load.image_registry import ImageRegistry, Registry
+from multistep.sources.load.load_trial import TrialLoader
+from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.reader.read_task import TaskReader
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.volume.results_volume import Volume
+from multistep.telemetry.metrics import Metrics
+
+STARTED_REQUEUE_SECONDS = 1.0  # delay of the reconcile after a pod's scheduling gates or errors are gone: usually the pod runs then
+
+
+@dataclass
+class Reconciler:
+    """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
+    changed: returns whether an event showed a newer spec of a trial, or its deletion; shipping, models: clients of the object store
+    and the model gateway, None without one; registry: the registry of built images, None for the one in the settings."""
+
+    cluster: Cluster
+    volume: Volume
+    settings: Settings
+    metrics: Metrics
+    clock: Callable[[], float] = time.time
+    wake: Wake = lambda _: None
+    ended: Callable[[MultiStepTrial], object] = lambda _: None
+    changed: Changed = lambda _: False
+    shipping: Shipping | None = None
+    models: ModelAccess | None = None
+    sign: Sign | None = None
+    registry: Registry | None = None
+
+    def __post_init__(self) -> None:
+        self.shard = Shard(self.settings.shard, self.settings.namespaces)
+        self.hints = PodHints()
+        self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
+        self.model_slots = ModelSlots(self.settings.models, self.wake)
+        self.quotas = Quotas(self.wake, self.clock)
+        self.execs = ConcurrencyLimit(self.settings.exec_sessions, self.wake)
+        slots = self.settings.checkpoint_transfers
+        self.transfers = ConcurrencyLimit(slots, self.wake, max_per_namespace=slots - 1)
+        self.fetches = Fetches(self.settings, self.wake)
+        self.reads = Reads(self.wake)
+        registry = self.registry or ImageRegistry(self.settings)
+        self.builds = Builds(self.cluster, self.volume, self.settings, registry, self.wake, self.clock)
+        self.reader = TaskReader(self.settings.task_cache_dir)
+        sources = SourceTrials(self.cluster, self.volume, self.shipping)
+        self._tools = Tools(
+            cluster=self.cluster,
+            pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
+            loader=self._loader(),
+            loaded=self._loaded,
+            driver=self._driver(),
+            checkpointing=Checkpointing(self.volume),
+            finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
+            sources=sources,
+            starting_points=StartingPoints(self.cluster, self.volume, sources, self.clock),
+            volume=self.volume,
+            settings=self.settings,
+            metrics=self.metrics,
+            tally=Tally(self.metrics, self.clock, ended=self.ended),
+            clock=self.clock,
+            changed=self.changed,
+            hints=self.hints,
+            errors=ErrorSeries(),
+            starts=self.starts,
+            room=VerifierRoom(),
+            quotas=self.quotas,
+            execs=self.execs,
+            transfers=self.transfers,
+            models=self.models,
+            model_slots=self.model_slots,
+        )
+
+    def _loader(self) -> TrialLoader:
+        get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)
+        return TrialLoader(
+            get_config_map,
+            get_secret,
+            Remote(self.fetches, get_secret, self.settings.task_sources),
+            self.reader,
+            self.reads,
+            self.builds,
+            egress=self.settings.egress,
+        )
+
+    def _loaded(self, key: Key) -> None:
+        self.fetches.leave(key)
+        self.reads.leave(key)
+        self.builds.leave(key)
+
+    def _driver(self) -> Driver:
+        return Driver(
+            self.cluster,
+            self.volume,
+            self.settings,
+            self.metrics,
+            self.shipping,
+            sessions_queued=lambda: self.execs.waiting > 0,
+            models=self.models,
+            transfers=self.transfers,
+        )
+
+    def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
+        """Update limits and quota queues from a pod's event. type: type of the watch event. Return the seconds within which the
+        trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting, or became ready:
+        an unready pod has a result, and a pod becomes ready when a session has read it."""
+        pod, before, deleted = event.now, event.before, type == "DELETED"
+        self.starts.observe(event.key, pod, deleted=deleted)
+        if deleted or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
+            self.quotas.pod_ended(event.key[0])
+        if before is not None and before != pod and replace(before, ready=True) == pod:
+            return None
+        if deleted or not is_starting(pod):
+            return 0.0
+        # A pod that was just created, or was starting before this event, needs no reconcile: its trial already has a timer.
+        waits = type == "ADDED" if before is None else is_starting(before)
+        return None if waits else STARTED_REQUEUE_SECONDS
+
+    async def reconcile(self, key: Key) -> Requeue:
+        """Reconcile one trial."""
+        try:
+            with self.metrics.reconcile_seconds.time():
+                return await self._reconcile(key)
+        finally:
+            self.starts.settle(key)
+            self.model_slots.settle(key)
+            self.quotas.settle(key)
+            self.execs.release(key)
+            if not self.execs.is_queued(key):  # a trial that is queued for a session needs its transfer slot in that session
+                self.transfers.release(key)
+            self.fetches.settle(key)
+            self.reads.settle(key)
+            self.builds.settle(key)
+
+    async def _reconcile(self, key: Key) -> Requeue:
+        try:
+            trial = await self.cluster.get(TRIALS, *key)
+        except NotFound as error:
+            if is_of_another_server(error):
+                raise
+            self._forget(key)
+            return AT_NEXT_EVENT
+        if not self.shard.has(trial["metadata"]):  # its shard label assigns the trial to another operator
+            self._forget(key)
+            return AT_NEXT_EVENT
+        try:
+            return await TrialReconcile(self._tools, trial).run()
+        except (Conflict, NotFound) as error:
+            if isinstance(error, NotFound) and is_of_another_server(error):
+                raise
+            return Requeue(SOON_SECONDS)  # an object changed or was deleted; its watch event may be missed
+        except PodError as error:
+            cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
+            self.metrics.exec_session_failures.labels(cause).inc()
+            raise
+
+    def _forget(self, key: Key) -> None:
+        """Forget a trial that was deleted or belongs to another operator."""
+        self._tools.tally.forget(key)
+        self.model_slots.forget(key)
+        self.hints.forget(key)
+        self._tools.errors.end(key)

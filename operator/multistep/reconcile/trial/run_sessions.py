@@ -1,0 +1,430 @@
+"""Runs a trial's script, the sequence of its operations, in exec sessions. While a long phase runs, no session is open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+
+from multistep.api.trial.runner_records import Hello, Record
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.journal import Journal
+from multistep.engine.journal.operations import (
+    Checkpoint,
+    CloseModelAccess,
+    Collect,
+    Environment,
+    HostCall,
+    Operation,
+    Place,
+    Release,
+    Restore,
+    ServiceHook,
+    SwitchNetwork,
+    Transfer,
+    place_of,
+)
+from multistep.engine.lifecycle.decisions import PodFacts
+from multistep.engine.lifecycle.suspensions import prestarts
+from multistep.engine.plan.verdict_isolation import isolation, users_of
+from multistep.engine.script.compare_verdicts import lost_pod
+from multistep.engine.script.records_match_status import changed_rewards, lost_verdict, missing_records
+from multistep.engine.script.replay import Progress, Replay
+from multistep.engine.script.trial_script import AgentScript
+from multistep.errors import (
+    CheckpointLost,
+    ContradictoryRecords,
+    GatewayUnavailable,
+    HostUnreachable,
+    InvalidRequest,
+    PodError,
+    ResultsLost,
+    StreamLost,
+)
+from multistep.kube.cluster_protocols import Cluster
+from multistep.pods import agent_host, pod_identity
+from multistep.pods import pod_manifest as pods
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit
+from multistep.reconcile.trial import checkpoint_transfers as checkpoints
+from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
+from multistep.reconcile.trial.free_space import Room
+from multistep.reconcile.trial.model_gateway import ModelAccess, with_model_access
+from multistep.reconcile.trial.presigned_uploads import Direct, Gathering, marked_as_sent
+from multistep.reconcile.trial.service_sessions import Joined, ServiceSessions, of_main
+from multistep.reconcile.trial.session_progress import (
+    AgentStillRuns,
+    DriveResult,
+    PausedBetweenSteps,
+    Progressed,
+    RootRequired,
+    TransferQueued,
+    VerifierRequired,
+)
+from multistep.reconcile.trial.session_state import (
+    Drive,
+    Hooks,
+    Pods,
+    agent_works,
+    milestones,
+    needs_root,
+    scope_of,
+    started_part,
+    user_of,
+)
+from multistep.reconcile.trial.switch_networks import NetworkSwitch
+from multistep.runner_client.exchange import HOST_PROTOCOL
+from multistep.runner_client.perform_operations import call_host, perform, upload
+from multistep.runner_client.session import Session
+from multistep.settings import Settings
+from multistep.sources.load.load_trial import Loaded
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.harbor import trial_files
+from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.volume.results_volume import Volume
+from multistep.telemetry.metrics import Metrics
+
+MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely
+MAX_LINES_BYTES = 12 << 10  # limit of this list as JSON: the runner's record has at most 64 KiB
+BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
+FIRST_WAIT_SECONDS = 3.0  # a longer phase is shown in the status, and its session ends if other trials are queued
+
+
+class Driver:
+    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session; transfers: limit of the
+    checkpoints that are stored or restored concurrently."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        volume: Volume,
+        settings: Settings,
+        metrics: Metrics,
+        shipping: Shipping | None = None,
+        *,
+        sessions_queued: Callable[[], bool] = lambda: False,
+        models: ModelAccess | None = None,
+        transfers: ConcurrencyLimit,
+    ) -> None:
+        self._models = models
+        self._networks = NetworkSwitch(cluster, settings.answer_timeout_seconds)
+        self._transfers = transfers
+        self._cluster = cluster
+        self._services = ServiceSessions(cluster, settings, metrics)
+        self._sessions_queued = sessions_queued
+        self._direct = None
+        if shipping is not None and shipping.uploads.supported and settings.results_direct_bytes is not None:
+            self._direct = Direct(shipping.uploads, volume, settings.results_direct_bytes, settings.linger_seconds)
+        self._collections = volume.collections
+        self._checkpointing = Checkpointing(volume)
+        self._settings = settings
+        self._metrics = metrics
+
+    async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
+        """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
+
+        A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
+        Checkpoints, restores, collections and hooks of services have timeouts of their own.
+        """
+        limit = self._settings.exec_session_seconds
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                return await self._drive(trial, loaded, agent, pods, hooks, deadline)
+        except TimeoutError:
+            raise StreamLost(f"exec session in pod {pods.agent.name} ended at its timeout of {limit:g} s") from None
+
+    async def _drive(
+        self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks, deadline: asyncio.Timeout
+    ) -> DriveResult:
+        async with AsyncExitStack() as stack:
+            host = None
+            session, hello = await stack.enter_async_context(self._session(trial, pods.agent, users=users_of(loaded.plan)))
+            if agent_works(trial, loaded):
+                host = await self._host_session(stack, trial, pods.agent, session)
+                if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
+                    for each in hello.records:
+                        session.seen(each)  # acknowledge old results: the pod stays ready until the agent ends
+                    return AgentStillRuns()
+            if needs_root(trial, hello, trial.status.image_user):
+                return RootRequired(user_of(hello))
+            chain = await self._checkpointing.chain(trial)
+            if missing := missing_records(trial.status, (each.id for each in hello.records)):
+                raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
+            kept = checkpoints.kept_steps(chain)
+            isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid), hello.users)
+            scope = scope_of(trial, loaded, hello, isolated=isolated == "User", kept=kept)
+            drive = Drive(
+                trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
+                chain=chain, protocol=hello.protocol,
+            )  # fmt: skip
+            drive.add_records("agent", hello)
+            drive.records |= checkpoints.kept_records(chain)
+            if host is not None:
+                drive.add_host(*host)
+            elif loaded.plan.hosted is not None and any(each.op == "admit" for each in drive.records.values()):
+                drive.add_host(*await self._host_session(stack, trial, pods.agent, session))  # replay needs the host's records
+            if loaded.plan.separate:
+                stored = await self._collections.stored(drive.key, scope.attempt)
+                if lost := lost_verdict(trial.status, loaded.plan, stored.records):
+                    raise ResultsLost(lost)
+                drive.add_stored(stored)
+            return await self._run_script(drive)
+
+    @asynccontextmanager
+    async def _session(
+        self, trial: MultiStepTrial, pod: PodFacts, *, host: bool = False, users: Iterable[str] = ()
+    ) -> AsyncIterator[tuple[Session, Hello]]:
+        self._metrics.exec_sessions.inc()
+        started = time.monotonic()
+        container, command = (agent_host.CONTAINER, agent_host.CALL) if host else (pod_identity.CONTAINER, pods.RUNNER_CALL)
+        stream = await self._cluster.open_exec(trial.metadata.namespace, pod.name, container, command)
+        with self._metrics.exec_sessions_open.track_inprogress():
+            limit = self._settings.answer_timeout_seconds
+            async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=limit, moved=self._metrics.moved) as session:
+                hello = await session.hello(users=users)
+                self._metrics.exec_seconds.observe(time.monotonic() - started)
+                yield session, hello
+
+    async def _host_session(
+        self, stack: AsyncExitStack, trial: MultiStepTrial, pod: PodFacts, environment: Session
+    ) -> tuple[Session, Hello]:
+        """Start a session with the agent host: through the session with the environment or, if that is not possible, an exec
+        session of its own."""
+        if environment.protocol >= HOST_PROTOCOL and pod.host_key:
+            session = environment.with_host(pod.host_key)
+            with suppress(HostUnreachable):
+                return session, await session.hello()
+        return await stack.enter_async_context(self._session(trial, pod, host=True))
+
+    async def _run_script(self, drive: Drive) -> DriveResult:
+        # Write the status only at milestones: a write costs the API server more than the rest of a short session.
+        now, script = drive.trial.status, Replay(drive.scope, drive.agent)
+        steps = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
+        reported = (steps, now.agent_setup_time is not None, False)
+        drive.journal = script.advance(drive.records).journal
+        if changed := changed_rewards(now, drive.journal.steps):
+            raise ContradictoryRecords(f"pod {drive.pods.agent.name}: {changed}")
+        while (progress := script.advance(drive.records)).next is not None:
+            if not progress.next.id.startswith(drive.prefix):
+                raise CheckpointLost(f"the checkpoint lacks the record {progress.next.id!r} of a kept step")
+            prestarting = prestarts(drive.trial) and not progress.journal.steps
+            if progress.between_steps and drive.trial.spec.suspend and not prestarting:
+                return PausedBetweenSteps(progress.journal)
+            if progress.between_steps and drive.hooks.expired():
+                await drive.hooks.report(started := started_part(progress.journal), drive.isolation)
+                return Progressed(started)
+            if (found := milestones(now, progress.journal)) != reported:
+                await drive.hooks.report(progress.journal, drive.isolation)
+                reported = found
+            if progress.next.where == "host" and "host" not in drive.sessions:
+                drive.add_host(*await self._host_session(drive.stack, drive.trial, drive.pods.agent, drive.sessions["agent"]))
+                continue
+            if progress.next.where == "verifier" and drive.pods.lost:
+                await self._give_up(drive, progress)
+                continue
+            if progress.next.where not in drive.sessions:
+                if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
+                    return left
+                continue
+            if isinstance(progress.next, Checkpoint | Restore) and not self._transfers.acquire(drive.name):
+                return TransferQueued(progress.journal)
+            record = await self._advance_or_report(drive, progress)
+            drive.records[record.id] = record
+            if not record.done:
+                progress = script.advance(drive.records)
+                await drive.hooks.report(progress.journal, drive.isolation)
+                if not await self._linger(drive, progress):
+                    break
+        return Progressed(progress.journal)
+
+    async def _linger(self, drive: Drive, progress: Progress) -> bool:
+        """Wait longer for a phase that may finish soon, unless other trials are queued for a session or this trial needs a
+        new reconcile. Return whether the phase has finished."""
+        if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
+            return False
+        session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
+        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # the session breaks at its timeout
+        end = min(time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS, near_timeout)
+        while not (self._sessions_queued() or drive.hooks.expired() or drive.hooks.changed()) and (left := end - time_of()) > 0:
+            record = await session.wait(progress.running.id, min(left, FIRST_WAIT_SECONDS))
+            if record.done:
+                drive.records[record.id] = session.seen(record)
+                return True
+        return False
+
+    async def _open_verifier_session(self, drive: Drive, journal: Journal) -> VerifierRequired | None:
+        """Open a session in the pod of the current step's verifier. Return VerifierRequired if that pod must be created or
+        recreated."""
+        step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
+        if pod is None or pod.name not in pod_identity.verifier_pod_names(drive.trial, step.index):
+            return VerifierRequired(journal, step)
+        session, hello = await drive.stack.enter_async_context(self._session(drive.trial, pod))
+        named = drive.trial.status.verifier
+        if needs_root(drive.trial, hello, named.image_user if named else None):
+            return VerifierRequired(journal, step, user_of(hello))
+        drive.sessions["verifier"], drive.workdir = session, hello.workdir
+        drive.add_records("verifier", hello)
+        return None
+
+    async def _give_up(self, drive: Drive, progress: Progress) -> None:
+        """Record that the next operation is not possible, because the pod of a second verification was lost."""
+        assert progress.next is not None
+        step, now = drive.step(len(progress.journal.steps) - 1), time.time()
+        lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
+        drive.records[lost.id] = lost
+        records = drive.verifiers_records(step)
+        await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+
+    async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
+        """Perform the next operation. If the session breaks or the operation is invalid, write the progress to the status, because
+        records may be lost.
+        If the gateway does not answer after the agent's phase, write that phase's end: the agent's time must not include the
+        wait."""
+        try:
+            return await self._advance(drive, progress)
+        except (PodError, GatewayUnavailable, InvalidRequest) as error:
+            if not isinstance(error, GatewayUnavailable) or drive.hides_end_of_agent(progress.next):
+                await drive.hooks.report(progress.journal, drive.isolation)
+            raise
+
+    async def _advance(self, drive: Drive, progress: Progress) -> Record:
+        """Perform the next operation, or wait briefly for the running one."""
+        assert progress.next is not None
+        session = drive.sessions[progress.next.where]
+        if progress.running is None:
+            record = await self._perform(drive, session, progress.next)
+        else:
+            record = await session.wait(progress.running.id, self._wait_seconds(drive, progress.running.id))
+        return session.seen(record)
+
+    def _wait_seconds(self, drive: Drive, id: str) -> float:
+        """Return the seconds to wait for a running phase; 0 if it started before the session opened, because it may take hours."""
+        if id in drive.under_way:
+            return 0.0
+        return min(self._settings.linger_seconds, BUSY_WAIT_SECONDS if self._sessions_queued() else FIRST_WAIT_SECONDS)
+
+    async def _perform(self, drive: Drive, session: Session, operation: Operation) -> Record:
+        match operation:
+            case Collect():
+                services = len({each.container for each in operation.sources if each.container})
+                more = services * self._settings.results_collect_seconds
+                with drive.limited(self._settings.exec_session_seconds + more):
+                    return await self._collect(drive, session, operation)
+            case Environment():
+                image_id = drive.pods.verifier.image_id if drive.pods.verifier else ""
+                return await session.note(operation.id, {"workdir": drive.workdir, **({"imageID": image_id} if image_id else {})})
+            case Transfer():
+                step = drive.step(operation.step)
+                chunks = self._collections.collected(drive.key, attempt=drive.scope.attempt, step=step, entry=operation.entry)
+                return await upload(session, operation.id, operation.target, chunks)
+            case Release():
+                return await self._release(drive, session, operation)
+            case ServiceHook():
+                with drive.limited(operation.timeout + self._settings.exec_session_seconds):
+                    return await self._services.hook(drive.trial.metadata.namespace, drive.pods.agent, operation, session)
+            case Checkpoint() | Restore():
+                return await self._transfer(drive, operation)
+            case HostCall():
+                return await self._call_host(drive, session, operation)
+            case CloseModelAccess():
+                assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
+                return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
+            case SwitchNetwork():
+                return await self._networks.perform(drive, session, operation)
+        return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
+
+    async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
+        hosted = drive.loaded.plan.hosted
+        if hosted is not None and call.model_access:
+            assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
+            variables = await self._models.variables(drive.trial, hosted, call)
+            call = with_model_access(call, hosted, variables, self._models.stalls_url)
+        admission = drive.records[call.admission]
+        return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
+
+    async def _collect(self, drive: Drive, session: Session, operation: Collect) -> Record:
+        """Download and store a step's files, then add a note to the runner's records. Idempotent: a retry replaces stored files."""
+        step, attempt = drive.step(operation.step), drive.scope.attempt
+        start = time.monotonic()
+        sources, sent = operation.sources, dict[str, Pointer]()
+        of_services = any(each.container for each in sources)
+        if self._direct is not None and drive.may_send(operation) and not of_services:
+            has_secrets = bool(trial_files.secrets(drive.loaded.env, drive.loaded.task.config, drive.loaded.task.layout))
+            gathering = Gathering(drive.key, attempt, operation, has_secrets)
+            reached = await self._direct.run(session, gathering, drive.records)
+            if reached.running is not None:
+                return reached.running
+            sent = await self._direct.pointers(gathering, reached)
+            sources = marked_as_sent(sources, sent)
+        room = await Room.of(self._collections, drive, operation)
+        headroom, left_out = room.now, await room.left_out(drive, session, of_main(sources))
+        asked = marked_as_sent(sources, {**sent, **left_out})
+        async with self._collections.spool(drive.key, headroom=headroom) as spool:
+            joined = Joined(spool.write)
+            found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
+            found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
+            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom, room.alone)
+            collected = await self._collections.store_step(
+                drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
+            )
+        if found.cut:
+            session = await self._reopen(drive, operation.where)
+        self._metrics.collected_bytes.inc(found.size)
+        seconds = round(time.monotonic() - start, 3)  # duration of the collection; the record's own times are those of the note
+        data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
+        if collected.incomplete:
+            data["incomplete"] = shortened(collected.incomplete)
+        return await session.note(operation.id, data)
+
+    async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
+        """Store or restore a checkpoint, and release the slot."""
+        try:
+            with drive.limited(checkpoints.limit_seconds(operation)):
+                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
+        finally:
+            self._transfers.release(drive.name)
+
+    def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
+        return checkpoints.Environment(
+            drive.trial, drive.scope, drive.pod(where).image_id, drive.protocol, drive.records, drive.chain, drive.shown,
+            session=lambda: drive.sessions[where], reopen=partial(self._reopen, drive, where),
+        )  # fmt: skip
+
+    async def _reopen(self, drive: Drive, where: Place) -> Session:
+        """Open a new session in place of one whose download was cut off."""
+        pod = drive.pod(where)
+        await drive.sessions[where].close()
+        if where == "agent":
+            drive.sessions.pop("host", None)  # the session with the agent host may use the closed session
+        session, _ = await drive.stack.enter_async_context(self._session(drive.trial, pod))
+        drive.sessions[where] = session
+        return session
+
+    async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
+        """Store the verifier's records, which have its result; then delete the verifier's pod."""
+        step = drive.step(operation.step)
+        records = drive.verifiers_records(step)
+        await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
+        if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
+            await self._checkpointing.forget(drive.key)  # else the trial could later wait for space that it occupies itself
+        elif step.compares_verdicts:
+            await self._checkpointing.discard_temporary(drive.key, (drive.scope.attempt, step.index))
+        if (verifier := drive.sessions.pop("verifier", None)) is not None:
+            await verifier.close()
+        await drive.hooks.dismiss(step)
+        drive.pods = Pods(drive.pods.agent)
+        return await session.note(operation.id, {})
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, shortened, that a record has room for. Their text is the agent's."""
+    found: list[str] = []
+    left = MAX_LINES_BYTES
+    for line in (each[:MAX_LINE_CHARACTERS] for each in lines[:MAX_LINES]):
+        left -= len(json.dumps(line)) + 1
+        if left < 0:
+            break
+        found.append(line)
+    return found

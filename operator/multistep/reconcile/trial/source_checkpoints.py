@@ -1,0 +1,118 @@
+"""Finds the checkpoints of another trial, which a trial starts from or verifies again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.status import CheckpointStatus, StepStatus
+from multistep.api.trial.trial import parse_status
+from multistep.engine.script.choose_checkpoint import chain_of
+from multistep.errors import CheckpointLost, NotFound
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.kube.resources import TRIALS
+from multistep.store.bucket.upload_results import Shipping
+from multistep.store.checkpoints.checkpoint_files import Commit
+from multistep.store.checkpoints.checkpoint_files import Stored as StoredCheckpoints
+from multistep.store.evidence import file_names
+from multistep.store.evidence.predicate import MAX_BYTES, Predicate, parse_predicate
+from multistep.store.trial.results_protocol import ResultsStore
+from multistep.store.volume.results_volume import TrialKey, Volume
+
+GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
+SOURCE_ACTIVE: Final = "SourceActive"
+SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
+
+
+@dataclass(frozen=True)
+class SourceStep:
+    """A step that the source trial started. digest: digest of its checkpoint, None without one; missing: why it has none, "" if
+    unknown."""
+
+    name: str
+    digest: str | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class SourceTrial:
+    """A trial that another one starts from or verifies again.
+
+    finished: whether it has finished, so that it creates no further checkpoints; checkpoints: whether its spec requests any;
+    found: its object, None if it was deleted; evidence: the statement about its results (store.evidence), None if it is missing or
+    another program wrote it.
+    """
+
+    key: TrialKey
+    steps: Sequence[SourceStep]
+    finished: bool
+    checkpoints: bool = True
+    found: Object | None = None
+    evidence: Predicate | None = None
+
+    def may_make(self, step: str) -> bool:
+        """Return whether the trial may still create a checkpoint after a step that has none now."""
+        reported = any(each.name == step and each.missing for each in self.steps)
+        return self.checkpoints and not self.finished and not reported
+
+
+class SourceTrials:
+    """Reads source trials: the objects of those that exist, and the evidence of those that were deleted and have results."""
+
+    def __init__(self, cluster: Cluster, volume: Volume, shipping: Shipping | None = None) -> None:
+        self._cluster = cluster
+        self._volume = volume
+        self._stores: Sequence[ResultsStore] = [volume] if shipping is None else [volume, shipping.results]
+
+    async def find(self, namespace: str, name: str) -> SourceTrial | None:
+        """Return the trial of this name. A deleted trial is described by its evidence; None if it has no evidence, or if several
+        deleted trials of this name have results."""
+        try:
+            found = await self._cluster.get(TRIALS, namespace, name)
+        except NotFound:
+            return await self._find_results(namespace, name)
+        status = parse_status(found)
+        key, steps, finished = TrialKey(namespace, name, found["metadata"]["uid"]), [*map(_step, status.steps)], is_finished(status)
+        checkpoints = (found["spec"].get("checkpoints") or {}).get("policy") == "AfterStep"
+        return SourceTrial(key, steps, finished, checkpoints, found, await self._evidence(key) if finished else None)
+
+    async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
+        """Return the layers of the checkpoint after a step, lowest first. Raises CheckpointLost if it does not exist."""
+        return (await self.chains(source, [step]))[0]
+
+    async def chains(self, source: SourceTrial, steps: Iterable[str]) -> Sequence[Sequence[Commit]]:
+        """Return the layers of the checkpoint after each of these steps. Raises CheckpointLost if one does not exist."""
+        stored = await self._volume.checkpoints.stored(source.key)
+        return [self._chain(source, each, stored) for each in steps]
+
+    def _chain(self, source: SourceTrial, step: str, stored: StoredCheckpoints) -> Sequence[Commit]:
+        made = next((each for each in source.steps if each.name == step), None)
+        if made is None or made.digest is None:
+            why = f": {made.missing}" if made is not None and made.missing else ""
+            raise CheckpointLost(f"trial {source.key.name} has no checkpoint after step {step}{why}")
+        id = next((id for id, each in stored.commits.items() if each.digest == made.digest), None)
+        if id is None:
+            raise CheckpointLost(f"the checkpoint of trial {source.key.name} after step {step} was deleted or changed")
+        return [stored.commits[each] for each in chain_of(id, made.digest, stored.commits, stored.damaged)]
+
+    async def _find_results(self, namespace: str, name: str) -> SourceTrial | None:
+        keys = list(await self._volume.trials(namespace, name))
+        if len(keys) != 1 or (evidence := await self._evidence(keys[0])) is None:
+            return None
+        steps = [SourceStep(each.name, each.checkpoint.digest.sha256 if each.checkpoint else None) for each in evidence.steps]
+        return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
+
+    async def _evidence(self, key: TrialKey) -> Predicate | None:
+        """Return the evidence of a trial's results; None if it is missing or another program wrote it."""
+        for store in self._stores:
+            if (data := await store.part(key, file_names.STATEMENT, offset=0, limit=MAX_BYTES)) is not None:
+                return await asyncio.to_thread(parse_predicate, data)
+        return None
+
+
+def _step(step: StepStatus) -> SourceStep:
+    made = step.checkpoint or CheckpointStatus()
+    return SourceStep(step.name, made.digest, made.missing or "")

@@ -1,0 +1,168 @@
+"""Counts trials' transitions for metrics: each at most once.
+
+The tally counts differences between two observed statuses, not writes: so the next reconcile counts a write whose response was
+lost. When a process first reads a trial, it regards the trial's earlier transitions as counted. So a transition written right
+before a crash may be missing, but none is counted twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.failure_table import PROVIDER_FAILED
+from multistep.api.trial.status import StepStatus, TrialStatus, Usage
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle.decisions import PodFacts
+from multistep.engine.score import failure_class as failures
+from multistep.engine.script.inspect_environment import KINDS
+from multistep.reconcile.admission.concurrency_limit import Key
+from multistep.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+RECENT_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The transitions of a trial that are already counted. uid: UID of the trial; failed_attempts: number of failed attempts;
+    attempt: number of the current attempt; steps: number of its finished steps; finished: whether the trial has finished."""
+
+    uid: str
+    failed_attempts: int
+    attempt: int
+    steps: int
+    finished: bool
+
+    @classmethod
+    def of(cls, trial: MultiStepTrial) -> Self:
+        """Return the mark after all transitions in the trial's status were counted."""
+        status, attempt = trial.status, trial.status.attempt or 1
+        steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
+        return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
+
+
+class Tally:
+    """Counts each trial's transitions. clock: seconds since the epoch.
+
+    ended: called for each trial that finishes. It is also called for each trial that finished less than RECENT_SECONDS before this
+    process first read it, because an earlier process may have stopped before it called ``ended``.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        *,
+        ended: Callable[[MultiStepTrial], object] = lambda _: None,
+    ) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._ended = ended
+        self._marks: dict[Key, Mark] = {}
+
+    def observe(self, trial: MultiStepTrial) -> None:
+        """Count the new transitions of a trial that was read or written."""
+        key = trial.metadata.namespace, trial.metadata.name
+        self._metrics.phases.observe(key, trial.status.phase)
+        mark, now = self._marks.get(key), Mark.of(trial)
+        self._marks[key] = now
+        if mark is None or mark.uid != now.uid:
+            if now.finished and self._is_recent(trial):
+                self._ended(trial)
+        elif not mark.finished:
+            try:
+                self._count(trial, mark)
+            except Exception:  # for example a negative number of tokens, if somebody else wrote the status
+                logger.exception("counting the transitions of a trial")
+            if now.finished:
+                self._ended(trial)
+
+    def forget(self, key: Key) -> None:
+        """Forget a deleted trial."""
+        self._metrics.phases.forget(key)
+        self._marks.pop(key, None)
+
+    def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:
+        """Observe the queueing time and the startup time of a pod. Call it once, when the status first shows that it runs."""
+        names, created = _names(trial), trial.metadata.creation_timestamp
+        if pod.started_at is None:
+            return
+        if created is not None and not trial.status.attempts:
+            self._metrics.queue_seconds.of(**names).observe(max(0.0, pod.started_at - created.timestamp()))
+        if pod.scheduled_at is not None:
+            self._metrics.startup_seconds.of(**names).observe(max(0.0, pod.started_at - pod.scheduled_at))
+
+    def _is_recent(self, trial: MultiStepTrial) -> bool:
+        end = trial.status.completion_time
+        return end is not None and self._clock() - end.timestamp() < RECENT_SECONDS
+
+    def _count(self, trial: MultiStepTrial, mark: Mark) -> None:
+        status, names = trial.status, _names(trial)
+        for attempt in status.attempts[mark.failed_attempts :]:
+            self._metrics.attempts_failed.labels(failures.label(attempt.reason)).inc()
+            if attempt.reason == PROVIDER_FAILED:
+                self._metrics.provider_failures.of(**names).inc()
+        for step in _new_steps(status, mark):
+            self._count_step(step, names)
+        for step in _cut_off_steps(status, mark):
+            self._count_usage(step.usage, names)
+        if is_finished(status):
+            self._count_end(status, names)
+
+    def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
+        outcome = failures.label(step.exception.type) if step.exception else "GateNotMet" if step.gate is False else "Complete"
+        self._metrics.steps_finished.of(outcome, **names).inc()
+        for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
+            if seconds is not None:
+                self._metrics.phase_seconds.of(phase, **names).observe(seconds)
+
+        self._count_usage(step.usage, names)
+
+    def _count_usage(self, usage: Usage | None, names: Mapping[str, str]) -> None:
+        if usage is None:
+            return
+        metrics, source = self._metrics, usage.source
+        for kind, tokens in (("input", usage.input_tokens), ("cached", usage.cached_tokens), ("output", usage.output_tokens)):
+            metrics.model_tokens.of(kind, source, **names).inc(tokens or 0)
+        metrics.model_cost.of(source, **names).inc(usage.cost_usd or 0.0)
+        metrics.model_requests.of(**names).inc(usage.requests or 0)
+        metrics.model_held_seconds.of(**names).inc(usage.held_seconds or 0.0)
+
+    def _count_end(self, status: TrialStatus, names: Mapping[str, str]) -> None:
+        reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
+        for kind in {each.kind if each.kind in KINDS else failures.OTHER for each in status.tampering}:
+            self._metrics.tampering.of(kind, **names).inc()
+        self._metrics.trials_finished.of(str(status.outcome), reason, class_, **names).inc()
+        if status.start_time and status.completion_time:
+            self._metrics.trial_seconds.of(**names).observe((status.completion_time - status.start_time).total_seconds())
+        if status.score is not None:  # an excluded trial has no score, and must not count as 0
+            self._metrics.trial_score.of(**names).observe(status.score)
+
+
+def _names(trial: MultiStepTrial) -> dict[str, str]:
+    agent = trial.spec.agent
+    return {"namespace": trial.metadata.namespace, "agent": agent.label, "model": agent.model or ""}
+
+
+def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
+    return [each for each in steps if each.completion_time]
+
+
+def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
+    """Return the steps that finished since the mark, in the attempt of the mark and in later attempts."""
+    attempts = sorted(status.steps_by_attempt().items())
+    since = [(number, _ended_steps(steps)) for number, steps in attempts if number >= mark.attempt]
+    return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]
+
+
+def _cut_off_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
+    """Return the unfinished steps of the attempts that failed since the mark and, if the trial has finished, of the last one."""
+    ended = [each.steps for each in status.attempts[mark.failed_attempts :]]
+    if is_finished(status):
+        ended.append(status.steps)
+    return [step for steps in ended for step in steps if step.completion_time is None]

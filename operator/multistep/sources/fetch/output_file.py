@@ -1,0 +1,76 @@
+"""The output file of a fetch, which is hashed while it is written, and the limits on its contents."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from multistep.errors import SourceError
+from multistep.sources.task.bundle import Entry, Limits, tar_chunks
+from multistep.sources.task.condition_reasons import TOO_LARGE
+
+
+def name_prefix(pid: int) -> str:
+    """Return the prefix of the names of all files that the fetching process ``pid`` creates, by which its parent finds them."""
+    return f"{pid}-"
+
+
+class Output:
+    """A new file in a directory, deleted if the ``with`` block raises. digest: digest of the bytes written so far."""
+
+    def __init__(self, directory: Path) -> None:
+        number, name = tempfile.mkstemp(dir=directory, prefix=name_prefix(os.getpid()))
+        self.path = Path(name)
+        self._stream = os.fdopen(number, "wb")
+        self._sha = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Append data."""
+        self._sha.update(data)
+        self._stream.write(data)
+
+    @property
+    def digest(self) -> str:
+        """Return ``sha256:`` and the hexadecimal digest."""
+        return f"sha256:{self._sha.hexdigest()}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        failed = True
+        try:
+            self._stream.close()  # fails on a full volume if data is still buffered
+            failed = kind is not None
+        finally:
+            if failed:
+                self.path.unlink(missing_ok=True)
+
+
+def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:
+    """Write the entries, in the given order, as a deterministic tar."""
+    for chunk in tar_chunks(entries):
+        output.write(chunk)
+
+
+class Budget:
+    """Enforces the limits on a task's size. what: the task's name in error messages."""
+
+    def __init__(self, limits: Limits, what: str) -> None:
+        self._limits = limits
+        self._bytes = self._entries = 0
+        self._what = what
+
+    def add(self, size: int, entries: int = 1) -> None:
+        """Count this number of entries, which have ``size`` bytes in total. Raises SourceError if a limit is exceeded."""
+        self._bytes += size
+        self._entries += entries
+        if self._bytes > self._limits.uncompressed:
+            raise SourceError(f"{self._what} has more than {self._limits.uncompressed} bytes, which is the limit", reason=TOO_LARGE)
+        if self._entries > self._limits.entries:
+            raise SourceError(f"{self._what} has more than {self._limits.entries} files, which is the limit", reason=TOO_LARGE)

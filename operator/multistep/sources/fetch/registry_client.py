@@ -1,0 +1,137 @@
+"""A minimal client of the registry API: pulls and pushes manifests and blobs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from multistep.errors import SourceError
+from multistep.sources.fetch.http_client import Http, Response, basic, body, check_status
+from multistep.sources.fetch.image_reference import Reference
+from multistep.sources.task.bundle import digest_of
+from multistep.sources.task.condition_reasons import DENIED, DIGEST
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+_ACCEPT = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
+_PARAMETER = re.compile(r'([a-zA-Z]+)="([^"]*)"')
+
+
+class Registry:
+    """A client of one repository in a registry. login: user name and password; plain_http: connect without TLS."""
+
+    def __init__(self, http: Http, reference: Reference, login: tuple[str, str] | None, *, plain_http: bool = False) -> None:
+        self._http = http
+        self._reference = reference
+        self._login = login
+        self._scheme = "http" if plain_http else "https"
+        self._authorization = ""
+
+    def manifest(self, wanted: str) -> tuple[str, Mapping[str, Any]]:
+        """Return digest and content of the manifest (or index) with a tag or digest. Raises SourceError if its digest differs."""
+        what = f"{self._reference.name}{'@' if ':' in wanted else ':'}{wanted}"
+        response = check_status(self._send("GET", f"manifests/{wanted}", {"Accept": _ACCEPT}), what)
+        sent = response.headers.get("Docker-Content-Digest", "")
+        data = body(response, what)
+        digest = digest_of(data)
+        expected = wanted if ":" in wanted else sent
+        if expected.startswith("sha256:") and expected != digest:
+            raise SourceError(f"{what}: the registry sent a manifest with digest {digest}", reason=DIGEST)
+        try:
+            content = json.loads(data)
+        except ValueError as error:
+            raise SourceError(f"{what}: the manifest is not JSON") from error
+        if not isinstance(content, dict):
+            raise SourceError(f"{what}: the manifest is not a JSON object")
+        return digest, content
+
+    def digest(self, tag: str) -> str:
+        """Return the digest of the manifest (or index) with a tag; "" if it does not exist. Raises SourceError."""
+        response = self._send("HEAD", f"manifests/{tag}", {"Accept": _ACCEPT})
+        response.close()
+        if response.status == 404:
+            return ""
+        check_status(response, f"{self._reference.name}:{tag}")
+        return response.headers.get("Docker-Content-Digest") or self.manifest(tag)[0]
+
+    def blob(self, digest: str) -> Response:
+        """Return the response with a blob. The caller reads it and checks its digest."""
+        return check_status(self._send("GET", f"blobs/{digest}"), f"{self._reference.name}: blob {digest}")
+
+    def push_blob(self, data: bytes) -> str:
+        """Upload a blob unless it exists, and return its digest."""
+        digest = digest_of(data)
+        what = f"{self._reference.name}: upload of {digest}"
+        found = self._send("HEAD", f"blobs/{digest}", actions="pull,push")
+        found.close()
+        if found.status == 200:
+            return digest
+        response = check_status(self._send("POST", "blobs/uploads/", {"Content-Length": "0"}, actions="pull,push", body=b""), what)
+        response.close()
+        target = urljoin(self._url("blobs/uploads/"), response.headers.get("Location", ""))
+        target += ("&" if "?" in target else "?") + urlencode({"digest": digest})
+        headers = {"Content-Type": "application/octet-stream"}
+        check_status(self._ask("PUT", target, headers, body=data, actions="pull,push"), what).close()
+        return digest
+
+    def push_manifest(self, tag: str, manifest: bytes) -> tuple[str, bool]:
+        """Upload a manifest under a tag (or "" for its digest) unless it exists. Return its digest and whether it was uploaded."""
+        digest = digest_of(manifest)
+        name = tag or digest
+        found = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")
+        found.close()
+        if found.status == 200 and found.headers.get("Docker-Content-Digest") == digest:
+            return digest, False
+        headers = {"Content-Type": OCI_MANIFEST}
+        sent = self._send("PUT", f"manifests/{name}", headers, body=manifest, actions="pull,push")
+        check_status(sent, f"{self._reference.name}:{name}").close()
+        return digest, True
+
+    def _url(self, path: str) -> str:
+        return f"{self._scheme}://{self._reference.host}/v2/{self._reference.repository}/{path}"
+
+    def _send(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, *, actions: str = "pull", body: bytes | None = None
+    ) -> Response:
+        return self._ask(method, self._url(path), headers, actions=actions, body=body)
+
+    def _ask(self, method: str, url: str, headers: Mapping[str, str] | None, *, actions: str, body: bytes | None) -> Response:
+        follow = method in ("GET", "HEAD")
+        given = self._authorization if urlsplit(url).netloc == self._reference.host else ""
+        response = self._http.send(method, url, headers, authorization=given, body=body, follow=follow)
+        challenge = response.headers.get("WWW-Authenticate", "")
+        if response.status != 401 or not challenge:
+            return response
+        response.close()
+        self._authorization = self._answer_to(challenge, actions)
+        return self._http.send(method, url, headers, authorization=self._authorization, body=body, follow=follow)
+
+    def _answer_to(self, challenge: str, actions: str) -> str:
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() == "bearer":
+            return f"Bearer {self._token(dict(_PARAMETER.findall(rest)), actions)}"
+        if scheme.lower() == "basic" and self._login:
+            return basic(*self._login)
+        given = "it does not accept the credentials" if self._login else "it requires credentials"
+        raise SourceError(f"{self._reference.name}: access denied: {given}", reason=DENIED)
+
+    def _token(self, parameters: Mapping[str, str], actions: str) -> str:
+        realm = parameters.get("realm", "")
+        if urlsplit(realm).scheme not in ("https", self._scheme):
+            raise SourceError(f"{self._reference.name}: the registry asks for a token from {realm[:80]!r}, which is refused")
+        query = {"scope": parameters.get("scope") or f"repository:{self._reference.repository}:{actions}"}
+        if "service" in parameters:
+            query["service"] = parameters["service"]
+        url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
+        what = f"{self._reference.name}: the token"
+        response = check_status(self._http.send("GET", url, authorization=basic(*self._login) if self._login else ""), what)
+        try:
+            table = json.loads(body(response, what))
+            return str(table.get("token") or table["access_token"])
+        except (ValueError, KeyError, AttributeError) as error:
+            raise SourceError(f"{what} cannot be read") from error

@@ -1,0 +1,83 @@
+"""The registry of the images that the cluster builds: finds images by tag, and returns the credentials for the push."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Protocol
+
+from multistep.errors import SourceError
+from multistep.settings import Settings
+from multistep.sources.fetch.address_guard import listed
+from multistep.sources.fetch.http_client import Http, make_pool
+from multistep.sources.fetch.image_reference import DIGEST, Reference, login
+from multistep.sources.fetch.registry_client import Registry as Repository
+
+
+class Registry(Protocol):
+    """The repository of built images. An image's tag is the digest of its build's inputs."""
+
+    @property
+    def host(self) -> str:
+        """Return the registry's host."""
+
+    def insecure(self, host: str) -> bool:
+        """Return whether a registry has no TLS."""
+
+    def tagged(self, build: str) -> str:
+        """Return the reference under which a build's image is pushed."""
+
+    def pinned(self, digest: str) -> str:
+        """Return the reference by which pods use an image."""
+
+    async def digest(self, build: str) -> str:
+        """Return the digest of a build's image; "" if it does not exist. Raises SourceError."""
+
+    def credentials(self) -> str:
+        """Return the content of the docker config.json for the push. Raises SourceError."""
+
+
+class ImageRegistry:
+    """The repository that the setting builds.registry names."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @property
+    def host(self) -> str:
+        return Reference.parse(self._settings.builds.registry).registry
+
+    def insecure(self, host: str) -> bool:
+        return listed(host, self._settings.task_insecure_hosts)
+
+    def tagged(self, build: str) -> str:
+        return f"{self._settings.builds.registry}:{build}"
+
+    def pinned(self, digest: str) -> str:
+        return f"{self._settings.builds.registry}@{digest}"
+
+    async def digest(self, build: str) -> str:
+        return await asyncio.to_thread(self._digest, build)
+
+    def credentials(self) -> str:
+        # Only this registry's credentials, in the format that skopeo reads: the Secret may also have those of other registries.
+        found = self._login(Reference.parse(self._settings.builds.registry))
+        auth = base64.b64encode(":".join(found).encode()).decode() if found else ""
+        return json.dumps({"auths": {self.host: {"auth": auth}} if found else {}})
+
+    def _login(self, reference: Reference) -> tuple[str, str] | None:
+        """Return user name and password. The file is read each time, because the Secret may change."""
+        file = self._settings.builds.push_secret_file
+        try:
+            return login(file.read_text(), reference) if file is not None else None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"the Secret builds.pushSecret cannot be read: {error}", transient=True) from error
+
+    def _digest(self, build: str) -> str:
+        reference = Reference.parse(self.tagged(build))
+        http, insecure = Http(make_pool()), self.insecure(reference.host)
+        found = Repository(http, reference, self._login(reference), plain_http=insecure).digest(build)
+        if found and not DIGEST.fullmatch(found):
+            raise SourceError(f"{reference}: the registry answers with the digest {found[:80]!r}, not with sha256:...")
+        return found

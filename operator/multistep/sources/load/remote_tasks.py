@@ -1,0 +1,153 @@
+"""Remote tasks, from registries, git repositories and URLs: builds the request with credentials, and returns the bundle's file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from multistep.api.common.base_model import Metadata
+from multistep.api.sweep.sweep import TrialSweep
+from multistep.api.sweep.tasks_source import DatasetSource
+from multistep.api.trial.task_source import TaskSource, TaskSourceStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.errors import NotFound, SourceError
+from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, Request
+from multistep.sources.fetch.oci import DOCKER_CONFIG
+from multistep.sources.load.task_cache import Cache, CachedFile
+from multistep.sources.task.condition_reasons import DIGEST, NOT_ALLOWED
+
+GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+
+
+class Fetching(Protocol):
+    """Limits concurrent fetches; implemented in reconcile.loading.fetch_tasks."""
+
+    @property
+    def cache(self) -> Cache: ...
+
+    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
+        """Return the fetched, cached task of a trial or sweep. Raises SourceError, which is transient while the fetch runs.
+
+        started: whether the trial or sweep has started. If so, its task was fetched before, so a request that is denied is retried.
+        """
+
+
+class Remote:
+    """Loads bundles of remote tasks. kinds: source types (oci, git, url) that the operator's settings allow."""
+
+    def __init__(self, fetching: Fetching, get_secret: GetSecret, kinds: Sequence[str]) -> None:
+        self._fetching = fetching
+        self._get_secret = get_secret
+        self._kinds = kinds
+
+    async def load(self, trial: MultiStepTrial) -> tuple[CachedFile, TaskSourceStatus]:
+        """Return the bundle's file and the resolved source, which is pinned when the trial starts. Raises SourceError."""
+        pinned = trial.status.task_source
+        revision = pinned.revision if pinned else ""
+        request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
+        if request.revision and (found := self._cached(request, request.revision)):
+            return self._checked(found, request.revision, pinned)
+        fetched = self._fetching.ask(trial.metadata, request, started=pinned is not None)
+        if (found := self._cached(request, fetched.revision)) is None:
+            raise SourceError("the fetched task was evicted from the cache before it was read", transient=True, retry_seconds=1.0)
+        return self._checked(found, fetched.revision, pinned)
+
+    async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
+        """Return the revision of spec.tasksFrom (pinned when the sweep starts) and the list of its tasks. Raises SourceError."""
+        place, pinned = sweep.spec.tasks_from, sweep.status.tasks_from
+        assert place is not None
+        namespace, revision = sweep.metadata.namespace, pinned.revision if pinned else ""
+        if place.dataset is not None:
+            request = await self._dataset(namespace, place.dataset, revision)
+        else:
+            source = TaskSource(oci=place.oci, git=place.git, url=place.url)
+            request = replace(await self._request(namespace, source, revision, "spec.tasksFrom"), many=True)
+        fetched = self._fetching.ask(sweep.metadata, request, started=pinned is not None)
+        return fetched.revision, [each.entry for each in fetched.tasks]
+
+    async def _dataset(self, namespace: str, source: DatasetSource, revision: str) -> Request:
+        """Return the request for a dataset: a registry.json at a URL, and tasks in git repositories."""
+        field = "spec.tasksFrom.dataset"
+        self._check_kinds(field, "git", "url")
+        scope, credentials = "", dict[str, str]()
+        if source.secret_ref is not None:
+            scope, credentials = await self._secret(namespace, field, "git", source.secret_ref.name)
+        selection = source.model_dump(include=set(_SELECTION), exclude_none=True)
+        return Request("dataset", source.registry, revision=revision, scope=scope, credentials=credentials, dataset=selection)
+
+    def _check_kinds(self, field: str, *kinds: str) -> None:
+        if not set(kinds) <= set(self._kinds):
+            text = f"{field}: the operator's setting taskSources must have {' and '.join(kinds)}"
+            raise SourceError(f"{text}; it has {', '.join(self._kinds) or 'no source'}", reason=NOT_ALLOWED)
+
+    async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> Request:
+        self._check_kinds(f"{field}.{source.kind}", source.kind)
+        reference = source.secret_ref
+        scope, credentials = "", dict[str, str]()
+        if reference is not None:
+            scope, credentials = await self._secret(namespace, f"{field}.{source.kind}", source.kind, reference.name)
+        return request_for(source, revision, scope, credentials)
+
+    async def _secret(self, namespace: str, field: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
+        """Return a Secret's UID and values. A missing Secret may still be created, so the error is transient."""
+        try:
+            secret = await self._get_secret(namespace, name)
+        except NotFound as error:
+            raise SourceError(f"{field}.secretRef: Secret {name!r} does not exist yet", transient=True) from error
+        try:
+            values = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+        except (ValueError, TypeError):  # not base64, or not UTF-8
+            raise SourceError(f"{field}.secretRef: Secret {name!r} has a value that is not UTF-8 text") from None
+        _check_keys(field, kind, name, values)
+        return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
+
+    def forget(self, file: CachedFile) -> None:
+        """Delete a corrupt file from the cache, so that it is fetched again."""
+        self._fetching.cache.discard(file)
+
+    def _cached(self, request: Request, revision: str) -> CachedFile | None:
+        return self._fetching.cache.find(request.key(revision))
+
+    def _checked(self, file: CachedFile, revision: str, pinned: TaskSourceStatus | None) -> tuple[CachedFile, TaskSourceStatus]:
+        found = TaskSourceStatus(revision=revision, digest=file.digest)
+        if pinned is not None and pinned != found:
+            text = f"revision {revision} has digest {file.digest}, but had {pinned.digest} when the trial started"
+            raise SourceError(text, reason=DIGEST)
+        return file, found
+
+
+def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:
+    """Return the request for the fetching process. revision: the revision pinned when the trial started; "" before its start."""
+    if source.oci is not None:
+        pinned = revision or source.oci.image.partition("@")[2]
+        return Request("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)
+    if source.git is not None:
+        git = source.git
+        pinned = revision or (git.ref if git.ref and COMMIT.fullmatch(git.ref) else "")
+        return Request("git", git.url, ref=git.ref or "", path=git.path, revision=pinned, scope=scope, credentials=credentials)
+    assert source.url is not None
+    url = source.url
+    return Request("url", url.url, path=url.path, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
+
+
+_SELECTION = ("name", "version", "include", "exclude", "limit")
+_KEYS = {
+    "oci": ({DOCKER_CONFIG}, "type kubernetes.io/dockerconfigjson"),
+    "git": ({"username", "password", "token", "ca.crt"}, "username and password (kubernetes.io/basic-auth), token, ca.crt"),
+    "url": (
+        {"username", "token", "ca.crt", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "GOOGLE_SERVICE_ACCOUNT_KEY"},
+        "username and password (kubernetes.io/basic-auth), token, ca.crt, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "AWS_ENDPOINT_URL, or GOOGLE_SERVICE_ACCOUNT_KEY",
+    ),
+}
+
+
+def _check_keys(field: str, kind: str, name: str, values: Mapping[str, str]) -> None:
+    known, keys = _KEYS[kind]
+    if not known & values.keys():
+        found = ", ".join(sorted(values)) or "nothing"
+        raise SourceError(f"{field}.secretRef: Secret {name!r} must have {keys}; it has {found}")
+    if "AWS_ACCESS_KEY_ID" in values and "AWS_SECRET_ACCESS_KEY" not in values:
+        raise SourceError(f"{field}.secretRef: Secret {name!r} has AWS_ACCESS_KEY_ID, but no AWS_SECRET_ACCESS_KEY")

@@ -1,0 +1,88 @@
+"""An LRU cache of fetched tasks on the operator's disk, in files named ``KEY-DIGEST``.
+
+Cached files may be deleted at any time: they are fetched again. A file whose digest does not match is deleted when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from multistep.sources.fetch.__main__ import INCOMING
+from multistep.sources.fetch.fetch_messages import Fetched
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """A cached file. digest: the digest in the file's name; the contents are not verified."""
+
+    path: Path
+    size: int
+
+    @property
+    def digest(self) -> str:
+        """Return ``sha256:`` and 64 hexadecimal digits."""
+        return f"sha256:{self.path.name.rpartition('-')[2]}"
+
+
+class Cache:
+    """The cache. most: maximum bytes of all files; the newest file stays even if it is larger. Not safe for several processes."""
+
+    def __init__(self, directory: Path, most: int) -> None:
+        self.directory = directory
+        self.incoming = directory / INCOMING
+        self._most = most
+        self._files: OrderedDict[str, CachedFile] = OrderedDict()  # cached files by cache key, the least recently used first
+
+    def open(self) -> None:
+        """List the existing files and delete incomplete ones. Raises OSError."""
+        shutil.rmtree(self.incoming, ignore_errors=True)
+        self.incoming.mkdir(parents=True)
+        found = [(each.stat(), each) for each in self.directory.iterdir() if each.is_file()]
+        for stat, path in sorted(found, key=lambda each: each[0].st_mtime):
+            self._files[path.name.rpartition("-")[0]] = CachedFile(path, stat.st_size)
+        self._evict()
+
+    @property
+    def size(self) -> int:
+        """Return the total bytes of all files."""
+        return sum(each.size for each in self._files.values())
+
+    def put(self, key: str, fetched: Fetched) -> None:
+        """Move a file from the incoming directory into the cache, atomically. Raises OSError."""
+        source = self.incoming / Path(fetched.file).name
+        path = self.directory / f"{key}-{fetched.digest.removeprefix('sha256:')}"
+        size = source.stat().st_size
+        source.rename(path)
+        former = self._files.pop(key, None)
+        if former is not None and former.path != path:
+            former.path.unlink(missing_ok=True)
+        self._files[key] = CachedFile(path, size)
+        self._evict()
+
+    def find(self, key: str) -> CachedFile | None:
+        """Return the file of this key, or None."""
+        if key in self._files:
+            self._files.move_to_end(key)
+            with suppress(OSError):
+                os.utime(self._files[key].path)  # the mtimes restore the LRU order after a restart
+        return self._files.get(key)
+
+    def discard(self, file: CachedFile) -> None:
+        """Delete a corrupt cached file, unless a newer file has replaced it."""
+        key = file.path.name.rpartition("-")[0]
+        if self._files.get(key) == file:
+            self.drop(key)
+
+    def drop(self, key: str) -> None:
+        """Delete the file of a key."""
+        if (file := self._files.pop(key, None)) is not None:
+            file.path.unlink(missing_ok=True)
+
+    def _evict(self) -> None:
+        while self.size > self._most and len(self._files) > 1:
+            self.drop(next(iter(self._files)))

@@ -1,0 +1,77 @@
+"""Reads a task and bounds its size. The operator loads a task with this function, and `multistep check` accepts what it accepts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from multistep.api.task.layout import StepLayout
+from multistep.api.trial.content_references import Content
+from multistep.errors import SourceError
+from multistep.sources.reader.read_messages import Answer, ContentKey, Span
+from multistep.sources.task.bundle import Bundle
+from multistep.sources.task.condition_reasons import TOO_LARGE
+from multistep.sources.task.read_limits import ANSWER_BYTES, CONTENTS_BYTES, check_size
+from multistep.sources.task.task import Task, config_table, load_task
+
+Write = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A task that the operator loads. answer: the JSON message with the task for the operator."""
+
+    task: Task
+    answer: bytes
+
+
+def accepted(bundle: Bundle, *, verification: bool, oracle: bool, write: Write = len) -> Accepted:
+    """Load a task (see task.load_task), and write the tar stream of each upload. Raises InvalidTask, and SourceError if the
+    task is too large."""
+    task = load_task(bundle, verification=verification, oracle=oracle)
+    table = config_table(bundle)
+    check_size(task.config, len(json.dumps(table, default=str)))
+    answer = Answer(bundle.digest, table, task.layout, tuple(task.unknown), _write_contents(task, write)).to_json()
+    if len(answer) > ANSWER_BYTES:
+        text = f"task.toml and the instructions have {len(answer)} bytes together, more than the limit of {ANSWER_BYTES}"
+        raise SourceError(text, reason=TOO_LARGE)
+    return Accepted(task, answer)
+
+
+def _write_contents(task: Task, write: Write) -> Mapping[ContentKey, Span]:
+    """Write the tar stream of each upload, and return the streams' offsets and sizes. Uploads of the same directory share one
+    stream."""
+    spans: dict[ContentKey, Span] = {}
+    written: dict[tuple[str, str], Span] = {}
+    end = 0
+    for ref in _references(task):
+        real, paths = task.selection(ref)
+        key = real, hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()
+        if key not in written:
+            start = end
+            for chunk in task.content(ref):
+                write(chunk)
+                end += len(chunk)
+                if end > CONTENTS_BYTES:
+                    text = f"the task's uploads have more than {CONTENTS_BYTES} bytes, which is the limit"
+                    raise SourceError(text, reason=TOO_LARGE)
+            written[key] = start, end - start
+        spans[ref.kind, ref.step] = written[key]
+    return spans
+
+
+def _references(task: Task) -> Iterator[Content]:
+    directories: list[tuple[str | None, StepLayout]] = [(None, task.layout.root), *task.layout.steps.items()]
+    for step, layout in directories:
+        if layout.workdir:
+            yield Content("workdir", step)
+        if layout.tests:
+            yield Content("tests", step)
+        if layout.tests_dockerfile or layout.tests_compose:
+            yield Content("verifier", step)
+        if layout.solution:
+            yield Content("solution", step)
+    if task.layout.environment_files:
+        yield Content("environment")

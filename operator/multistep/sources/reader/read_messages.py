@@ -1,0 +1,104 @@
+"""The JSON messages between the operator and the process that reads a task. Answers are small and bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, cast
+
+from pydantic import TypeAdapter
+
+from multistep.api.task.layout import TaskLayout
+from multistep.api.task.unknown_keys import UnknownKey
+from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
+
+_MESSAGE_LENGTH: Final = 2000
+_LAYOUT = TypeAdapter(TaskLayout)
+
+Form = Literal["parts", "bundle", "inline"]
+Span = tuple[int, int]  # offset and size, in bytes, of an upload's tar stream in the output file
+ContentKey = tuple[str, str | None]  # kind and step of an api.trial.content_references.Content
+
+
+@dataclass(frozen=True)
+class Order:
+    """A task to read. path: the task's file; output: file for the uploads' tar streams; digest: the bundle's expected digest.
+
+    form: the file's format: a bundle's parts in base64, one per line; a bundle; or an inline task as JSON. verification, oracle:
+    see sources.task.task.load_task.
+    """
+
+    form: Form
+    path: str
+    output: str
+    digest: str = ""
+    verification: bool = True
+    oracle: bool = False
+
+    def to_json(self) -> bytes:
+        """Return the order as JSON, which the child reads from its socket."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Order:
+        """Parse an order; the inverse of to_json."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A task that was read and checked. table: content of task.toml; contents: offset and size of each upload in the output."""
+
+    digest: str
+    table: Mapping[str, Any]
+    layout: TaskLayout
+    unknown: tuple[UnknownKey, ...]
+    contents: Mapping[ContentKey, Span]
+
+    def to_json(self) -> bytes:
+        """Return the answer as JSON, which the child sends to the operator."""
+        table = asdict(self) | {"contents": [[*key, *span] for key, span in self.contents.items()]}
+        return json.dumps({"task": table}, default=str).encode()
+
+
+def error_answer(error: MultistepError) -> bytes:
+    """Return the JSON answer that reports an error."""
+    document = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LENGTH]}
+    if isinstance(error, SourceError):
+        document |= {"reason": error.reason, "transient": error.transient, "retry": error.retry_seconds}  # type: ignore[dict-item]
+    if isinstance(error, InvalidTask):
+        document |= {"kind": error.kind, "field": error.field[:_MESSAGE_LENGTH]}
+    return json.dumps({"error": document}).encode()
+
+
+def parse_answer(text: bytes) -> Answer:
+    """Return the task, or raise the answer's error. Raises ValueError, KeyError, TypeError or RecursionError if it is malformed."""
+    table = json.loads(text)
+    if "error" in table:
+        raise _error(table["error"])
+    task = table["task"]
+    return Answer(
+        digest=task["digest"],
+        table=task["table"],
+        layout=_layout(task["layout"]),
+        unknown=tuple(UnknownKey(**each) for each in task["unknown"]),
+        contents={(str(kind), step): (int(start), int(size)) for kind, step, start, size in task["contents"]},
+    )
+
+
+def _layout(table: Mapping[str, Any]) -> TaskLayout:
+    return _LAYOUT.validate_python(table)
+
+
+def _error(document: Mapping[str, Any]) -> MultistepError:
+    message = str(document["message"])[:_MESSAGE_LENGTH]
+    match document["type"]:
+        case "InvalidTask":
+            error = InvalidTask(message, kind=str(document["kind"]))
+            error.field = str(document["field"])
+            return error
+        case "InvalidSpec":
+            return InvalidSpec(message)
+    retry = cast("float | None", document["retry"])
+    return SourceError(message, transient=bool(document["transient"]), reason=str(document["reason"]), retry_seconds=retry)

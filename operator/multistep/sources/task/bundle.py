@@ -1,0 +1,266 @@
+"""Packs and reads task bundles: deterministic tar.gz files, identified by the sha256 of their bytes.
+
+Bundles are untrusted: paths cannot lead out of the task, sizes are bounded, and nothing is unpacked to disk.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from multistep.errors import SourceError
+from multistep.sources.task.condition_reasons import TOO_LARGE
+
+_CHUNK = 1 << 20
+_BLOCK = 512
+_MODE_BITS = 0o7777
+_TYPES = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a bundle: maximum sizes in bytes, and maximum number of entries."""
+
+    compressed: int = 64 << 20
+    uncompressed: int = 256 << 20
+    entries: int = 50_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, directory or symbolic link. data: a file's bytes, in memory or memory-mapped; target: a link's target, unresolved."""
+
+    kind: Literal["file", "dir", "link"]
+    mode: int = 0o755
+    data: bytes | memoryview = b""
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A task directory in memory. Paths are relative, with '/', without '.' or '..'; every parent is an entry.
+
+    table: the content of task.toml for an inline task, which has no such file.
+    """
+
+    digest: str
+    entries: Mapping[str, Entry]
+    table: Mapping[str, Any] | None = None
+
+    @classmethod
+    def open(cls, data: bytes, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+        """Read a bundle from a tar.gz or tar. Raises SourceError if its digest differs, or if it is malformed or too large."""
+        found = digest_of(data)
+        if found != digest:
+            raise SourceError(f"the bundle's digest is {found}, not {digest}: package the task again")
+        if len(data) > limits.compressed and not _is_tar(data):
+            raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}", reason=TOO_LARGE)
+        return cls(digest, _complete(dict(read_members(io.BytesIO(data), limits))))
+
+    @classmethod
+    def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str) -> Bundle:
+        """Read a bundle from a tar whose digest was checked. view: the tar's memory-mapped bytes; files are slices of them."""
+        plain.seek(0)
+        return cls(digest, _complete(dict(read_members(plain, DEFAULT_LIMITS, view))))
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> Bundle:
+        """Read a task's directory, and return it as a bundle."""
+        data, entries = _packed(directory)
+        return cls(digest_of(data), entries)
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
+        """Return a bundle with these entries. Its digest is computed from entries and table, because no packed file exists."""
+        whole = _complete(entries)
+        sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
+        for chunk in tar_chunks(sorted(whole.items())):
+            sha.update(chunk)
+        return cls(f"sha256:{sha.hexdigest()}", whole, table)
+
+    @cached_property
+    def size(self) -> int:
+        """Return the total bytes of all files."""
+        return sum(len(entry.data) for entry in self.entries.values())
+
+    def children(self, directory: str) -> tuple[str, ...]:
+        """Return the sorted names in a directory ("" is the task's root)."""
+        return self._children.get(directory, ())
+
+    @cached_property
+    def _children(self) -> Mapping[str, tuple[str, ...]]:
+        names: dict[str, list[str]] = {}
+        for path in sorted(self.entries):
+            parent, _, name = path.rpartition("/")
+            names.setdefault(parent, []).append(name)
+        return {parent: tuple(found) for parent, found in names.items()}
+
+
+def pack(directory: Path) -> bytes:
+    """Return the directory as a tar.gz: sorted, with times and owners 0; keeps modes, links and empty directories."""
+    return _packed(directory)[0]
+
+
+def packed(entries: Mapping[str, Entry]) -> bytes:
+    """Return the entries as a tar.gz, as ``pack`` does."""
+    out = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
+        for chunk in tar_chunks(sorted(entries.items())):
+            stream.write(chunk)
+    return out.getvalue()
+
+
+def digest_of(data: bytes) -> str:
+    """Return ``sha256:`` and the hexadecimal digest of the bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def tar_chunks(entries: Iterable[tuple[str, Entry]], *, mtime: int = 0) -> Iterator[bytes]:
+    """Yield a PAX tar stream of the entries, in the given order. mtime: every entry's time, in seconds since the epoch."""
+    for path, entry in entries:
+        yield from _member(path, entry, mtime)
+    yield bytes(2 * _BLOCK)
+
+
+def safe_path(name: str) -> str:
+    """Return a tar member's path without leading './' and trailing '/'. Raises SourceError if it could lead out of the task."""
+    path = name.removeprefix("./").rstrip("/")
+    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
+        raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
+    return path
+
+
+def _member(path: str, entry: Entry, mtime: int) -> Iterator[bytes]:
+    info = tarfile.TarInfo(path)
+    info.type, info.mode, info.mtime = _TYPES[entry.kind], entry.mode, mtime
+    info.size, info.linkname = len(entry.data), entry.target
+    yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    for start in range(0, len(entry.data), _CHUNK):
+        yield bytes(entry.data[start : start + _CHUNK])
+    if rest := len(entry.data) % _BLOCK:
+        yield bytes(_BLOCK - rest)
+
+
+def _packed(directory: Path) -> tuple[bytes, dict[str, Entry]]:
+    try:
+        entries = dict(_read_directory(directory, ""))
+    except OSError as error:
+        raise SourceError(f"the task directory {directory} cannot be read: {error}") from error
+    return packed(entries), entries
+
+
+def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:
+    for item in sorted(directory.iterdir()):
+        path = prefix + item.name
+        if item.is_symlink():
+            yield path, Entry("link", 0o777, target=str(item.readlink()))
+        elif item.is_dir():
+            yield path, Entry("dir", item.stat().st_mode & _MODE_BITS)
+            yield from _read_directory(item, path + "/")
+        elif item.is_file():
+            yield path, Entry("file", item.stat().st_mode & _MODE_BITS, data=item.read_bytes())
+        else:
+            raise SourceError(f"{item} is neither a file nor a directory nor a link: it cannot be part of a task")
+
+
+def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Copy a tar.gz or tar to ``plain``, uncompressed. Raises SourceError if ``packed`` has another format or is too large."""
+    size = packed.seek(0, io.SEEK_END)
+    packed.seek(0)
+    start = packed.read(_BLOCK)
+    packed.seek(0)
+    if size > limits.compressed and not _is_tar(start):
+        raise SourceError(f"the bundle has {size} bytes, more than the limit of {limits.compressed}", reason=TOO_LARGE)
+    source = _Bounded(packed if _is_tar(start) else gzip.GzipFile(fileobj=packed), limits.uncompressed)
+    try:
+        while data := source.read(_CHUNK):
+            plain.write(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SourceError(f"the bundle is not a gzip file: {error}") from error
+
+
+def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
+    """Yield the entries of a tar.gz or tar, one at a time. Raises SourceError if the archive is malformed or too large.
+
+    view: the bytes of an uncompressed tar; with it, files are slices of these bytes instead of copies.
+    """
+    seen: set[str] = set()
+    start = stream.read(_BLOCK)
+    stream.seek(0)
+    try:
+        plain = stream if _is_tar(start) else gzip.GzipFile(fileobj=stream)
+        with tarfile.open(fileobj=_Bounded(plain, limits.uncompressed), mode="r|") as tar:
+            for member in tar:
+                if member.name.rstrip("/") in ("", ".") and member.isdir():
+                    continue
+                path = safe_path(member.name)
+                if path in seen:
+                    raise SourceError(f"the path {path!r} is twice in the bundle")
+                if len(seen) >= limits.entries:
+                    raise SourceError(f"the bundle has more than {limits.entries} entries, which is the limit", reason=TOO_LARGE)
+                seen.add(path)
+                yield path, _entry(tar, member, view)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SourceError(f"the bundle is not a gzip file: {error}") from error
+    except (tarfile.TarError, ValueError, RecursionError) as error:
+        raise SourceError(f"the bundle is not a tar file: {error}") from error
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that raises SourceError when more than ``most`` bytes are read."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream = stream
+        self._most = self._left = most
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise SourceError(
+                f"the bundle has more than {self._most} bytes when uncompressed, which is the limit", reason=TOO_LARGE
+            )
+        return data
+
+
+def _is_tar(data: bytes) -> bool:
+    return data[257:262] == b"ustar"
+
+
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | None) -> Entry:
+    mode = member.mode & _MODE_BITS
+    if member.isdir():
+        return Entry("dir", mode)
+    if member.issym():
+        return Entry("link", 0o777, target=member.linkname)
+    source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
+    if source is None or member.issparse():
+        raise SourceError(f"{member.name!r} in the bundle is neither a file nor a directory nor a symbolic link")
+    content = source.read() if view is None else view[member.offset_data : member.offset_data + member.size]
+    if len(content) != member.size:
+        raise SourceError(f"the bundle ends within {member.name!r}")
+    return Entry("file", mode, data=content)
+
+
+def _complete(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the entries with missing parent directories added. Raises SourceError if a parent is not a directory."""
+    whole = dict(entries)
+    for path in entries:
+        parent = path.rpartition("/")[0]
+        while parent:
+            if whole.setdefault(parent, Entry("dir")).kind != "dir":
+                raise SourceError(f"the path {path!r} is refused: {parent!r} is not a directory")
+            parent = parent.rpartition("/")[0]
+    return whole

@@ -1,0 +1,197 @@
+"""Datasets of a registry.json, Harbor's list of datasets: finds a version of a dataset, and selects tasks of it.
+
+Versions, names and patterns have the meaning that they have in Harbor 0.25. This module does no IO.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any, Final, TypeVar
+
+from packaging.version import InvalidVersion, Version
+
+from multistep.errors import SourceError
+from multistep.sources.task.condition_reasons import NOT_FOUND
+
+_T = TypeVar("_T")
+REGISTRY_BYTES: Final = 16 << 20
+HUB: Final = (
+    "is in Harbor's hosted hub, from which Multistep does not read: run `harbor download {name}`, "
+    "then `multistep sweep run` with the downloaded directory"
+)
+_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+_HEAD: Final = "head"
+_SHOWN: Final = 5
+_STEM_CHARACTERS: Final = 100
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A selection of a dataset's tasks. version: "" for the newest; include, exclude: patterns of task names; an empty include
+    selects all tasks; limit: maximum number of tasks."""
+
+    name: str
+    version: str = ""
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class DatasetTask:
+    """A task of a dataset. name: name of its directory, which patterns match; url: its git repository, None for a local path.
+
+    ref: commit, branch or tag; "" for the repository's default branch. path: directory in the repository, or local path.
+    """
+
+    name: str
+    path: str
+    url: str | None = None
+    ref: str = ""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A version of a dataset. tasks: its entries in registry.json, unchecked: ``select`` checks them."""
+
+    name: str
+    version: str
+    description: str
+    tasks: Sequence[Mapping[str, Any]]
+
+
+def parse(data: bytes, what: str) -> list[Dataset]:
+    """Return the datasets of a registry.json. Raises SourceError. what: the registry's name in messages."""
+    try:
+        rows = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{what} is not a registry.json: it is not JSON") from error
+    if not isinstance(rows, list):
+        raise SourceError(f"{what} is not a registry.json: it must be a list of datasets")
+    return [_dataset(row, f"{what}: [{number}]") for number, row in enumerate(rows)]
+
+
+def find(datasets: Sequence[Dataset], selection: Selection, what: str) -> Dataset:
+    """Return the selected version of the dataset: the newest one if no version is selected. Raises SourceError."""
+    name = selection.name
+    if "/" in name:
+        raise SourceError(f"dataset {name!r} {HUB.format(name=name)}", reason=NOT_FOUND)
+    versions = {each.version: each for each in datasets if each.name == name}  # of equal versions, Harbor uses the last one
+    if not versions:
+        raise SourceError(f"{what} has no dataset {name!r}; it has {_some(each.name for each in datasets)}", reason=NOT_FOUND)
+    wanted = selection.version or newest(list(versions))
+    if wanted not in versions:
+        text = f"{what} has no version {wanted!r} of dataset {name!r}; it has {_some(versions)}"
+        raise SourceError(text, reason=NOT_FOUND)
+    return versions[wanted]
+
+
+def newest(versions: Sequence[str]) -> str:
+    """Return ``head`` if it is a version, else the highest by PEP 440, else the last one in alphabetical order."""
+    if _HEAD in versions:
+        return _HEAD
+    numbered = [(number, version) for version in versions if (number := _number(version)) is not None]
+    return max(numbered, key=lambda each: each[0])[1] if numbered else max(versions)
+
+
+def select(dataset: Dataset, selection: Selection, what: str, local_name: Callable[[str], str] | None = None) -> list[DatasetTask]:
+    """Return the selected tasks, in the dataset's order. Raises SourceError.
+
+    local_name: returns the name of the directory at a local path; without it, the path's last part is the name.
+    """
+    where = f"{what}: dataset {dataset.name}@{dataset.version}"
+    tasks = [_task(row, f"{where}: tasks[{number}]", local_name) for number, row in enumerate(dataset.tasks)]
+    if not tasks:
+        raise SourceError(f"{where} has no tasks", reason=NOT_FOUND)
+    return chosen(tasks, selection, where, lambda each: each.name)
+
+
+def chosen(tasks: Sequence[_T], selection: Selection, where: str, name: Callable[[_T], str]) -> list[_T]:
+    """Return those of the tasks that the selection's patterns and limit choose. Raises SourceError if none is left. where: the
+    tasks' origin, for messages; name: returns the name that patterns match."""
+    found = [each for each in tasks if not selection.include or _matches(name(each), selection.include)]
+    if not found:
+        names = _some(map(name, tasks))
+        raise SourceError(f"{where}: no task matches {_some(selection.include)}; it has {names}", reason=NOT_FOUND)
+    found = [each for each in found if not _matches(name(each), selection.exclude)][: selection.limit]
+    if not found:
+        raise SourceError(f"{where}: all tasks are excluded", reason=NOT_FOUND)
+    return found
+
+
+def distinct_names(tasks: Iterable[DatasetTask]) -> list[str]:
+    """Return a name for each task. Of tasks with the same name, the second is called NAME-2, and so on.
+
+    A task at the root of a repository is named after the repository.
+    """
+    wanted = [each.name or PurePosixPath(each.url or each.path).stem[:_STEM_CHARACTERS] for each in tasks]
+    taken, counts, names = set(wanted), Counter[str](), list[str]()
+    for name in wanted:
+        counts[name] += 1
+        if counts[name] > 1:
+            while (other := f"{name}-{counts[name]}") in taken:
+                counts[name] += 1
+            taken.add(name := other)
+        names.append(name)
+    return names
+
+
+def _dataset(row: Any, where: str) -> Dataset:
+    if not isinstance(row, dict):
+        raise SourceError(f"{where} must be an object")
+    for key in ("name", "version", "description"):
+        if not isinstance(row.get(key), str):
+            raise SourceError(f"{where}.{key} must be a string")
+    tasks = row.get("tasks")
+    if not isinstance(tasks, list) or not all(isinstance(each, dict) for each in tasks):
+        raise SourceError(f"{where}.tasks must be a list of objects")
+    return Dataset(row["name"], row["version"], row["description"], tasks)
+
+
+def _task(row: Mapping[str, Any], where: str, local_name: Callable[[str], str] | None) -> DatasetTask:
+    path, url, ref = row.get("path"), row.get("git_url"), row.get("git_commit_id")
+    if not isinstance(path, str) or not isinstance(row.get("name"), str):
+        raise SourceError(f"{where}: name and path must be strings")
+    if not all(each is None or isinstance(each, str) for each in (url, ref)):
+        raise SourceError(f"{where}: git_url and git_commit_id must be strings")
+    if url is None:
+        return DatasetTask((local_name or _last_part)(path), path)
+    path = _normal(path, where)
+    ref = "" if ref in (None, "HEAD") else ref.lower() if _COMMIT.fullmatch(ref) else ref
+    return DatasetTask(_last_part(path), path, url, ref)
+
+
+def _normal(path: str, where: str) -> str:
+    """Return a path in a repository without '.' and '..'; the root is "". Raises SourceError if it leads out of the repository."""
+    parts: list[str] = []
+    for part in PurePosixPath(path).parts:
+        if part.startswith("/") or (part == ".." and not parts):
+            raise SourceError(f"{where}: path {path!r} must be relative, and stay in the repository")
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts)
+
+
+def _last_part(path: str) -> str:
+    return PurePosixPath(path).name
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _number(version: str) -> Version | None:
+    try:
+        return Version(version)
+    except InvalidVersion:
+        return None
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(set(names))
+    return f"{', '.join(map(repr, found[:_SHOWN]))}{' ...' if len(found) > _SHOWN else ''}" if found else "none"

@@ -1,0 +1,74 @@
+"""Limits on the cost of reading a task, and on the size of the result."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from multistep.api.task.task_toml import TaskConfig
+from multistep.errors import SourceError
+from multistep.sources.task.condition_reasons import TOO_LARGE
+
+CPU_SECONDS: Final = 10
+WALL_SECONDS: Final = 120.0
+MEMORY_BYTES: Final = 256 << 20
+CONTENTS_BYTES: Final = 512 << 20  # maximum total size of a task's uploads; links can put a directory into several uploads
+_FILE_BYTES: Final = 576 << 20
+_OPEN_FILES: Final = 64
+_NICENESS: Final = 5
+
+CONFIG_BYTES: Final = 256 << 10
+ANSWER_BYTES: Final = 2 << 20  # maximum size of the JSON message with task.toml, the instructions and the compose files
+_STEPS: Final = 1000
+_ITEMS: Final = 50_000
+
+
+def limit_process(cpu_seconds: int) -> None:
+    """Limit this process's memory, CPU time, wall time and files, and lower its priority below the operator's."""
+    wanted = {
+        resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
+        resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
+        resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
+        resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),  # SIGXCPU before SIGKILL, so that the exit status shows the cause
+        resource.RLIMIT_CORE: (0, 0),
+    }
+    for each, (soft, hard) in wanted.items():
+        most = resource.getrlimit(each)[1]
+        if most != resource.RLIM_INFINITY:
+            soft, hard = min(soft, most), min(hard, most)
+        resource.setrlimit(each, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))  # forbids child processes
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
+    signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
+    os.nice(_NICENESS)
+
+
+@contextmanager
+def more_processes() -> Iterator[None]:
+    """Let this process start a program in the ``with`` block, although limit_process forbids it. The program must limit itself."""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit[1], limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, limit)
+
+
+def check_size(config: TaskConfig, table_bytes: int) -> None:
+    """Raise SourceError if the task's plan would be too large: the operator computes plans in its own process, which has no such
+    limits."""
+    if table_bytes > CONFIG_BYTES:
+        raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
+    steps = len(config.steps or [None])
+    if steps > _STEPS:
+        raise SourceError(f"task.toml: {steps} steps are more than the limit of {_STEPS}", reason=TOO_LARGE)
+    verifier = config.verifier
+    environment = verifier.environment.env if verifier.environment else {}
+    each_step = len(config.artifacts) + len(verifier.collect) + len(verifier.env) + len(environment)
+    if steps * each_step > _ITEMS:
+        text = f"task.toml: {steps} steps, each with {each_step} artifacts, hooks and variables of the whole task"
+        raise SourceError(f"{text}, are more than {_ITEMS} items, which is the limit", reason=TOO_LARGE)

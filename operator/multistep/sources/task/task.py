@@ -1,0 +1,245 @@
+"""A task: its bundle, config and layout, and the tar streams of its uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from multistep.api.task.compose_services import Services
+from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.task_toml import EnvironmentConfig, StepConfig, TaskConfig, task_from_dict, toml_table
+from multistep.api.task.unknown_keys import UnknownKey, unknown_keys
+from multistep.api.trial.content_references import Content
+from multistep.engine.plan.check_service_names import check_services
+from multistep.engine.plan.unsupported_parts import TRAJECTORY_FILE
+from multistep.engine.plan.verifier_environment import verifier_mode
+from multistep.errors import InvalidTask, SourceError, collected
+from multistep.sources.task import bundle_links
+from multistep.sources.task.bundle import Bundle, Entry, tar_chunks
+from multistep.sources.task.harborignore import IgnoreRules
+from multistep.sources.task.read_compose import COMPOSE_FILE, read_services
+
+CONFIG_FILE = "task.toml"
+_UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
+_MAX_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
+_MAX_FAULTS = 50  # maximum number of faults that one error names
+_FILTERED = ("tests", "solution")  # .harborignore applies to these directories only, as in Harbor 0.25
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that was loaded and checked. unknown: the first unknown keys of task.toml."""
+
+    config: TaskConfig
+    bundle: Bundle
+    layout: TaskLayout
+    unknown: Sequence[UnknownKey] = ()
+
+    def content(self, ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
+        """Return the tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
+
+        Raises SourceError if the task has no such directory.
+        """
+        if ref.kind == "file":
+            return text_file(ref, mtime=mtime)
+        real, paths = self.selection(ref)
+        prefix = f"{real}/" if real else ""
+        return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
+
+    def selection(self, ref: Content) -> tuple[str, list[str]]:
+        """Return an upload's directory with links resolved, and the paths to upload. Raises SourceError if the directory does not
+        exist."""
+        directory = _path(ref.step, "tests" if ref.kind == "verifier" else ref.kind)
+        if not bundle_links.is_directory(self.bundle, directory):
+            raise SourceError(f"the task has no directory {directory}/")
+        rules = IgnoreRules(self.bundle) if ref.kind in _FILTERED else None
+        real = bundle_links.resolve(self.bundle, directory)
+        return real, list(_selected(self.bundle, directory, real, rules))
+
+
+def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
+    """Return a tar stream with the one file of a Content of kind "file"."""
+    return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
+
+
+def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
+    """Load the task of a bundle. Raises InvalidTask, with all faults, if Harbor 0.25 rejects it, too, or if its links or services
+    are not supported.
+
+    verification: whether steps are verified; oracle: whether the agent is oracle. If either is true, all instructions and test
+    scripts must exist, as in Harbor. If both are false, files may be missing; a step that needs a missing file fails.
+    """
+    table = config_table(bundle)
+    config = task_from_dict(table)
+    rules = IgnoreRules(bundle)
+    faults: list[InvalidTask] = []
+    for path in _input_directories(config):
+        with collected(faults):
+            bundle_links.check_tree(bundle, path, rules.excludes)
+    layout = TaskLayout()
+    with collected(faults):
+        layout = _layout(bundle, rules, config)
+        check_services(config, layout)
+    if verification or oracle:
+        _check_files(bundle, rules, config, faults)
+    if faults:
+        raise InvalidTask.joined(list({str(each): each for each in faults}.values())[:_MAX_FAULTS])
+    return Task(config, bundle, layout, unknown_keys(table, most=_MAX_UNKNOWN))
+
+
+def config_table(bundle: Bundle) -> Mapping[str, Any]:
+    """Return the content of task.toml. Raises InvalidTask."""
+    return bundle.table if bundle.table is not None else toml_table(_config_text(bundle))
+
+
+def strip_canary(text: str) -> str:
+    """Return an instruction without its leading canary comments and blank lines, as Harbor 0.25 loads it."""
+    start = 0
+    canary = True
+    while start < len(text):
+        end = text.find("\n", start)
+        line = text[start : end if end >= 0 else len(text)].strip()
+        canary = canary and _is_canary(line)
+        if line and not canary:
+            break
+        start = end + 1 if end >= 0 else len(text)
+    return text[start:]
+
+
+def _is_canary(line: str) -> bool:
+    comment = line.startswith("#") or (line.startswith("<!--") and line.endswith("-->") and len(line) >= len("<!---->"))
+    return comment and "canary" in line.lower()
+
+
+def _path(step: str | None, name: str) -> str:
+    return name if step is None else f"steps/{step}/{name}"
+
+
+def _config_text(bundle: Bundle) -> str:
+    if not bundle_links.is_file(bundle, CONFIG_FILE):
+        raise InvalidTask("is missing: a task directory has one at its root", kind="FileNotFoundError", field=CONFIG_FILE)
+    return _text(bundle, CONFIG_FILE)
+
+
+def _text(bundle: Bundle, path: str) -> str:
+    """Return the content of a text file with all line breaks as newlines, as Python's text mode does."""
+    entry = bundle_links.lookup(bundle, path)
+    try:
+        text = bytes(entry.data).decode() if entry else ""
+    except UnicodeDecodeError as error:
+        raise InvalidTask(f"is not UTF-8 text: {error}", kind="ValueError", field=path) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _input_directories(config: TaskConfig) -> list[str]:
+    return [*(f"steps/{step.name}" for step in config.steps or []), "tests", "solution"]
+
+
+def _layout(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> TaskLayout:
+    steps = {step.name: _step_layout(bundle, rules, step.name) for step in config.steps or []}
+    root = _step_layout(bundle, rules, None, instruction=not config.steps)
+    for step in config.steps or []:
+        verifier = step.verifier.environment or config.verifier.environment or config.environment
+        if verifier_mode(config, step) == "separate":
+            steps[step.name] = replace(steps[step.name], tests_compose=_services(bundle, f"steps/{step.name}/tests", verifier))
+            root = root if root.tests_compose else replace(root, tests_compose=_services(bundle, "tests", verifier))
+    if not config.steps and verifier_mode(config, StepConfig(name="task")) == "separate":
+        verifier = config.verifier.environment or config.environment
+        root = replace(root, tests_compose=_services(bundle, "tests", verifier))
+    return TaskLayout(
+        steps=steps,
+        root=root,
+        dockerfile=bundle_links.is_file(bundle, "environment/Dockerfile"),
+        compose=_services(bundle, "environment", config.environment),
+        environment_files=bool(bundle.children(bundle_links.resolve(bundle, "environment"))),
+    )
+
+
+def _services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services | None:
+    """Return the services of a directory's compose file; None if it has no compose file."""
+    return read_services(bundle, directory, environment) if bundle_links.is_file(bundle, f"{directory}/{COMPOSE_FILE}") else None
+
+
+def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instruction: bool = True) -> StepLayout:
+    def directory(name: str) -> bool:
+        return bundle_links.is_directory(bundle, _path(step, name))
+
+    def script(name: str) -> bool:
+        path = _path(step, name)
+        return not rules.excludes(path) and bundle_links.is_file(bundle, path)
+
+    def text(name: str) -> str | None:
+        path = _path(step, name)
+        return strip_canary(_text(bundle, path)) if bundle_links.is_file(bundle, path) else None
+
+    return StepLayout(
+        instruction=text("instruction.md") if instruction else None,
+        workdir=directory("workdir"),
+        setup=bundle_links.is_file(bundle, _path(step, "workdir/setup.sh")),
+        resume=bundle_links.is_file(bundle, _path(step, "workdir/resume.sh")),
+        tests=directory("tests"),
+        test_script=script("tests/test.sh"),
+        tests_dockerfile=bundle_links.is_file(bundle, _path(step, "tests/Dockerfile")),
+        solution=directory("solution"),
+        solve_script=script("solution/solve.sh"),
+        trajectory=bundle_links.is_file(bundle, _path(step, TRAJECTORY_FILE)),
+    )
+
+
+def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, faults: list[InvalidTask]) -> None:
+    """Add to ``faults`` the files that a trial needs and that are missing: instructions and test scripts, as Harbor 0.25 does when
+    it loads a task."""
+    steps: Sequence[StepConfig | None] = config.steps or [None]
+    for step in steps:
+        with collected(faults):
+            if step is not None and not bundle_links.is_directory(bundle, f"steps/{step.name}"):
+                raise InvalidTask("is missing: each step has a directory", kind="FileNotFoundError", field=f"steps/{step.name}/")
+            with collected(faults):
+                _check_instruction(bundle, step.name if step else None)
+            _check_tests(bundle, rules, config, step)
+
+
+def _check_instruction(bundle: Bundle, step: str | None) -> None:
+    path = _path(step, "instruction.md")
+    if not bundle_links.is_file(bundle, path):
+        raise InvalidTask("is missing: it has the agent's instruction", kind="FileNotFoundError", field=path)
+
+
+def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: StepConfig | None) -> None:
+    if _brings_tests(bundle, config, step):
+        return
+    own = _path(step.name if step else None, "tests/test.sh")
+    path = own if bundle_links.is_file(bundle, own) else "tests/test.sh"
+    if not bundle_links.is_file(bundle, path):
+        shared = "" if path == own else f", and so is the shared {path}"
+        raise InvalidTask(f"is missing{shared}: without it nothing is verified", kind="FileNotFoundError", field=own)
+    if rules.excludes(path):
+        raise InvalidTask("is excluded by .harborignore, but needed", kind="ValueError", field=path)
+
+
+def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -> bool:
+    """Return whether a separate verifier's image contains the tests, so that they need not be uploaded."""
+    levels = [(config.verifier, "tests")]
+    if step is not None:
+        levels.insert(0, (step.verifier, _path(step.name, "tests")))
+    modes = [v.environment_mode or ("separate" if v.environment else None) for v, _ in levels]
+    if next((mode for mode in modes if mode), "shared") == "shared":
+        return False
+    return any(
+        (verifier.environment is not None and verifier.environment.docker_image)
+        or any(bundle_links.is_file(bundle, f"{tests}/{name}") for name in ("Dockerfile", COMPOSE_FILE))
+        for verifier, tests in levels
+    )
+
+
+def _selected(bundle: Bundle, directory: str, real: str, rules: IgnoreRules | None) -> Iterator[str]:
+    """Yield the sorted paths below a directory, relative to it. Links are not followed. real: the directory's resolved path."""
+    prefix = f"{real}/" if real else ""
+    ahead = [*reversed(bundle.children(real))]
+    while ahead:
+        path = ahead.pop()
+        if rules is not None and rules.excludes(f"{directory}/{path}"):
+            continue
+        yield path
+        ahead.extend(f"{path}/{name}" for name in reversed(bundle.children(prefix + path)))

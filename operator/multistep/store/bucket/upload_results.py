@@ -1,0 +1,148 @@
+"""Uploads finished trials to an object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest, which is written last.
+
+Every operation is idempotent: object names are derived from the files' paths, and a note on the volume lists the uploaded
+files. PREFIX/_trials/ has an empty object for each trial in the store, created before the trial's other objects and deleted
+after them. PREFIX/_gone/ has an object for each trial that no longer exists, created when the operator detects this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import stat
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+from multistep.errors import StoreError
+from multistep.store.bucket.bucket_results import TRIALS, BucketResults, manifest_name
+from multistep.store.bucket.direct_uploads import DirectUploads
+from multistep.store.bucket.object_store import PART_BYTES, Bucket, Stored
+from multistep.store.files.stream_digest import StreamDigest
+from multistep.store.trial import object_manifest
+from multistep.store.trial.listing import Found
+from multistep.store.trial.object_manifest import Line
+from multistep.store.trial.unpack_download import Pointer
+from multistep.store.volume.results_volume import Spool, TrialKey, Volume
+
+T = TypeVar("T")
+
+_SENT = "sent"  # name of the note on the volume that lists uploaded files
+_SMALL_BYTES = 1024 * 1024  # up to this size a file is uploaded in one request
+_SMALL_AT_ONCE = 8
+_LARGE_AT_ONCE = 1
+
+
+class Shipping:
+    """Uploads results from the volume to the bucket. results: reads the bucket; uploads: pods' direct uploads of large files."""
+
+    def __init__(self, bucket: Bucket, volume: Volume) -> None:
+        self._bucket = bucket
+        self._volume = volume
+        self.results = BucketResults(bucket, volume)
+        self.uploads = DirectUploads(bucket)
+        self._small = asyncio.Semaphore(_SMALL_AT_ONCE)
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+
+    async def ship(self, key: TrialKey) -> str:
+        """Upload all results of a trial and return their URL. Idempotent: uploaded files are not uploaded again.
+
+        Raises StoreError if the store is unavailable, or has results that this volume did not upload (they are not replaced).
+        """
+        former = await self._bucket.head(manifest_name(key))
+        sent = frozenset((await self._volume.notes(key, _SENT)).splitlines())
+        if former is not None and not sent:
+            raise StoreError(
+                f"{self.results.url(key)} already has results of this trial that this volume did not upload; they are not replaced"
+            )
+        await self._bucket.put(f"{TRIALS}/{key}", b"")
+        pointers = await self._volume.collections.pointers(key)
+        async with self._volume.collections.spool(key) as lines:
+            await lines.write(object_manifest.head({"namespace": key.namespace, "name": key.name, "uid": key.uid}))
+            async with aclosing(self._volume.listing(key)) as batches:
+                async for batch in batches:
+                    for line in await _all(self._ship(key, each, sent, pointers) for each in batch):
+                        await lines.write(line.encode() if line else b"")
+            await self._put_manifest(key, lines, former)
+        return self.results.url(key)
+
+    async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
+        """Write the manifest only if the stored one is still ``former``: an operator that lost the lease must not replace it.
+
+        A large manifest is written without this condition: it needs a multipart upload, which supports no condition.
+        """
+        async with aclosing(lines.chunks()) as chunks:
+            if lines.size > PART_BYTES:
+                await self._bucket.put_stream(manifest_name(key), chunks, lines.size)
+            else:
+                whole = b"".join([chunk async for chunk in chunks])
+                await self._bucket.put_if(manifest_name(key), whole, former.version if former else None)
+
+    async def _ship(self, key: TrialKey, found: Found, sent: frozenset[bytes], pointers: Mapping[str, Pointer]) -> Line | None:
+        """Return the manifest's line of a file, directory or link, after uploading the file; None for other types."""
+        line = _line(found)
+        if line is None or line.kind != "file":
+            return line
+        if not line.size and (there := pointers.get(line.path)) is not None:
+            return replace(line, **asdict(there))
+        async with self._small if line.size <= _SMALL_BYTES else self._large:
+            return await self._ship_file(key, line, sent)
+
+    async def _ship_file(self, key: TrialKey, line: Line, sent: frozenset[bytes]) -> Line:
+        if sent:
+            line = replace(line, sha256=await self._digest(key, line))
+            if _sent(line) in sent and await self._is_uploaded(key, line):
+                return line
+        name = f"{key}/{line.object}"
+        if line.size <= _SMALL_BYTES:
+            async with aclosing(self._volume.contents(key, line.path)) as chunks:
+                data = b"".join([chunk async for chunk in chunks])
+            await self._bucket.put(name, data)
+            line = replace(line, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+        else:
+            digest = StreamDigest()
+            async with aclosing(self._volume.contents(key, line.path)) as chunks, aclosing(digest.of(chunks)) as read:
+                await self._bucket.put_stream(name, read, line.size)
+            line = replace(line, sha256=digest.sha256, size=digest.size)
+        await self._volume.note(key, _SENT, _sent(line) + b"\n")
+        return line
+
+    async def _digest(self, key: TrialKey, line: Line) -> str:
+        digest = StreamDigest()
+        async with aclosing(self._volume.contents(key, line.path)) as chunks, aclosing(digest.of(chunks)) as read:
+            async for _ in read:
+                pass
+        return digest.sha256
+
+    async def _is_uploaded(self, key: TrialKey, line: Line) -> bool:
+        there = await self._bucket.head(f"{key}/{line.object}")
+        return there is not None and there.size == line.size
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the coroutines concurrently. If one raises, wait for the others before raising, so that no upload is interrupted."""
+    found: list[T] = []
+    for each in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(each, BaseException):
+            raise each
+        found.append(each)
+    return found
+
+
+def _sent(line: Line) -> bytes:
+    """Return a file's line in the note that lists uploaded files: a digest, because a path may be long."""
+    return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
+
+
+def _line(found: Found) -> Line | None:
+    """Return the manifest's line. Return None for file types that tar archives of results also exclude (e.g. sockets)."""
+    info = found.info
+    mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
+    if stat.S_ISDIR(info.st_mode):
+        return Line(found.path, "directory", mode, mtime)
+    if stat.S_ISLNK(info.st_mode):
+        return Line(found.path, "link", mode, mtime, target=found.target)
+    if stat.S_ISREG(info.st_mode):
+        return Line(found.path, "file", mode, mtime, size=info.st_size, object=object_manifest.object_name(found.path))
+    return None

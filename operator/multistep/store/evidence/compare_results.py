@@ -1,0 +1,225 @@
+"""Compares the fetched results of a trial with their evidence. All input is untrusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from multistep.store.evidence import file_list, file_names, signing, statement
+from multistep.store.evidence.compare_claims import compare
+from multistep.store.evidence.fetched_results import Damaged, Directory, Missing, Objects, Present, Results, read, sha256
+from multistep.store.evidence.file_list import Digesting, Digests, Item
+from multistep.store.evidence.signing import InvalidEnvelope, PublicKey
+from multistep.store.trial import object_manifest
+
+MAX_FILES: Final = 1_000_000
+"""Maximum number of files, directories and links of a trial that are compared."""
+
+_MAX_STATEMENT_BYTES = 16 << 20
+_MAX_RESULT_BYTES = 16 << 20  # a larger document is not parsed; only its digest is compared
+_MAX_FINDINGS = 1000
+
+Signature = Literal["valid", "not checked", "none", "invalid"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference. file: the file that differs, as a path in the results; problem: what differs."""
+
+    file: str
+    problem: str
+
+
+@dataclass
+class Checked:
+    """The outcome of a check. predicate: the statement's predicate, {} if it cannot be read; more: number of findings beyond the
+    first _MAX_FINDINGS."""
+
+    directory: Path
+    predicate: Mapping[str, Any] = field(default_factory=dict)
+    digests: Digests = field(default_factory=Digests)
+    signature: Signature = "none"
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the results are those that the evidence describes."""
+        return not self.findings
+
+    def add(self, file: str, problem: str) -> None:
+        if len(self.findings) < _MAX_FINDINGS:
+            self.findings.append(Finding(file, problem))
+        else:
+            self.more += 1
+
+
+def check(directory: Path, key: PublicKey | None = None) -> Checked:
+    """Compare the results of one trial with their evidence. key: the key that must have signed the evidence; None: it may be
+    unsigned."""
+    found = Checked(directory)
+    results = Objects(directory) if (directory / object_manifest.NAME).is_file() else Directory(directory)
+    try:
+        _check(found, results, key)
+    except Damaged as error:
+        found.add(error.path, error.reason)
+    except RecursionError:
+        found.add(file_names.STATEMENT, "is nested too deeply")
+    return found
+
+
+def _check(found: Checked, results: Results, key: PublicKey | None) -> None:
+    try:
+        text = read(results, file_names.STATEMENT, _MAX_STATEMENT_BYTES)
+    except Missing:
+        return found.add(file_names.STATEMENT, "is missing: it was deleted, or an operator without evidence wrote the results")
+    _check_signature(found, results, key, text)
+    subjects, found.predicate = _parse(text)
+    listed, list_digests = _read_list(results)
+    if list_digests != subjects.get(file_names.FILES):
+        return found.add(file_names.FILES, f"is not the list of files that {file_names.STATEMENT} names: its SHA-256 differs")
+    found.digests = _compare_files(found, results, listed)
+    if not found.findings and found.digests.result != subjects.get("result.json"):
+        found.add("result.json", f"is not the one that {file_names.STATEMENT} names: its SHA-256 differs")
+    artifacts = None if found.findings else found.digests.artifacts
+    for file, problem in compare(found.predicate, _documents(results), artifacts):
+        found.add(file, problem)
+    return None
+
+
+def _documents(results: Results) -> dict[str, bytes]:
+    """Return the documents to compare with the statement, without unreadable ones: _compare_files has reported those."""
+    found = {}
+    for name in ("result.json", "lock.json"):
+        with suppress(Damaged):
+            found[name] = read(results, name, _MAX_RESULT_BYTES)
+    return found
+
+
+def _check_signature(found: Checked, results: Results, key: PublicKey | None, text: bytes) -> None:
+    try:
+        envelope = read(results, file_names.ENVELOPE, 2 * _MAX_STATEMENT_BYTES)
+    except Missing as error:
+        if key is not None:
+            found.add(file_names.ENVELOPE, f"{error.reason}: the evidence is not signed")
+        return
+    found.signature = "not checked"
+    try:
+        if key is not None:
+            key.verify(envelope)
+            found.signature = "valid"
+        if signing.statement_of(envelope) != text:
+            raise InvalidEnvelope(f"signs another statement than {file_names.STATEMENT}")
+    except InvalidEnvelope as error:
+        found.signature = "invalid"
+        found.add(file_names.ENVELOPE, str(error))
+
+
+def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
+    """Return the SHA-256 of each subject, and the predicate. Raises Damaged."""
+    try:
+        whole = json.loads(text)
+        types = (whole["_type"], whole["predicateType"])
+        subjects = {str(each["name"]): str(each["digest"]["sha256"]) for each in whole["subject"]}
+        predicate = whole["predicate"]
+        if not isinstance(predicate, dict):
+            raise TypeError
+    except (ValueError, TypeError, KeyError) as error:
+        raise Damaged(file_names.STATEMENT, "is not an in-toto statement") from error
+    if types != (statement.TYPE, statement.PREDICATE_TYPE):
+        raise Damaged(file_names.STATEMENT, f"has the types {types!r:.200}, which this version does not know")
+    return subjects, predicate
+
+
+def _read_list(results: Results) -> tuple[dict[str, bytes], str]:
+    """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises Damaged."""
+    found: dict[str, bytes] = {}
+    digest = hashlib.sha256()
+    with results.open(results.content_path(file_names.FILES)) as lines:
+        while line := lines.readline(file_list.MAX_LINE_BYTES):
+            digest.update(line)
+            name = _name_of(line)
+            if name in found or len(found) >= MAX_FILES:
+                raise Damaged(file_names.FILES, f"lists a path twice, or more than {MAX_FILES} paths")
+            found[name] = line
+    return found, digest.hexdigest()
+
+
+def _name_of(line: bytes) -> str:
+    try:
+        fields = json.loads(line)
+        name = fields.get("path") or f"/{fields['pathSha256']}"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        name = None
+    if not isinstance(name, str):
+        raise Damaged(file_names.FILES, "has an invalid line")
+    return name
+
+
+def _compare_files(found: Checked, results: Results, listed: dict[str, bytes]) -> Digests:
+    """Compare all fetched items with the list. Return the digests of the list's lines whose items exist."""
+    digesting, added, count = Digesting(), list[Present](), 0
+    for item in results.items():
+        if item.path in file_names.OWN:
+            continue
+        if (count := count + 1) > MAX_FILES:
+            raise Damaged(".", f"has more than {MAX_FILES} files, directories and links")
+        line = listed.pop(_name(item), None)
+        if line is None:
+            found.add(item.path, "was added: the evidence does not list it")
+            if item.kind == "file" and len(added) < _MAX_FINDINGS:
+                added.append(item)
+            continue
+        fields = json.loads(line)
+        for problem in _differences(results, item, fields):
+            found.add(item.path, problem)
+        digesting.add(Item(item.path, item.kind or "file", item.size, str(fields.get("sha256", ""))), line)
+    for path, problem in _missing(results, listed, added):
+        found.add(path, problem)
+    return digesting.digests()
+
+
+def _name(item: Present) -> str:
+    fields = Item(item.path, "directory").fields()
+    return fields.get("path") or f"/{fields['pathSha256']}"
+
+
+def _differences(results: Results, item: Present, listed: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how a file, directory or link differs from its line in the list. A file of another size is not read."""
+    if item.kind != listed.get("kind"):
+        yield f"is not a {listed.get('kind')}"
+    elif item.kind == "link":
+        expected = Item(item.path, "link", target=item.target).fields()
+        if any(listed.get(name) != expected.get(name) for name in ("target", "targetSha256")):
+            yield "is a link to another target"
+    elif item.kind == "file":
+        if item.size != listed.get("size"):
+            yield f"has {item.size} bytes instead of {listed.get('size')!r:.40}"
+        elif (problem := _changed(results, item, listed)) is not None:
+            yield problem
+
+
+def _changed(results: Results, item: Present, listed: Mapping[str, Any]) -> str | None:
+    try:
+        return None if sha256(results, item) == listed.get("sha256") else "was changed: its SHA-256 differs"
+    except Damaged as error:
+        return error.reason
+
+
+def _missing(results: Results, listed: Mapping[str, bytes], added: list[Present]) -> Iterator[tuple[str, str]]:
+    """Yield each listed path that is missing, with a problem that names the added file with the same content, if there is one."""
+    lines = {path: json.loads(line) for path, line in listed.items()}
+    sizes = {line.get("size") for line in lines.values() if line.get("size")}
+    moved = dict[str, str]()
+    for each in added:
+        with suppress(Damaged):
+            moved |= {sha256(results, each): each.path} if each.size in sizes else {}
+    for path, line in lines.items():
+        name = f"the path with the SHA-256 {path[1:]}" if path.startswith("/") else path
+        place = moved.get(str(line.get("sha256")))
+        yield name, "is missing" if place is None else f"is missing: it was moved to {place}"

@@ -1,0 +1,180 @@
+"""Creates the files of Harbor 0.25's job directory from a sweep and the result.json of its trials. Pure.
+
+Harbor's JobConfig, JobResult and JobLock load these files, and its viewer shows them (tests/harbor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from multistep.api.sweep.sweep import SweepSpec, TrialSweep
+from multistep.api.trial.status import Usage
+from multistep.store.harbor.trial_files import ENVIRONMENT, agent_config
+
+_NO_DATASET: Final = "adhoc"  # Harbor's dataset name for a trial without a dataset
+_SCORE: Final = "score"
+
+
+def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str, Any]:
+    """Return config.json, Harbor's JobConfig. name: the job's name; tasks: names of its tasks."""
+    spec, template = sweep.spec, sweep.spec.template.spec
+    return {
+        "job_name": name,
+        "jobs_dir": ".",
+        "n_attempts": spec.attempts,
+        "timeout_multiplier": template.timeout_multiplier,
+        "agent_setup_timeout_multiplier": template.agent_setup_timeout_multiplier,
+        "environment_build_timeout_multiplier": template.environment_timeout_multiplier,
+        "n_concurrent_trials": spec.parallelism,
+        "retry": _retry(spec),
+        "environment": {"import_path": ENVIRONMENT},
+        "agents": [agent_config(each.agent) for each in spec.agents],
+        "extra_instructions": list(template.extra_instructions),
+        **_sources(spec, tasks),
+    }
+
+
+def lock_head(sweep: TrialSweep) -> dict[str, Any]:
+    """Return lock.json, Harbor's JobLock, without the list of trials. Callers add the lock.json of each trial to the list."""
+    return {
+        "schema_version": 3,
+        "created_at": _text(_started(sweep)),
+        "harbor": {},
+        "n_concurrent_trials": sweep.spec.parallelism,
+        "retry": _retry(sweep.spec),
+    }
+
+
+def _retry(spec: SweepSpec) -> dict[str, Any]:
+    return {"max_retries": spec.template.spec.infrastructure_retries}
+
+
+def _sources(spec: SweepSpec, tasks: Iterable[str]) -> dict[str, Any]:
+    dataset = spec.tasks_from.dataset if spec.tasks_from else None
+    if dataset is None:
+        return {"tasks": [{"path": each} for each in tasks]}
+    chosen = {
+        "task_names": dataset.include or None,
+        "exclude_task_names": dataset.exclude or None,
+        "n_tasks": dataset.limit,
+    }
+    return {"datasets": [{"name": dataset.name, "version": dataset.version, "registry_url": dataset.registry, **chosen}]}
+
+
+@dataclass
+class _Eval:
+    """Harbor's AgentDatasetStats of one agent of the sweep."""
+
+    trials: int = 0
+    errors: int = 0
+    rewards: dict[str, dict[float, list[str]]] = field(default_factory=dict)
+    exceptions: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The numbers of an agent in the sweep's report. score: mean over tasks; passes: pass@k by k."""
+
+    score: float | None
+    passes: Mapping[int, float]
+
+
+@dataclass
+class JobStats:
+    """Adds up Harbor's JobStats, one trial after the other. Harbor counts a trial's exception as an error, but not the exceptions
+    of its steps. Tokens and costs include all attempts of a trial."""
+
+    completed: int = 0
+    retries: int = 0
+    _evals: dict[tuple[str, str], _Eval] = field(default_factory=dict)
+    _usage: Usage = field(default_factory=Usage)
+
+    def add(self, agent: str, result: Mapping[str, Any], usage: Usage | None, retries: int) -> None:
+        """Add a finished trial. agent: the agent's name in the sweep; result: the trial's result.json; usage: usage of all its
+        attempts; retries: number of its failed attempts that were retried."""
+        self.completed += 1
+        self.retries += retries
+        model = (result["agent_info"].get("model_info") or {}).get("name") or ""
+        found = self._evals.setdefault((agent, model), _Eval())
+        rewards = (result.get("verifier_result") or {}).get("rewards")
+        if rewards is not None:
+            found.trials += 1
+            for key, value in rewards.items():
+                found.rewards.setdefault(key, {}).setdefault(value, []).append(result["trial_name"])
+        if (exception := result.get("exception_info")) is not None:
+            found.errors += 1
+            found.exceptions.setdefault(exception["exception_type"], []).append(result["trial_name"])
+        if usage is not None:
+            self._usage = _sum(self._usage, usage)
+
+    def json(self, standings: Mapping[str, Standing], total: int, running: int) -> dict[str, Any]:
+        """Return the stats. standings: standings by agent; total: number of the job's trials; running: number of running trials."""
+        used = self._usage
+        return {
+            "n_completed_trials": self.completed,
+            "n_errored_trials": sum(each.errors for each in self._evals.values()),
+            "n_running_trials": running,
+            "n_pending_trials": max(0, total - self.completed - running),
+            "n_cancelled_trials": 0,
+            "n_retries": self.retries,
+            "evals": {_key(*key): _eval(found, standings.get(key[0])) for key, found in sorted(self._evals.items())},
+            "n_input_tokens": used.input_tokens,
+            "n_cache_tokens": used.cached_tokens,
+            "n_output_tokens": used.output_tokens,
+            "cost_usd": used.cost_usd,
+        }
+
+
+def result_json(
+    sweep: TrialSweep, uid: str, stats: Mapping[str, Any], total: int, updated: datetime, *, finished: bool
+) -> dict[str, Any]:
+    """Return result.json, Harbor's JobResult. uid: the job's id; updated: when its trials were read."""
+    end = sweep.status.completion_time if finished else None
+    return {
+        "id": uid,
+        "started_at": _text(_started(sweep)),
+        "updated_at": _text(end or updated),
+        "finished_at": end and _text(end),
+        "n_total_trials": total,
+        "stats": stats,
+    }
+
+
+def _eval(found: _Eval, standing: Standing | None) -> dict[str, Any]:
+    scored = standing is not None and standing.score is not None
+    return {
+        "n_trials": found.trials,
+        "n_errors": found.errors,
+        "metrics": [{_SCORE: standing.score}] if standing and scored else [],
+        "pass_at_k": {str(k): chance for k, chance in standing.passes.items()} if standing else {},
+        "reward_stats": {key: {str(value): names for value, names in those.items()} for key, those in found.rewards.items()},
+        "exception_stats": found.exceptions,
+    }
+
+
+def _key(agent: str, model: str) -> str:
+    return "__".join(filter(None, (agent, model, _NO_DATASET)))
+
+
+def _sum(first: Usage, second: Usage) -> Usage:
+    """Return the sum. An unknown amount is skipped, as in Harbor."""
+    return Usage.model_validate({name: _known([getattr(first, name), getattr(second, name)]) for name in _AMOUNTS})
+
+
+_AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd")
+
+
+def _known(amounts: Sequence[float | None]) -> Any:
+    known = [each for each in amounts if each is not None]
+    return sum(known) if known else None
+
+
+def _started(sweep: TrialSweep) -> datetime | None:
+    return sweep.status.start_time or sweep.metadata.creation_timestamp
+
+
+def _text(time: datetime | None) -> str | None:
+    return time.isoformat() if time else None

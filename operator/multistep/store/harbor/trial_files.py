@@ -1,0 +1,358 @@
+"""Creates the files of Harbor 0.25's trial directory from a plan and a journal. Pure; times are seconds since the epoch.
+
+Harbor's own models load these files (tests/harbor). The files do not contain values of secret variables; `secrets` returns the
+values to redact from all other files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from multistep.api.common.base_model import API_VERSION, EnvVar
+from multistep.api.task.layout import TaskLayout
+from multistep.api.task.task_toml import TaskConfig
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.phases import AGENT, VERIFIER
+from multistep.api.trial.trial import PLURAL, MultiStepTrial
+from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.plan.plan import TrialEnv, TrialPlan
+from multistep.engine.plan.resolve_templates import Unresolved, resolve
+from multistep.engine.plan.template_variables import compose_variables
+from multistep.engine.score.rewards import StepException
+from multistep.engine.script.inspect_environment import merged
+from multistep.engine.status.redact_status import MARK
+from multistep.store.harbor.agent_info import agent_info, agent_result
+from multistep.store.harbor.trial_log import iso, trial_log
+
+ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
+_SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
+_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
+_SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
+
+
+def service_log(service: str) -> str:
+    """Return the path of a service's log in the results."""
+    return f"services/{service}.log"
+
+
+def files(
+    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
+) -> dict[str, bytes]:
+    """Return the files' contents by name; Volume.finish writes them. failure: the exception of a Failed trial, else None."""
+    texts = {
+        "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
+        "config.json": _dump(config_json(plan, trial)),
+        "lock.json": _dump(lock_json(plan, trial, journal)),
+        "trial.log": trial_log(plan, trial, journal, now, failure=failure),
+        "exception.txt": exception_txt(journal, failure=failure),
+    }
+    present = {name: text for name, text in texts.items() if text is not None} | _printed(plan, journal)
+    return {name: text.encode(errors="replace") for name, text in present.items()}
+
+
+def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
+    """Return the output of each step's setup and healthcheck, as files beside Harbor's files: Harbor discards this output."""
+    return {
+        f"{phase}.txt" if plan.single else f"steps/{run.name}/{phase}.txt": text
+        for run in journal.steps
+        for phase, text in run.printed.items()
+        if text
+    }
+
+
+def directories(plan: TrialPlan, journal: Journal) -> list[str]:
+    """Return the directories that each started step has, as in Harbor 0.25, even if they are empty; Volume.finish creates them."""
+    if plan.single:
+        return ["agent", "verifier", "artifacts"]
+    return [f"steps/{run.name}/{name}" for run in journal.steps if run.trial is None for name in ("agent", "verifier")]
+
+
+def result_json(
+    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
+) -> dict[str, Any]:
+    """Return result.json. failure: the exception of a Failed trial, which has no reward."""
+    rewards = None if failure else journal.rewards
+    return {
+        "id": trial.metadata.uid,
+        "task_name": plan.task_name,
+        "trial_name": trial.metadata.name,
+        "trial_uri": _uri(trial),
+        "task_id": {"path": plan.task_name},
+        "source": None,
+        "task_checksum": task_digest(trial),
+        "config": config_json(plan, trial),
+        "agent_info": agent_info(plan, trial, journal),
+        "verifier_result": _rewards(rewards),
+        "exception_info": _trial_exception(journal, failure, now),
+        "started_at": _started(trial, journal),
+        "finished_at": iso(now),
+        **_own_fields(trial, journal),
+        **_preparation(trial, journal, now),
+        **(_single(plan, journal) if plan.single else _steps(journal)),
+    }
+
+
+def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return Multistep's own fields, as in the status: tampering, if evidence was found; regraded, for a regrade; started_from, for
+    a trial that starts from another trial's checkpoint."""
+    found = [each.model_dump() for each in merged(trial.status, journal)]
+    sources = {"regraded": trial.status.regraded, "started_from": trial.status.started_from}
+    shown = {name: source.model_dump(mode="json") for name, source in sources.items() if source is not None}
+    return {**({"tampering": found} if found else {}), **shown}
+
+
+def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
+    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
+    spec = trial.spec
+    return {
+        "task": {"path": plan.task_name},
+        "trial_name": trial.metadata.name,
+        "trials_dir": ".",
+        "timeout_multiplier": spec.timeout_multiplier,
+        "agent_timeout_multiplier": spec.agent.timeout_multiplier,
+        "verifier_timeout_multiplier": spec.verifier.timeout_multiplier,
+        "agent_setup_timeout_multiplier": spec.agent_setup_timeout_multiplier,
+        "environment_build_timeout_multiplier": spec.environment_timeout_multiplier,
+        "agent": agent_config(trial.spec.agent),
+        "environment": _environment(plan, trial),
+        "verifier": _verifier(trial),
+        "artifacts": [each.model_dump(include={"source", "destination", "exclude"}) for each in spec.artifacts],
+        "extra_instructions": list(spec.extra_instructions),
+    }
+
+
+def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return lock.json: Harbor's TrialLock, with the task's digest. environment.kwargs has the images that the kubelet resolved."""
+    config = config_json(plan, trial)
+    same = [key for key in config if key.endswith("multiplier")]
+    return {
+        "schema_version": 2,
+        "task": {"name": plan.task_name, "type": "local", "digest": task_digest(trial), "path": plan.task_name},
+        **{key: config[key] for key in same},
+        "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
+        "agent": config["agent"],
+        "environment": _locked_environment(config["environment"], trial, journal),
+        "verifier": {**config["verifier"], "environment_mode": _mode(plan) if plan.single else None},
+    }
+
+
+def exception_txt(journal: Journal, *, failure: StepException | None = None) -> str | None:
+    """Return exception.txt; None if the trial has no exception."""
+    exception = journal.exception or failure
+    return None if exception is None else _traceback(exception)
+
+
+def secrets(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
+    """Return the values to redact: those of variables with secret-like names, except switches such as "1" and "true". The variables
+    are the agent's env and the verifier env of task and trial, as in Harbor 0.25, the agent's credentials, and those that the
+    task's compose files use, because the results have the output of services. White space around a value, such as the newline at
+    the end of a Secret's file, is no part of the secret: a program may print the value without it."""
+    composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
+    found = (
+        each
+        for values in (env.agent, env.credentials, config.verifier.env, env.verifier, composed)
+        for each in _sensitive_values(values, env.variables)
+    )
+    return {value for each in found if (value := each.strip()) and value.lower() not in _SWITCHES}
+
+
+def is_sensitive(name: str) -> bool:
+    """Return whether a variable's name suggests that its value is a secret, as in Harbor 0.25 (utils.env)."""
+    return _SENSITIVE.search(name) is not None
+
+
+def _sensitive_values(values: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        if is_sensitive(name):
+            try:
+                yield resolve({name: value}, variables)[name]
+            except Unresolved:
+                continue
+
+
+def _steps(journal: Journal) -> dict[str, Any]:
+    return {
+        "agent_result": None,
+        "verifier_environment_mode": None,
+        "agent_execution": None,
+        "verifier": None,
+        "step_results": [_step_result(run) for run in journal.steps] or None,
+    }
+
+
+def _step_result(run: StepRun) -> dict[str, Any]:
+    return {
+        "step_name": run.name,
+        **({"trial": run.trial} if run.trial else {}),  # Multistep's own field: the other trial that ran the step
+        "verifier_result": _rewards(run.rewards),
+        "exception_info": _exception_info(run.exception, _when(run), where=f"step {run.name!r}"),
+        **_phases(run),
+    }
+
+
+def _mode(plan: TrialPlan) -> str:
+    return "separate" if any(step.verifier and step.verifier.environment for step in plan.steps) else "shared"
+
+
+def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
+    """Return the only step's results, which result.json of a single-step trial has at its top level, as in Harbor 0.25."""
+    run = journal.steps[0] if journal.steps else StepRun(name="")
+    mode = _mode(plan) if VERIFIER in run.timings else None
+    return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
+
+
+def _phases(run: StepRun) -> dict[str, Any]:
+    """Return a step's phases. Multistep's own fields: artifacts_incomplete, present if an artifact or log is incomplete; egress,
+    present if the pod has an egress sidecar."""
+    incomplete = list(run.collected.incomplete) if run.collected else []
+    return {
+        **({"artifacts_incomplete": incomplete} if incomplete else {}),
+        **({"egress": run.egress.model_dump(mode="json", exclude_none=True)} if run.egress else {}),
+        "agent_result": agent_result(run) if AGENT in run.timings else None,
+        "agent_execution": _timing(run.timings.get(AGENT)),
+        "verifier": _timing(run.timings.get(VERIFIER)),
+    }
+
+
+def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
+    """Return the timings environment_setup (from the attempt's start to that of the agent's setup, or of the first step that the
+    attempt runs itself) and agent_setup (0 s long if the agent has no setup)."""
+    former = trial.status.attempts[-1].end_time if trial.status.attempts else None
+    attempt_start = former or trial.status.start_time
+    own = journal.steps[trial.status.kept_steps :]
+    ready = own[0].started_at if own else None
+    setup = journal.agent_setup or (None if ready is None else (ready, ready))
+    start = attempt_start.timestamp() if attempt_start else journal.started_at
+    if start is None:
+        return {"environment_setup": None, "agent_setup": None}
+    return {"environment_setup": _timing((start, now if setup is None else setup[0])), "agent_setup": _timing(setup)}
+
+
+def _trial_exception(journal: Journal, failure: StepException | None, now: float) -> dict[str, Any] | None:
+    last = _when(journal.steps[-1]) if journal.steps and journal.exception else None
+    return _exception_info(journal.exception or failure, last or now)
+
+
+def _exception_info(exception: StepException | None, when: float | None, where: str = "") -> dict[str, Any] | None:
+    if exception is None:
+        return None
+    return {
+        "exception_type": exception.type,
+        "exception_message": exception.message,
+        "exception_traceback": _traceback(exception, where),
+        "occurred_at": iso(when or 0.0),
+    }
+
+
+def _traceback(exception: StepException, where: str = "") -> str:
+    """Return Harbor's traceback field: step, phase and message. A stack of the operator would not help to debug a trial."""
+    places = [each for each in (where, exception.phase and f"phase {exception.phase}") if each]
+    shown = f"  in {', '.join(places)}\n" if places else ""
+    return f"{shown}{exception.type}: {exception.message}\n"
+
+
+def _when(run: StepRun) -> float | None:
+    """Return the time of a step's exception: the end of its phase, else the end or the start of the step."""
+    phase = run.exception.phase if run.exception else ""
+    _, end = run.timings.get(phase, (None, None))
+    return end or run.completed_at or run.started_at
+
+
+def _started(trial: MultiStepTrial, journal: Journal) -> str | None:
+    start = trial.status.start_time
+    return iso(start.timestamp() if start else journal.started_at)
+
+
+def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None:
+    return None if rewards is None else {"rewards": dict(rewards)}
+
+
+def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
+    return None if span is None else {"started_at": iso(span[0]), "finished_at": iso(span[1])}
+
+
+def agent_config(agent: AgentSpec) -> dict[str, Any]:
+    """Return Harbor's AgentConfig of an agent."""
+    own = {"command": agent.command, "user": agent.user, "version": agent.version, **agent.options}
+    return {
+        "name": agent.name,
+        "import_path": agent.import_path,
+        "model_name": agent.model,
+        "override_timeout_sec": agent.timeout_seconds,
+        "max_timeout_sec": agent.max_timeout_seconds,
+        "env": _env([*agent.credentials, *agent.env]),
+        "kwargs": {key: value for key, value in own.items() if value is not None},
+    }
+
+
+def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
+    """Return Harbor's environment config. Harbor requires a type or an import path, and has no type for Multistep."""
+    return {"import_path": ENVIRONMENT, "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
+
+
+def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return the environment config with the image ID of the agent's pod, and that of each step's separate verifier, by step."""
+    verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
+    images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
+    return {**environment, "kwargs": {**environment["kwargs"], **images}}
+
+
+def _verifier(trial: MultiStepTrial) -> dict[str, Any]:
+    verifier = trial.spec.verifier
+    return {
+        "override_timeout_sec": verifier.timeout_seconds,
+        "max_timeout_sec": verifier.max_timeout_seconds,
+        "env": _env(verifier.env),
+        "disable": verifier.disable,
+    }
+
+
+def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
+    return {each.name: _shown_value(each) for each in variables}
+
+
+def _shown_value(variable: EnvVar) -> str:
+    """Return a variable's value for config.json: redacted if its name looks secret, ``${NAME}`` if from a Secret or ConfigMap."""
+    if variable.value_from is not None:
+        return f"${{{variable.name}}}"
+    value = variable.value or ""
+    return MARK if value and is_sensitive(variable.name) and not _TEMPLATE.fullmatch(value) else value
+
+
+def _uri(trial: MultiStepTrial) -> str:
+    """Return the URI of the trial's Kubernetes object. The results' URL has the access token, which results must not reveal."""
+    return f"kubernetes:///apis/{API_VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
+
+
+def task_digest(trial: MultiStepTrial) -> str:
+    """Return the digest of the task that ran: of its bundle, of its resolved remote source, or of its inline text."""
+    task, source = trial.spec.task, trial.status.task_source
+    if task.bundle is not None:
+        return task.bundle.digest
+    if source is not None:
+        return source.digest
+    text = task.inline or task  # a remote task that was never resolved has no digest, only its address
+    return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
+
+
+def _sha256(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode(errors='replace')).hexdigest()}"
+
+
+def _dump(value: dict[str, Any]) -> str:
+    return json.dumps(clean(value), indent=4) + "\n"
+
+
+def clean(value: Any) -> Any:
+    """Replace characters that are not valid UTF-8: a reward's key may contain a lone surrogate, which other parsers reject."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {clean(key): clean(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(each) for each in value]
+    return value

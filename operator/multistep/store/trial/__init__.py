@@ -1,0 +1,14 @@
+"""The directory of one trial: Harbor's layout, and internal data beside it.
+
+In: downloads of a step. Out: files, changed atomically. Open directory.py first.
+
+directory                          layout, atomic changes
+collect_files, unpack_download     stores what the operator collects from pods
+step_files                         files of a step
+volume_usage                       bytes and files of each trial
+listing, write_archive             lists and reads results; results as a tar stream
+access_token                       the token that readers need
+disk_calls                         blocking calls in threads; their errors
+object_manifest                    the list of a trial's files in the object store
+results_protocol                   what volume and object store have in common
+"""

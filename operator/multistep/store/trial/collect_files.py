@@ -1,0 +1,133 @@
+"""Stores on the volume, within the results limits, the files and records that the operator collects from pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from multistep.engine.journal.journal import Collected
+from multistep.engine.journal.operations import Part
+from multistep.engine.journal.results_limits import Headroom
+from multistep.errors import RunnerError
+from multistep.store.files.download_buffer import Spool, close
+from multistep.store.files.read_tar import InvalidTar
+from multistep.store.files.thread_pool import as_store_error
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.trial import step_files
+from multistep.store.trial.directory import TrialDirectory
+from multistep.store.trial.disk_calls import Disk
+from multistep.store.trial.step_files import Step
+from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.trial.volume_usage import Admission, Collection, Counts, Ledger, usage_on_disk
+
+_RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
+
+
+class Collections:
+    """Stores logs, artifacts and records that the operator collects from pods."""
+
+    def __init__(self, disk: Disk, ledger: Ledger) -> None:
+        self._disk = disk
+        self._ledger = ledger
+
+    @asynccontextmanager
+    async def spool(self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None) -> AsyncIterator[Spool]:
+        """Create a spool file for a download. Writes beyond max_bytes raise StoreError, beyond ``headroom`` CollectionCut."""
+        file = await self._disk.threads.run(self._disk.new_file)
+        admission = Admission(self._ledger, key.namespace, headroom)
+        try:
+            yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
+        except BaseException:
+            await self._disk.threads.run(close, file)
+            raise
+        else:
+            with as_store_error(f"{key}: closing the download"):
+                await self._disk.threads.run(file.close)  # in a thread: the kernel takes long to free a large file's blocks
+        finally:
+            admission.close()
+
+    async def store_step(
+        self,
+        key: TrialKey,
+        spool: Spool,
+        *,
+        attempt: int,
+        step: Step,
+        types: Sequence[str],
+        part: Part = "all",
+        sent: Mapping[str, Pointer] | None = None,
+        received: Received | None = None,
+    ) -> Collected:
+        """Unpack a step's logs and artifacts into the trial's directory, in place of an earlier collection of the same part.
+
+        part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
+        types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
+        sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
+        Raises StoreError if the disk is full, if a later attempt has started, or if other trials leave no room for files that a
+        verifier gets (Received.alone); RunnerError if the stream is invalid.
+        """
+        await spool.flush()
+        unpack = partial(
+            step_files.unpack_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
+            received=received or Received(),
+        )  # fmt: skip
+        await self._read_usage(key.namespace)
+        try:
+            unpacked = await self._disk.run(key, f"storing step {step.name!r}", unpack)
+        except InvalidTar as error:  # the digest was right, so the runner itself sent an invalid tar
+            raise RunnerError(str(error), code="Protocol") from error
+        self._ledger.record(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), unpacked.used)
+        return unpacked.collected
+
+    async def headroom(self, key: TrialKey, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
+        """Return how many bytes and files of a collection may be stored, by the limits of step, trial and namespace."""
+        await self._read_usage(key.namespace)
+        return self._ledger.headroom(key.namespace, f"{key.name}/{key.uid}", collection, counts=counts)
+
+    async def most(self, key: TrialKey, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
+        """Return how many bytes and files of a collection may be stored if the namespace has no other trial."""
+        await self._read_usage(key.namespace)
+        return self._ledger.alone(key.namespace, f"{key.name}/{key.uid}", collection, counts=counts)
+
+    async def _read_usage(self, namespace: str) -> None:
+        if not self._ledger.knows(namespace):
+            self._ledger.read(namespace, await self._disk.of_root(lambda: usage_on_disk(self._disk.root / namespace)))
+
+    async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
+        """Return the files that pods uploaded directly to the object store, by path in the results."""
+        return await self._disk.run(key, "reading pointers", step_files.pointers)
+
+    async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
+        """Yield a tar stream of the files stored for an artifact entry of part "agent". entry: index in the step's artifacts."""
+        chunks = await self._disk.run(key, "reading artifacts", lambda to: step_files.picked(to, attempt, step, entry))
+        async for chunk in self._disk.stream(key, chunks):
+            yield chunk
+
+    async def store_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
+        """Store the records of a separate verifier's runner, before the verifier's pod is deleted. Idempotent."""
+        data = json.dumps(records).encode()
+        await self._disk.run(
+            key, f"storing records of step {step.name!r}", lambda to: to.store_step_data(_RECORDS, attempt, step.index, data)
+        )
+
+    async def stored(self, key: TrialKey, attempt: int) -> Stored:
+        """Return what an attempt has stored of its steps with separate verifiers."""
+        return await self._disk.run(key, "reading records", lambda to: _stored(to, attempt))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What an attempt has stored of its steps with separate verifiers. records: the records of each verifier that has finished, by
+    step index; collected: indexes of the steps whose files were collected for the verifier."""
+
+    records: Mapping[int, Sequence[Any]]
+    collected: frozenset[int]
+
+
+def _stored(to: TrialDirectory, attempt: int) -> Stored:
+    records = {step: json.loads(data) for step, data in to.step_data(_RECORDS, attempt).items()}
+    return Stored(records, frozenset(step_files.collected(to, attempt)))

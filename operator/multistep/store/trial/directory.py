@@ -1,0 +1,325 @@
+"""The trial directory on disk: its layout, and atomic changes to it.
+
+Names at its top that start with a dot are work in progress or markers: they are neither served nor archived. Blocking code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+
+from multistep.errors import StoreError
+from multistep.store.files.file_trees import walk, write_all
+from multistep.store.trial.access_token import KEY_FILE
+from multistep.timestamps import rfc3339
+
+LOG = "trial.log"
+ATTEMPTS = "attempts"
+SPOOL = ".spool-"  # prefix of a download's temporary file, on file systems without nameless files (O_TMPFILE)
+_EXCEPTION = "exception.txt"
+_STEPS = "steps"
+_MARKER = ".attempt"
+_GONE = ".gone"
+_REMOVED = ".removed-"
+_LITTER = (f"{_REMOVED}*", f"{KEY_FILE}-*", f"{SPOOL}*")  # temporary files at the top of the volume, which ``tidy`` deletes
+_MAX_LINE_CHARACTERS = 4096
+_PLAIN_NAME = re.compile(r"((steps/[^/\0]+/)?[a-z]|services/[a-z0-9])[a-z0-9_-]*\.[a-z]+")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
+
+
+def make(path: Path) -> None:
+    """Create a directory and its parents, even if another thread deletes empty parents at the same time."""
+    for _ in range(5):
+        try:
+            return path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:
+            continue
+    return path.mkdir(parents=True, exist_ok=True)
+
+
+def write(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file atomically: readers see the old or the new contents, also after a power failure."""
+    scratch = path.with_name(f".new-{token_hex(8)}")
+    try:
+        _write_new(scratch, data, mode)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or directory to the disk (fsync)."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class TrialDirectory:
+    """One trial's directory. check: called before each visible change; raises if this process may not write."""
+
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
+        self.path = path
+        self.check = check
+
+    @contextmanager
+    def work(self) -> Iterator[Path]:
+        """Create a temporary directory on the same disk as the results; delete it when the ``with`` block ends."""
+        path = self.path / f".work-{token_hex(8)}"
+        make(path)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def put(self, path: Path, place: str) -> None:
+        """Move a directory to the path ``place`` in the trial's directory, and delete an older directory there."""
+        target = self.path / place
+        make(target.parent)
+        with self.work() as aside:
+            self.check()
+            if os.path.lexists(target):
+                target.rename(aside / "old")
+            path.rename(target)
+
+    def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
+        """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent.
+
+        kept: names of the first steps' directories, which stay, because the attempt continues after these steps.
+        """
+        current = self.attempt()
+        if attempt < current:
+            raise StoreError(f"attempt {attempt} has finished; the results are those of attempt {current}")
+        if attempt == current:
+            return
+        self.check()
+        make(self.path)
+        former = self.path / ATTEMPTS / str(current)
+        for name in self._names():
+            if kept and name == _STEPS:
+                for step in sorted({each.name for each in (self.path / _STEPS).iterdir()} - set(kept)):
+                    _move(self.path / _STEPS / step, former / _STEPS)
+            else:
+                _move(self.path / name, former)
+        for index in range(len(kept)):
+            _rename_notes(self.path, f"-{current}-{index}", f"-{attempt}-{index}")
+        write(self.path / _MARKER, str(attempt).encode())
+
+    def attempt(self) -> int:
+        """Return the number of the attempt whose results are at the directory's top, not in ``attempts/N/``."""
+        try:
+            return int((self.path / _MARKER).read_text())
+        except FileNotFoundError:
+            return 1
+        except ValueError:
+            raise StoreError(
+                f"{self.path / _MARKER} does not contain a number; delete it if the trial has only one attempt"
+            ) from None
+
+    def store_step_data(self, what: str, attempt: int, step: int, data: bytes) -> None:
+        """Store internal data about a step in a hidden file. what: name of the data."""
+        self.check()
+        make(self.path)
+        write(self.path / f".{what}-{attempt}-{step}", data)
+
+    def step_data(self, what: str, attempt: int) -> dict[int, bytes]:
+        """Return the internal data that ``store_step_data`` stored under the name ``what``, by step index."""
+        found = self.path.glob(f".{what}-{attempt}-*")
+        return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
+
+    def note(self, name: str, data: bytes) -> None:
+        """Append data to a hidden file. After a crash its last line may be incomplete."""
+        self.check()
+        fd = os.open(self.path / f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def notes(self, name: str) -> bytes:
+        """Return the contents of a hidden file, without an incomplete last line."""
+        try:
+            return (self.path / f".{name}").read_bytes().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return b""
+
+    def _names(self) -> list[str]:
+        kept = (ATTEMPTS, LOG)
+        return sorted(each.name for each in self.path.iterdir() if not each.name.startswith(".") and each.name not in kept)
+
+    def finish(self, files: Mapping[str, bytes], directories: Iterable[str]) -> None:
+        """Write the files of the whole trial (such as result.json), then flush the whole directory to the disk."""
+        self.check()
+        make(self.path)
+        for place in directories:
+            self._ensure(place)
+        for name, data in files.items():
+            if not _PLAIN_NAME.fullmatch(name):
+                raise StoreError(f"{name!r} is not the name of a file of a trial directory")
+            self._ensure(name.rpartition("/")[0])
+            write(self.path / name, self._merged_log(data) if name == LOG else data)
+        if _EXCEPTION not in files:
+            (self.path / _EXCEPTION).unlink(missing_ok=True)
+        self._tidy()
+        self._sync_all()
+
+    def _ensure(self, place: str) -> None:
+        if place.startswith("/") or ".." in place.split("/"):
+            raise StoreError(f"{place!r} is not below the trial directory")
+        make(self.path / place)
+
+    def _merged_log(self, text: bytes) -> bytes:
+        """Return the lines of the text and of trial.log, sorted by time and without duplicates."""
+        lines = [*text.decode(errors="replace").splitlines(), *self._log_lines()]
+        return "".join(f"{line}\n" for line in sorted(dict.fromkeys(lines), key=_time)).encode(errors="replace")
+
+    def _log_lines(self) -> list[str]:
+        try:
+            return (self.path / LOG).read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+
+    def log(self, lines: Iterable[str], now: float) -> None:
+        """Append lines to trial.log, except lines whose text it already has. Idempotent."""
+        known = {line.partition(" ")[2] for line in self._log_lines()}
+        new = [line for line in map(_one_line, lines) if line not in known]
+        if not new:
+            return
+        self.check()
+        make(self.path)
+        stamp = rfc3339(now, "milliseconds")
+        data = "".join(f"{stamp} {line}\n" for line in new).encode(errors="backslashreplace")
+        fd = os.open(self.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+
+    def mark_gone(self, now: float) -> None:
+        """Mark the trial as deleted since ``now``. The mark is an empty file with this mtime, because the volume may be full."""
+        self.check()
+        self._tidy()
+        mark = self.path / _GONE
+        if self.path.is_dir():
+            mark.touch()
+            os.utime(mark, (now, now))
+
+    def unmark(self) -> None:
+        """Delete the deletion mark."""
+        self.check()
+        (self.path / _GONE).unlink(missing_ok=True)
+
+    def gone_since(self) -> float | None:
+        """Return when the trial was marked as deleted (seconds since the epoch); None without a mark."""
+        try:
+            return (self.path / _GONE).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def _tidy(self) -> None:
+        """Delete temporary files that a crash left."""
+        for path in self.path.glob(".work-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for pattern in (".new-*", ".redact-*"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def _sync_all(self) -> None:
+        """Flush all results to the disk: the operator may delete the pod next, which has the only other copy."""
+        for entry in walk(self.path, hidden=False):
+            if stat.S_ISREG(entry.info.st_mode) or stat.S_ISDIR(entry.info.st_mode):
+                fd = entry.open()
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        sync(self.path)
+
+
+def has_results(path: Path) -> bool:
+    """Return whether a trial's directory has any file or directory that is not hidden."""
+    try:
+        return any(not each.name.startswith(".") for each in path.iterdir())
+    except FileNotFoundError:
+        return False
+
+
+def clear(path: Path, *, but: str) -> None:
+    """Delete everything in a trial's directory except the directory ``but``."""
+    for each in path.iterdir():
+        if each.name == but:
+            continue
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink(missing_ok=True)
+
+
+def remove(path: Path, root: Path) -> None:
+    """Delete a tree below root: rename it to a hidden name, delete its contents, then delete empty parents."""
+    trash = root / f"{_REMOVED}{token_hex(8)}"
+    try:
+        path.rename(trash)
+    except FileNotFoundError:
+        return
+    for each in root.glob(f"{_REMOVED}*"):  # also renamed trees that a crash left
+        shutil.rmtree(each, ignore_errors=True)
+    for parent in (path.parent, path.parent.parent):
+        try:
+            parent.rmdir()
+        except OSError:
+            return
+
+
+def tidy(root: Path, before: float) -> int:
+    """Delete temporary files in root that are older than ``before`` (seconds since the epoch); return their number."""
+    found = [each for pattern in _LITTER for each in root.glob(pattern) if each.lstat().st_mtime < before]
+    for each in found:
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        elif each.is_file():
+            each.unlink(missing_ok=True)
+    return len(found)
+
+
+def _move(path: Path, directory: Path) -> None:
+    """Move a file or directory into a directory, with a number as suffix if its name exists there."""
+    make(directory)
+    target, number = directory / path.name, 2
+    while os.path.lexists(target):
+        target, number = directory / f"{path.name}.{number}", number + 1
+    path.rename(target)
+
+
+def _rename_notes(trial: Path, former: str, now: str) -> None:
+    """Rename the hidden files with data about a step, so that they belong to another attempt. former, now: the old and the new
+    suffix of the file names, ``-ATTEMPT-STEP``."""
+    for path in trial.glob(f".*{former}"):
+        path.rename(path.with_name(path.name.removesuffix(former) + now))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n")).strip()[:_MAX_LINE_CHARACTERS]
+
+
+def _time(line: str) -> str:
+    match = _TIME.match(line)
+    return match.group() if match else ""

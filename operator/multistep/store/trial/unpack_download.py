@@ -1,0 +1,299 @@
+"""Unpacks a step's download (docs/internals/runner-protocol.md): its first sources are logs, the others are artifact entries."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from multistep.api.common.plural import plural
+from multistep.api.task.task_toml import ArtifactConfig
+from multistep.engine.journal.incomplete_files import CHANGED, UNREADABLE, Incomplete, summaries
+from multistep.engine.journal.journal import Collected
+from multistep.engine.journal.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Filling, Headroom
+from multistep.engine.plan.select_artifacts import Placement, manifest, place
+from multistep.errors import StoreError
+from multistep.store.files.file_trees import Skipped, TreeWriter, safe_parts, walk
+from multistep.store.files.read_tar import MAX_MEMBERS, Kind, Member, members
+
+MAX_NOTES = 100
+CROWDED = "the results of other trials leave no room within the namespace's results limit for artifacts that the verifier needs"
+_NO_ROOM = "left out: no room within the results limits"
+_NOT_STORABLE = "left out: cannot be stored"
+_LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
+_MANIFEST = "manifest.json"
+_NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
+# Placed before all artifact entries: it reserves artifacts/manifest.json, so that no artifact is stored under this name. It is
+# built without validation, which rejects this destination.
+_RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The object with the contents of a file that the pod uploaded directly to the object store.
+
+    object: the object's name below the trial's prefix; size, version: as the store reported them when the step was collected;
+    sha256: as the pod reported it.
+    """
+
+    object: str
+    size: int
+    sha256: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Received:
+    """Metadata of a download. Files are identified by their names in its tar stream.
+
+    changed, unreadable: files that changed while they were read, and files that could not be read;
+    left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
+    headroom: bytes and files that the results limits still allow, None for no limit. alone: the headroom if the namespace had no
+    other trial, None if no verifier gets the files.
+    """
+
+    changed: Sequence[str] = ()
+    unreadable: Sequence[str] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    cut: str = ""
+    headroom: Headroom | None = None
+    alone: Headroom | None = None
+
+
+_WHOLE = Received()
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: objects of the
+    files that the pod uploaded directly, which are empty on disk, by path; used: bytes and files that count against the limits;
+    digests: lines for store.files.known_digests."""
+
+    collected: Collected
+    used: Amount
+    notes: Sequence[str] = ()
+    members: Sequence[Members] = ()
+    pointers: Mapping[str, Pointer] = field(default_factory=dict)
+    digests: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True)
+class Members:
+    """The stored files of one artifact entry. place: the entry's path in artifacts/; paths: the stored paths below ``place``,
+    with "" for ``place`` itself; file: the file's name in the container if the entry is a single file, else "".
+    """
+
+    place: str
+    paths: Sequence[str]
+    file: str = ""
+
+    def names(self) -> dict[str, str]:
+        """Map each file's path below artifacts/ to its path in the source of the artifact entry (for a single file, its name)."""
+        return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
+
+
+@dataclass
+class _Notes:
+    """Notes about files that were left out: the first MAX_NOTES notes, and the number of further files."""
+
+    lines: list[str] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, source: str, name: str, why: str) -> None:
+        if len(self.lines) < MAX_NOTES:
+            self.lines.append(f"{source}: left out {name[:300]!a}: {why}")
+        else:
+            self.more += 1
+
+    def all(self) -> list[str]:
+        return [*self.lines, f"left out {plural(self.more, 'more file')}"] if self.more else self.lines
+
+
+def unpack(
+    fd: int,
+    target: Path,
+    artifacts: Sequence[ArtifactConfig],
+    types: Sequence[str],
+    part: Part = "all",
+    sent: Mapping[str, Pointer] = _NONE_SENT,
+    received: Received = _WHOLE,
+) -> Unpacked:
+    """Unpack a step's download into new directories below target. Raises StoreError.
+
+    part: the step's outputs in the download; "verifier" has no artifacts. types: the runner's type of each source, logs first.
+    sent: objects of the files that the pod uploaded directly, by name in the tar stream, which has these files without content.
+    """
+    logs = LOGS[part]
+    if len(types) != len(logs) + len(artifacts):
+        raise StoreError(f"the runner reported the types of {len(types)} sources, not of {len(logs) + len(artifacts)}")
+    places = [_LOG_PLACES[each] for each in logs]
+    for name in (*places, *([] if part == "verifier" else ["artifacts"])):
+        (target / name).mkdir()
+    sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
+    filling = Filling(received.headroom or Headroom(NO_LIMIT, MAX_MEMBERS))
+    found = _found(fd, sources, cut=bool(received.cut))
+    placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
+    places += [f"artifacts/{each.destination}" for each in placements]
+    unpacking = _Unpacking(sources, places, sent, received, filling)
+    unpacking.run(fd, target)
+    notes, pointers, incomplete = unpacking.notes, unpacking.pointers, unpacking.incomplete
+    lines = summaries(sources.paths, incomplete)
+    notes.lines = [*lines, *notes.lines]
+    if part == "verifier":
+        return Unpacked(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
+    count, size = _measure(target / "artifacts")
+    size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
+    shown = tuple(types[len(logs) :])
+    (target / "artifacts" / _MANIFEST).write_text(
+        json.dumps(manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
+    )
+    collected = Collected(shown, count, size, lines)
+    return Unpacked(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
+
+
+def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
+    return [
+        Members(each.destination, paths, PurePosixPath(each.entry.source).name if kind == "file" else "")
+        for each, paths, kind in zip(placements, found, types, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """The sources of a download: paths in the container, and types reported by the runner.
+
+    logs: number of sources that are logs; they come first, the artifacts follow.
+    """
+
+    paths: Sequence[str]
+    types: Sequence[str]
+    logs: int
+
+    def index(self, name: str) -> int:
+        """Return the index of a tar member's source. Raises Skipped if that source was not requested."""
+        index = name.partition("/")[0]
+        if not (index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(self.types)):
+            raise Skipped("it was not requested")
+        return int(index)
+
+    def check(self, index: int, path: str, kind: Kind) -> None:
+        """Raise Skipped if a tar member contradicts the type that the runner reported for the member's source."""
+        reported = self.types[index]
+        if reported not in ("file", "directory"):
+            raise Skipped(f"the runner reported that the source is {reported[:40]!r}")
+        if (reported == "file" and (path or kind != "file")) or (reported == "directory" and not path and kind != "directory"):
+            raise Skipped(f"the runner reported that the source is a {reported}")
+
+    def name_of(self, member: Member) -> str:
+        """Return the container path of a tar member's source, for messages."""
+        with suppress(Skipped):
+            return self.paths[self.index(member.name)]
+        return "?"
+
+    def wanted(self, member: Member) -> tuple[int, str]:
+        """Return the index of a tar member's source, and its path below that source ("" for the source itself). Raises Skipped."""
+        index = self.index(member.name)
+        # Normalize the path: with a path ".", select_artifacts.place would never find a free destination and never return.
+        path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
+        self.check(index, path, member.kind)
+        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # a directory becomes artifacts/, a file artifacts/artifacts
+        return index, "artifacts" if is_top and self.types[index] == "file" else path
+
+
+def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
+    """Return the members' paths of each artifact entry, but not of logs, whose destinations are fixed."""
+    found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
+    for index, path in islice(_artifacts(fd, sources, cut=cut), MAX_MEMBERS):
+        found[index].append(path)
+    return found[sources.logs :]
+
+
+def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, str]]:
+    for member in members(fd, cut=cut):
+        with suppress(Skipped):
+            index, path = sources.wanted(member)
+            if index >= sources.logs:
+                yield index, path
+
+
+@dataclass
+class _Unpacking:
+    """Unpacks one download's tar. places: target directory of each source; incomplete: the missing files of each source;
+    artifacts: number of members that are artifacts; alone: counts the files as if the namespace had no other trial; crowded:
+    whether a verifier would lack a file because of other trials."""
+
+    sources: _Sources
+    places: Sequence[str]
+    sent: Mapping[str, Pointer]
+    received: Received
+    filling: Filling
+    notes: _Notes = field(default_factory=_Notes)
+    pointers: dict[str, Pointer] = field(default_factory=dict)
+    incomplete: list[Incomplete] = field(default_factory=list)
+    digests: Sequence[bytes] = ()
+    artifacts: int = 0
+    reached: int = 0
+    alone: Filling | None = None
+    crowded: bool = False
+
+    def run(self, fd: int, target: Path) -> None:
+        """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave
+        no room for a file that a verifier gets."""
+        self.incomplete = [Incomplete() for _ in self.sources.paths]
+        self.alone = Filling(self.received.alone) if self.received.alone else None
+        for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
+            for name in names:
+                self._report(name, reason)
+        with TreeWriter(target) as tree:
+            for member in members(fd, cut=bool(self.received.cut)):
+                try:
+                    self._add(tree, member, fd)
+                except Skipped as why:
+                    self.notes.add(self.sources.name_of(member), member.name, str(why))
+                    self._report(member.name, str(why), _NOT_STORABLE)
+            self.digests = tree.digests
+        if self.received.cut:
+            self._cut_off(self.received.cut)
+        if self.crowded:
+            raise StoreError(CROWDED)
+
+    def _add(self, tree: TreeWriter, member: Member, fd: int) -> None:
+        index, path = self.sources.wanted(member)
+        self.reached = index
+        self.artifacts += index >= self.sources.logs
+        if self.artifacts > MAX_MEMBERS:
+            raise Skipped(f"more than {MAX_MEMBERS} files are artifacts")
+        place = "/".join(safe_parts(f"{self.places[index]}/{path}"))
+        fits_alone = self.alone is not None and not self.alone.refuse(place, member.size)
+        if why := self.received.left_out.get(member.name) or self.filling.refuse(place, member.size):
+            self.crowded |= fits_alone and index >= self.sources.logs and member.name not in self.received.left_out
+            self.incomplete[index].add(path, why, _NO_ROOM)
+            return
+        tree.add(place, member, fd)
+        if member.name in self.sent and member.kind == "file" and not member.size:
+            self.pointers[place] = self.sent[member.name]
+
+    def _cut_off(self, why: str) -> None:
+        """Mark the source at which the stream ended early, and all later sources, as incomplete."""
+        if self.alone is not None and "results limit" in why:  # not cut for another reason, such as a timeout
+            now, alone = self.filling.headroom, self.alone.headroom
+            self.crowded |= now.bytes < alone.bytes or ("namespace" in why and alone.bytes_of != "namespace")
+        for index in range(self.reached, len(self.incomplete)):
+            if self.sources.types[index] in ("file", "directory"):
+                self.incomplete[index].whole_reason = f"cut off: {why}"
+
+    def _report(self, name: str, reason: str, kind: str = "") -> None:
+        with suppress(Skipped):
+            self.incomplete[self.sources.index(name)].add(name.partition("/")[2], reason, kind)
+
+
+def _measure(directory: Path) -> tuple[int, int]:
+    """Return the number of regular files and their total bytes."""
+    sizes = [entry.info.st_size for entry in walk(directory) if stat.S_ISREG(entry.info.st_mode)]
+    return len(sizes), sum(sizes)

@@ -1,0 +1,169 @@
+"""Counts how much of the results volume each trial uses. A note in each trial's directory stores its usage.
+
+The notes of a namespace are read once. Only code on the event loop may use the ledger; notes may be read and written in threads.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from multistep.engine.journal.operations import Part
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Headroom, Limits, headroom, total
+from multistep.errors import CollectionCut
+from multistep.store.files.file_trees import walk
+from multistep.store.files.read_tar import MAX_MEMBERS
+from multistep.store.trial.directory import TrialDirectory
+
+NOTE = "usage"
+ADMITTED_BYTES = 2**20  # this many bytes of each download are accepted even if a limit is exceeded
+HEADER_BYTES = 2048  # allowance for each file's tar header, which does not count against the limits
+_PARTS: Mapping[str, Part] = {"agent": "agent", "verifier": "verifier"}
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One download of a step's logs and artifacts to the volume. step: index of the step; part: all, or one pod's outputs."""
+
+    attempt: int
+    step: int
+    part: Part
+
+
+Counts = Callable[[Collection], bool]
+"""Whether a collection counts towards the limit of its trial."""
+
+Usage = Mapping[Collection | None, Amount]  # usage of one trial, by collection; key None: total of a trial without a note
+
+
+@dataclass
+class Ledger:
+    """Usage of the results volume. trials: usage by namespace and by the trial's path (NAME/UID) in it; reserved: bytes of
+    downloads that are not unpacked yet, by namespace; bytes: bytes of all trials, by namespace."""
+
+    limits: Limits
+    trials: dict[str, dict[str, dict[Collection | None, Amount]]] = field(default_factory=dict)
+    reserved: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+
+    def knows(self, namespace: str) -> bool:
+        """Return whether the namespace's usage was loaded."""
+        return namespace in self.trials
+
+    def read(self, namespace: str, found: Mapping[str, Usage]) -> None:
+        """Load the usage found on the volume, unless the namespace was loaded already: then the usage in memory is newer."""
+        if namespace not in self.trials:
+            self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
+            self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
+
+    def headroom(
+        self, namespace: str, trial: str, collection: Collection, *more: Collection, counts: Counts = lambda _: True
+    ) -> Headroom:
+        """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
+        because it is replaced. more: other collections that are stored with it."""
+        trials, replaced = self.trials[namespace], {collection, *more}
+        own = {each: amount for each, amount in trials.get(trial, {}).items() if each not in replaced}
+        others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
+        step = total(
+            amount for each, amount in own.items() if each and (each.attempt, each.step) == (collection.attempt, collection.step)
+        )
+        taken = others + total(own.values()) + Amount(self.reserved[namespace])
+        return headroom(self.limits, step=step, trial=_counted(own, counts), namespace=taken)
+
+    def alone(self, namespace: str, trial: str, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
+        """Return how much a collection may store if the namespace has no other trial."""
+        own = {each: amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection}
+        return headroom(self.limits, step=Amount(), trial=_counted(own, counts), namespace=total(own.values()))
+
+    def left(self, namespace: str) -> int:
+        """Return how many more bytes the namespace's trials may store."""
+        return self.limits.namespace.bytes - self.bytes[namespace] - self.reserved[namespace]
+
+    def record(self, namespace: str, trial: str, collection: Collection, amount: Amount) -> None:
+        """Record the files and bytes of an unpacked collection, in place of an earlier collection that it replaced."""
+        usage = self.trials[namespace].setdefault(trial, {})
+        self.bytes[namespace] += amount.bytes - usage.get(collection, Amount()).bytes
+        usage[collection] = amount
+
+    def free(self, namespace: str, trial: str) -> None:
+        """Stop counting a trial whose results were deleted."""
+        usage = self.trials.get(namespace, {}).pop(trial, {})
+        self.bytes[namespace] -= sum(amount.bytes for amount in usage.values())
+
+    def reserve(self, namespace: str, size: int) -> None:
+        """Reserve bytes for a download; a negative size releases them."""
+        self.reserved[namespace] += size
+
+
+def _counted(usage: Usage, counts: Counts) -> Amount:
+    return total(amount for each, amount in usage.items() if each is None or counts(each))
+
+
+class Admission:
+    """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
+
+    headroom: bytes and files that the results limits still allow, None for no limit. The first ADMITTED_BYTES, which contain
+    the reward, are accepted even beyond the limits. Files' tar headers (HEADER_BYTES each) do not count against ``headroom``.
+    """
+
+    def __init__(self, ledger: Ledger, namespace: str, headroom: Headroom | None) -> None:
+        self._ledger = ledger
+        self._namespace = namespace
+        self._headroom = headroom
+        self._size = 0
+        self._free = ADMITTED_BYTES + (headroom.files * HEADER_BYTES if headroom else 0)
+
+    def admit(self, size: int) -> None:
+        """Reserve the next ``size`` bytes of the download. Raises CollectionCut if the results limits do not allow them."""
+        if self._headroom is None:
+            return
+        if self._size + size > self._headroom.bytes + self._free:
+            raise CollectionCut(f"it has more bytes than what is left of the {self._headroom.bytes_of}'s results limit")
+        if self._size > ADMITTED_BYTES and self._ledger.left(self._namespace) < size:
+            raise CollectionCut("the trials of the namespace together exceed its results limit at this moment")
+        self._size += size
+        self._ledger.reserve(self._namespace, size)
+
+    def close(self) -> None:
+        """Release the reserved bytes."""
+        self._ledger.reserve(self._namespace, -self._size)
+
+
+def no_limits(_volume_bytes: int) -> Limits:
+    """Return limits so high that no collection reaches them."""
+    most = Amount(NO_LIMIT, MAX_MEMBERS)
+    return Limits(most, Amount(NO_LIMIT, NO_LIMIT), Amount(NO_LIMIT, NO_LIMIT))
+
+
+def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
+    """Append a collection's usage to the trial's note. If a collection has several lines, the last one counts."""
+    line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
+    former = [each for each in to.notes(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
+    if former[-1:] != [line.strip()]:
+        to.note(NOTE, line.encode())
+
+
+def usage_on_disk(top: Path) -> dict[str, Usage]:
+    """Read the usage of all trials of a namespace, by the trial's path (NAME/UID). top: the namespace's directory."""
+    return {f"{path.parent.name}/{path.name}": _usage(TrialDirectory(path)) for path in top.glob("*/*") if path.is_dir()}
+
+
+def _usage(trial: TrialDirectory) -> Usage:
+    lines = [line.split() for line in trial.notes(NOTE).decode(errors="replace").splitlines()]
+    try:
+        recorded: dict[Collection | None, Amount] = {_collection(line): Amount(int(line[3]), int(line[4])) for line in lines}
+    except (ValueError, IndexError):
+        recorded = {}
+    return recorded or {None: _measured(trial.path)}
+
+
+def _collection(line: list[str]) -> Collection:
+    return Collection(int(line[0]), int(line[1]), _PARTS.get(line[2], "all"))
+
+
+def _measured(top: Path) -> Amount:
+    """Measure a trial's files. Used if the trial has no valid note, e.g. because an earlier release collected the files."""
+    return total(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))

@@ -1,0 +1,133 @@
+"""Traces of trials, exported by OTLP/HTTP (if configured) after the trial has finished. No trial waits for the export.
+
+Delivery is at least once: a failed export is retried, and after a restart the operator exports recently finished trials again. The
+spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (a 4xx status
+other than 408 and 429) is dropped, logged and counted: a retry cannot succeed, and later traces must not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.backoff import Backoff
+from multistep.engine.status.trace_spans import Span, spans, trace_id
+from multistep.errors import UsageError
+from multistep.logs import about
+from multistep.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    import requests
+    from opentelemetry.sdk.trace import ReadableSpan
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 1000
+BACKOFF: Final = Backoff(first=1.0, last=60.0)
+_RETRYABLE = frozenset({408, 429})
+_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+class Traces:
+    """A queue of trials whose traces are sent to the receiver."""
+
+    def __init__(
+        self, receiver: Receiver, metrics: Metrics, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> None:
+        self._receiver = receiver
+        self._metrics = metrics
+        self._sleep = sleep
+        self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MAX_WAITING)
+
+    def ended(self, trial: MultiStepTrial) -> None:
+        """Queue a finished trial's trace; if the queue is full, the trace is dropped and counted."""
+        try:
+            self._waiting.put_nowait(trial)
+        except asyncio.QueueFull:
+            self._metrics.traces.labels("dropped").inc()
+
+    async def run(self) -> None:
+        """Send queued traces until cancelled."""
+        while True:
+            trial = await self._waiting.get()
+            with about(namespace=trial.metadata.namespace, trial=trial.metadata.name, uid=trial.metadata.uid):
+                outcome = await self._send([_readable(trial, each) for each in spans(trial)])
+            self._metrics.traces.labels(outcome).inc()
+
+    async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
+        """Retry with back-off until the receiver accepts or rejects the trace."""
+        failures = 0
+        while not await asyncio.to_thread(self._receiver.export, batch):
+            if (status := self._receiver.status) is not None and 400 <= status < 500 and status not in _RETRYABLE:
+                logger.error("the OTLP receiver rejected this trial's trace with HTTP status %d; the trace is dropped", status)
+                return "rejected"
+            self._metrics.traces.labels("failed").inc()
+            await self._sleep(BACKOFF.seconds(failures := failures + 1))
+        return "sent"
+
+
+class Receiver:
+    """An OTLP/HTTP receiver. endpoint: "" to use OpenTelemetry's variables. status: HTTP status of the last response, or None.
+
+    Raises ImportError if the extra `otel` is not installed.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        import requests
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        self.status: int | None = None
+        session = requests.Session()
+        session.hooks["response"].append(self._note)
+        self._exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None, session=session)
+
+    def export(self, batch: Sequence[ReadableSpan]) -> bool:
+        """Send the spans, with a few quick retries. Return whether the receiver accepted them."""
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self.status = None
+        try:
+            return self._exporter.export(batch) is SpanExportResult.SUCCESS
+        except Exception:
+            logger.exception("sending a trace")
+            return False
+
+    def _note(self, response: requests.Response, *_: object, **__: object) -> None:
+        self.status = response.status_code
+
+
+def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
+    """Return the receiver named by ``endpoint`` or OpenTelemetry's variables, if any. Raises UsageError without the extra otel."""
+    if not endpoint and not any(environment.get(each) for each in _VARIABLES):
+        return None
+    try:
+        return Receiver(endpoint)
+    except ImportError:
+        raise UsageError("otlpEndpoint is set, but traces need an extra: pip install 'multistep[otel]'") from None
+
+
+def _readable(trial: MultiStepTrial, span: Span) -> ReadableSpan:
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+    def context(id: str) -> SpanContext:
+        return SpanContext(
+            int(trace_id(trial.metadata.uid), 16), int(id, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+        )
+
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: "multistep"}
+    return ReadableSpan(
+        name=span.name,
+        context=context(span.id),
+        parent=context(span.parent) if span.parent else None,
+        resource=Resource.create(named),
+        attributes=dict(span.attributes),
+        status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+        start_time=round(span.start * 1e9),
+        end_time=round(span.end * 1e9),
+    )

@@ -1,0 +1,188 @@
+"""Building blocks of metrics: descriptions of metrics, metrics with a bounded number of label sets, gauges of phases."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+OTHER = "other"
+"""Label value of the series that counts all combinations of label values beyond the limit."""
+MAX_VALUE_CHARACTERS = 128
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Content-Type of the text that Prometheus scrapes."""
+
+C = TypeVar("C", Counter, Histogram)
+M = TypeVar("M")
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Description:
+    """The description of one metric.
+
+    name: name in Prometheus; choices: labels that the settings may add; buckets: a histogram's buckets; known: label values whose
+    series exist from the start, because PromQL's increase() misses the first event of a new series.
+    """
+
+    name: str
+    type: str
+    text: str
+    labels: Sequence[str] = ()
+    choices: Sequence[str] = ()
+    buckets: Sequence[float] = ()
+    known: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The optional labels that the settings enable. most: maximum number of different combinations of their values per metric."""
+
+    labels: Sequence[str]
+    most: int
+
+    def of(self, described: Description) -> list[str]:
+        """Return the enabled labels that this metric supports."""
+        return [each for each in described.choices if each in self.labels]
+
+
+class Registered(Protocol):
+    """The part of the class Metrics that Row needs."""
+
+    @property
+    def instruments(self) -> dict[str, Any]: ...
+
+
+class Row(Generic[M]):
+    """One metric as a descriptor (``__get__``) in the class Metrics: reading the attribute returns the instance's metric."""
+
+    def __init__(self, described: Description, create: Callable[[Description, Choice, CollectorRegistry], M]) -> None:
+        self.described = described
+        self.create = create
+
+    def __get__(self, owner: Registered, _: type[Registered]) -> M:
+        return cast(M, owner.instruments[self.described.name])
+
+
+class Bounded(Generic[C]):
+    """A metric with optional labels. most: maximum number of combinations of their values; all others share the series "other"."""
+
+    def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
+        self._metric: C = metric
+        self._chosen = chosen
+        self._most = most
+        self._sets: set[tuple[str, ...]] = set()
+
+    def of(self, *labels: str, **names: str) -> C:
+        """Return the series with these labels. labels: values of the fixed labels; names: values of all optional labels."""
+        values: tuple[str, ...] = tuple(label_value(names[each]) for each in self._chosen)
+        if values not in self._sets:
+            if len(self._sets) >= self._most:
+                values = (OTHER,) * len(values)
+            else:
+                self._sets.add(values)
+        found = (*values, *labels)
+        series: C = self._metric.labels(*found) if found else self._metric
+        return series
+
+
+class Phases(Collector):
+    """Number of trials (or sweeps) in each phase, according to the latest watch events. Only the leader reports it."""
+
+    def __init__(self, described: Description) -> None:
+        self._described = described
+        self.shown: Callable[[], bool] = lambda: True
+        self._phases: dict[Key, str] = {}
+
+    def observe(self, key: Key, phase: str | None) -> None:
+        """Record an object's phase; an object without a phase counts as Pending."""
+        self._phases[key] = phase or "Pending"
+
+    def forget(self, key: Key) -> None:
+        """Drop a deleted object."""
+        self._phases.pop(key, None)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield one sample per phase."""
+        known = self._described.known
+        family = GaugeMetricFamily(self._described.name, self._described.text, labels=self._described.labels)
+        counts = Counts(phase if phase in known else OTHER for phase in self._phases.values())
+        for phase in (*known, *([OTHER] if counts[OTHER] else [])):
+            if self.shown():
+                family.add_metric([phase], counts[phase])
+        yield family
+
+
+def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Counter]:
+    """Describe a counter; its name gets the suffix ``_total``."""
+    return Row(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
+
+
+def gauge(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Gauge]:
+    """Describe a gauge."""
+    return Row(Description(f"multistep_{name}", "gauge", text, labels, known=known), _gauge)
+
+
+def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Row[Histogram]:
+    """Describe a histogram."""
+    return Row(Description(f"multistep_{name}", "histogram", text, labels, buckets=buckets), _histogram)
+
+
+def by_phase(name: str, text: str, known: Sequence[str]) -> Row[Phases]:
+    """Describe a gauge of objects by phase."""
+    return Row(Description(f"multistep_{name}", "gauge", text, ("phase",), known=known), _phases)
+
+
+def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> Row[Bounded[Counter]]:
+    """Describe a counter. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
+    return Row(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
+
+
+def bounded_histogram(
+    name: str, text: str, buckets: Sequence[float], *labels: str, choices: Sequence[str]
+) -> Row[Bounded[Histogram]]:
+    """Describe a histogram. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
+    return Row(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
+
+
+def _counter(row: Description, choice: Choice, registry: CollectorRegistry) -> Counter:
+    metric = Counter(row.name, row.text, (*choice.of(row), *row.labels), registry=registry)
+    for value in row.known:
+        metric.labels(value)
+    return metric
+
+
+def _gauge(row: Description, _: Choice, registry: CollectorRegistry) -> Gauge:
+    metric = Gauge(row.name, row.text, row.labels, registry=registry)
+    for value in row.known:
+        metric.labels(value)
+    return metric
+
+
+def _histogram(row: Description, choice: Choice, registry: CollectorRegistry) -> Histogram:
+    return Histogram(row.name, row.text, (*choice.of(row), *row.labels), buckets=row.buckets, registry=registry)
+
+
+def _phases(row: Description, _: Choice, registry: CollectorRegistry) -> Phases:
+    metric = Phases(row)
+    registry.register(metric)
+    return metric
+
+
+def _bounded_counter(row: Description, choice: Choice, registry: CollectorRegistry) -> Bounded[Counter]:
+    return Bounded(_counter(row, choice, registry), choice.of(row), choice.most)
+
+
+def _bounded_histogram(row: Description, choice: Choice, registry: CollectorRegistry) -> Bounded[Histogram]:
+    return Bounded(_histogram(row, choice, registry), choice.of(row), choice.most)
+
+
+def label_value(text: str) -> str:
+    """Return a user-chosen name as a label value: printable UTF-8 of bounded length."""
+    shown = "".join(each if each.isprintable() else "?" for each in text[:MAX_VALUE_CHARACTERS])
+    return shown.encode(errors="replace").decode()
