@@ -14,10 +14,9 @@ from multistep.api.task.layout import StepLayout, TaskLayout
 from multistep.api.task.task_toml import TaskConfig, task_from_dict
 from multistep.api.trial.status import Usage
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.journal.journal import AgentInfo, Journal, StepRun
+from multistep.engine.journal.journal import AgentInfo, Journal, StepException, StepRun
 from multistep.engine.plan.make_plan import make_plan
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
-from multistep.engine.score.rewards import StepException
 from multistep.reconcile.trial.complete_results import Sign
 from multistep.store.evidence import statement
 from multistep.store.harbor import trial_files

@@ -12,7 +12,7 @@ import yaml
 
 from hack.paths import ROOT
 from multistep.cli.trial.run.manifests import bundle_config_maps
-from multistep.engine.script.inspect_environment import HINTS
+from multistep.engine.status.tampering_findings import HINTS
 from multistep.kube.resources import SWEEPS
 from multistep.sources.task.bundle import digest_of, pack
 from tests.e2e.given import IMAGE, REWARD_ONE, Object, Step, condition, finished, holds, trial

@@ -7,10 +7,9 @@ from multistep.agents.find_programs import NO_PROGRAM, lookup
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.phases import AGENT
 from multistep.api.trial.runner_records import PhaseResult
-from multistep.engine.journal.journal import StepRun
+from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import LOGS_AGENT, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.operation_scope import Scope, ending, failed, fault_type
 
 INSTRUCTION_VARIABLE = "MULTISTEP_INSTRUCTION_FILE"

@@ -21,13 +21,12 @@ from multistep.api.trial.failure_table import (
 from multistep.api.trial.harbor_agents import WEB_TOOLS
 from multistep.api.trial.phases import AGENT, AGENT_SETUP
 from multistep.api.trial.runner_records import PhaseResult, Record
-from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
+from multistep.engine.journal.journal import AttemptLost, Journal, StepException, StepRun
 from multistep.engine.journal.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
 from multistep.engine.lifecycle.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import StepPlan
 from multistep.engine.score.gateway_report import SETUP_ACCESS, ModelFailure, ModelReport, report
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.operation_scope import Scope, TrialError, at_timeout, failed, require
 
 _Command: TypeAlias = Literal["setup", "step"]

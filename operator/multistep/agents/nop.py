@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from multistep.api.trial.phases import AGENT
-from multistep.engine.journal.journal import StepRun
+from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.operation_scope import Scope
 
 

@@ -6,11 +6,10 @@ from multistep.agents.command_exception import broken, out_of_memory, require_us
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.phases import AGENT
 from multistep.api.trial.runner_records import PhaseResult
-from multistep.engine.journal.journal import StepRun
+from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan
 from multistep.engine.plan.resolve_templates import Unresolved
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.operation_scope import Scope, failed, fault_type
 
 

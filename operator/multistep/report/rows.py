@@ -16,7 +16,7 @@ from multistep.api.trial.status_values import Outcome
 from multistep.api.trial.trial import parse_status
 from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
 from multistep.engine.score.usage_totals import of_all_attempts
-from multistep.engine.script.inspect_environment import evidence
+from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep.next_trials import BranchState, TrialFacts
 from multistep.engine.sweep.retries import current
 from multistep.engine.sweep.trial_manifests import facts, retry_of

@@ -11,7 +11,7 @@ from multistep.api.task.task_toml import ArtifactConfig
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_status, parse_trial
-from multistep.engine.script.inspect_environment import evidence
+from multistep.engine.status.tampering_findings import evidence
 from multistep.errors import InvalidSpec
 
 TASK: dict[str, Any] = {"inline": {"config": {}}}

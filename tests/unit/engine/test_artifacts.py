@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.task.task_toml import ArtifactConfig
-from multistep.engine.journal.operations import LOGS_ARTIFACTS
-from multistep.engine.plan.select_artifacts import Placement, manifest, pass_entries, place
+from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, manifest, pass_entries, place
 
 FILE = ("",)
 Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, collected paths below it, destination

@@ -12,11 +12,10 @@ from multistep.api.task.layout import StepLayout
 from multistep.api.trial.phases import AGENT_SETUP
 from multistep.api.trial.status import AttemptStatus, CheckpointStatus, StepStatus
 from multistep.api.trial.step_runs import ANOTHER_TRIAL
-from multistep.engine.journal.journal import AttemptLost, Journal
+from multistep.engine.journal.journal import AttemptLost, Journal, StepException
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.selected_steps import Branch
 from multistep.engine.score.failure_class import of_failed as failed
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.choose_checkpoint import Choice, choose, unfit_start
 from multistep.engine.script.operation_scope import KeptStep, Scope, TrialError
 from multistep.engine.script.trial_script import AgentScript

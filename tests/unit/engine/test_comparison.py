@@ -10,7 +10,7 @@ from multistep.api.trial.status import StepStatus, Tampering, TrialStatus
 from multistep.engine.journal.operations import Checkpoint, Restore
 from multistep.engine.plan.verdict_isolation import isolation
 from multistep.engine.script.compare_verdicts import interrupted, lost_pod
-from multistep.engine.script.inspect_environment import evidence, merged
+from multistep.engine.status.tampering_findings import evidence, merged
 from tests.support.played import FAULT, NO_SPACE, THREE, Played, plan, play, rewarded
 from tests.unit.engine.script_cases import FULL, SINGLE
 from tests.unit.engine.test_scoring import NOW

@@ -10,8 +10,8 @@ import pytest
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
 from multistep.api.trial.status import StepException, StepStatus
 from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
+from multistep.engine.journal.journal import StepException as StepRunException
 from multistep.engine.journal.operations import Note, Release, Restore
-from multistep.engine.score.rewards import StepException as StepRunException
 from multistep.engine.score.score_in_sweep import agent_may_have_caused
 from multistep.engine.script.regrade_script import source_exception, unfit_steps
 from multistep.errors import InvalidSpec

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.engine.journal.journal import Number
 from multistep.engine.score.rewards import (
-    Number,
     RewardError,
     Rewards,
     gate_failure,

@@ -14,8 +14,7 @@ from multistep.api.trial.regrade import RegradeStatus, SourceAgent
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import Condition, Durations, StepStatus, TrialStatus, VerifierStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.journal.journal import Journal, StepRun
-from multistep.engine.score.rewards import StepException
+from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.score.score_in_sweep import (
     AGENT_ERRORS,
     agent_may_have_caused,

@@ -14,8 +14,7 @@ from multistep.api.trial.phases import AGENT
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import ResumeStatus, TrialStatus
 from multistep.api.trial.trial import parse_status
-from multistep.engine.journal.journal import Collected, Journal, StepRun
-from multistep.engine.score.rewards import StepException
+from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import MAX_REWARD_KEYS, to_json
 from tests.support.status_cases import NOW, run, trial

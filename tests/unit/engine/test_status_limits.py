@@ -13,8 +13,7 @@ from multistep.api.trial.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VER
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_status
-from multistep.engine.journal.journal import Collected, Journal, StepRun
-from multistep.engine.score.rewards import StepException
+from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.score.trial_score import step_passes, step_score, verdict_of
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import (

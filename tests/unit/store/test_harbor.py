@@ -12,9 +12,8 @@ from multistep.api.task.layout import TaskLayout
 from multistep.api.task.task_toml import TaskConfig, VerifierConfig
 from multistep.api.trial.status import ResumeStatus, Usage
 from multistep.api.trial.task_source import TaskSourceStatus
-from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv
-from multistep.engine.score.rewards import StepException
 from multistep.store.harbor import trial_files, trial_log
 from multistep.store.harbor.agent_info import agent_result
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run

@@ -12,7 +12,17 @@ from multistep.api.trial.runner_records import Record
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import CheckpointStatus, Usage
 from multistep.engine.plan.network_types import Network
-from multistep.engine.score.rewards import Number, StepException
+
+Number = float | int
+
+
+@dataclass(frozen=True)
+class StepException:
+    """The error of a step or a trial. type: Harbor's bare class name; phase: where it occurred, "" for the trial itself."""
+
+    type: str
+    message: str
+    phase: str = ""
 
 
 @dataclass

@@ -16,7 +16,6 @@ from multistep.engine.plan.network_types import Network
 
 LOGS_AGENT = "/logs/agent"
 LOGS_VERIFIER = "/logs/verifier"
-LOGS_ARTIFACTS = "/logs/artifacts"
 TESTS = "/tests"
 SOLUTION = "/solution"
 

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from multistep.api.task.compose_services import MAIN
 from multistep.api.task.task_toml import ArtifactConfig
-from multistep.engine.journal.operations import LOGS_ARTIFACTS
+
+LOGS_ARTIFACTS = "/logs/artifacts"
 
 _Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service: entries with equal values share their paths
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-Number = float | int
+from multistep.engine.journal.journal import Number
+
 Rewards = Mapping[str, Number]
 
 REWARD_JSON = "/logs/verifier/reward.json"
 REWARD_TXT = "/logs/verifier/reward.txt"
-
-
-@dataclass(frozen=True)
-class StepException:
-    """The error of a step or a trial. type: Harbor's bare class name; phase: where it occurred, "" for the trial itself."""
-
-    type: str
-    message: str
-    phase: str = ""
 
 
 class RewardError(Exception):

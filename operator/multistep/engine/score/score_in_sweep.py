@@ -19,8 +19,8 @@ from multistep.api.trial.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import FailureClass, StepStatus, TrialStatus
 from multistep.api.trial.waiting_reasons import GATEWAY_UNAVAILABLE
-from multistep.engine.journal.journal import Journal
-from multistep.engine.score.rewards import Rewards, StepException, trial_rewards
+from multistep.engine.journal.journal import Journal, StepException
+from multistep.engine.score.rewards import Rewards, trial_rewards
 from multistep.engine.score.trial_score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
 
 State = Literal["Active", "Complete", "Failed"]

@@ -14,9 +14,9 @@ from typing import Final
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import FailureClass, StepStatus
 from multistep.api.trial.status_values import Outcome
-from multistep.engine.journal.journal import StepRun
+from multistep.engine.journal.journal import Number, StepRun
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.score.rewards import Number, Rewards
+from multistep.engine.score.rewards import Rewards
 
 REWARD: Final = "reward"  # if a result has this key, only this key counts
 PASS: Final = 1.0  # minimum reward with which a step without a gate passes

@@ -12,10 +12,9 @@ from multistep.api.trial.phases import SETUP, VERIFIER
 from multistep.api.trial.runner_records import Fields, PhaseResult
 from multistep.api.trial.spec import CheckpointsSpec
 from multistep.api.trial.status import CheckpointStatus
-from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
+from multistep.engine.journal.journal import AttemptLost, Journal, StepException, StepRun
 from multistep.engine.journal.operations import Checkpoint, Restore, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.operation_scope import Scope, TrialError, ending, require
 from multistep.engine.status.status_size import bounded, shortened
 

@@ -13,11 +13,10 @@ from typing import Any, Final
 from multistep.api.trial.phases import VERIFIER
 from multistep.api.trial.runner_records import Fields
 from multistep.api.trial.status import Tampering, TrialStatus
-from multistep.engine.journal.journal import Finding, StepRun
+from multistep.engine.journal.journal import Finding, Number, StepRun
 from multistep.engine.journal.operations import Release, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
-from multistep.engine.score.rewards import Number
 from multistep.engine.script.checkpoint_operations import STORING, UNUSUAL, snapshot
 from multistep.engine.script.operation_scope import Scope
 from multistep.engine.script.verify_step import verify_there

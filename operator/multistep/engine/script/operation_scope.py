@@ -12,9 +12,9 @@ from multistep.api.task.task_toml import HealthcheckConfig
 from multistep.api.trial.regrade import RegradeStatus
 from multistep.api.trial.runner_records import DISK_FULL, Fault, Fields, HealthcheckResult, PhaseResult, Record
 from multistep.api.trial.status import CheckpointStatus, StepStatus
+from multistep.engine.journal.journal import StepException
 from multistep.engine.journal.operations import Healthcheck, Place, operation_id
 from multistep.engine.plan.plan import StepPlan, TrialPlan
-from multistep.engine.score.rewards import StepException
 
 NO_USER = "NoSuchUser"  # error code of a phase whose user the image lacks
 _MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message

@@ -14,10 +14,9 @@ from multistep.api.trial.failure_table import REGRADE_INCOMPLETE
 from multistep.api.trial.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.regrade import RegradeStatus, SourceException, SourceStep
 from multistep.api.trial.status import CheckpointStatus, StepStatus
-from multistep.engine.journal.journal import AttemptLost, Collected, Journal, StepRun
+from multistep.engine.journal.journal import AttemptLost, Collected, Journal, StepException, StepRun
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.operation_scope import Scope
 from multistep.engine.script.trial_script import aggregate, goes_on, lift, skips_verifier
 from multistep.engine.script.verify_step import verify_apart

@@ -17,11 +17,10 @@ from multistep.api.trial.harbor_agents import EXIT_ERRORS
 from multistep.api.trial.phases import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.runner_records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.trial.status import CheckpointStatus, StepStatus, Usage
-from multistep.engine.journal.journal import Collected, Journal, StepRun
+from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.journal.operations import (
     LOGS,
     LOGS_AGENT,
-    LOGS_ARTIFACTS,
     LOGS_VERIFIER,
     TESTS,
     Collect,
@@ -35,7 +34,8 @@ from multistep.engine.journal.operations import (
     Upload,
 )
 from multistep.engine.plan.plan import StepPlan, TrialPlan
-from multistep.engine.score.rewards import StepException, gate_failure, trial_rewards
+from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS
+from multistep.engine.score.rewards import gate_failure, trial_rewards
 from multistep.engine.score.trial_score import rule_of
 from multistep.engine.score.usage_totals import since
 from multistep.engine.script.checkpoint_operations import (

@@ -10,11 +10,10 @@ from multistep.api.trial.content_references import Content
 from multistep.api.trial.failure_table import VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.trial.phases import VERIFIER
 from multistep.api.trial.runner_records import Fault, Fields, PhaseResult
-from multistep.engine.journal.journal import AttemptLost, StepRun
+from multistep.engine.journal.journal import AttemptLost, StepException, StepRun
 from multistep.engine.journal.operations import (
     LOGS,
     LOGS_AGENT,
-    LOGS_ARTIFACTS,
     LOGS_VERIFIER,
     TESTS,
     Collect,
@@ -33,8 +32,9 @@ from multistep.engine.journal.operations import (
 )
 from multistep.engine.plan.plan import StepPlan, VerifierPlan
 from multistep.engine.plan.resolve_templates import Unresolved
+from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
-from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT, RewardError, StepException, parse_reward_files
+from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT, RewardError, parse_reward_files
 from multistep.engine.script.checkpoint_operations import resume_steps
 from multistep.engine.script.inspect_environment import inspect
 from multistep.engine.script.main_service import start_main

@@ -28,17 +28,17 @@ from multistep.api.trial.status_values import Phase
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Collected, Journal, StepRun
+from multistep.engine.journal.journal import StepException as JournalStepException
 from multistep.engine.lifecycle.deadlines import DEADLINE_EXCEEDED
 from multistep.engine.lifecycle.pod_start import POD_STARTING, starting_message
 from multistep.engine.lifecycle.suspensions import prestarts, suspended_seconds, suspension
 from multistep.engine.score import failure_class as failures
-from multistep.engine.score import rewards
 from multistep.engine.score.score_in_sweep import agent_may_have_caused, agent_used_deadline
 from multistep.engine.score.trial_score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.score.usage_totals import total
-from multistep.engine.script.inspect_environment import merged, of_failure, summary
 from multistep.engine.status.build_conditions import conditions, time
 from multistep.engine.status.status_size import bounded, bounded_rewards, reward_text, shortened
+from multistep.engine.status.tampering_findings import merged, of_failure, summary
 
 MAX_REFUSED = 10  # maximum number of refused targets that the status lists per step
 MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists per step
@@ -258,8 +258,8 @@ def _artifacts(collected: Collected) -> ArtifactsSummary:
     return ArtifactsSummary(count=collected.count, bytes=collected.bytes, incomplete=shown or None)
 
 
-def _exception(exception: StepException | None) -> rewards.StepException | None:
-    return rewards.StepException(exception.type, exception.message, exception.phase or "") if exception else None
+def _exception(exception: StepException | None) -> JournalStepException | None:
+    return JournalStepException(exception.type, exception.message, exception.phase or "") if exception else None
 
 
 def step_run(step: StepStatus) -> StepRun:

@@ -19,7 +19,7 @@ from multistep.api.trial.step_runs import by_runner, with_runner
 from multistep.api.trial.trial import KIND
 from multistep.engine.lifecycle.suspensions import SWEEP_BUDGET_SPENT
 from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
-from multistep.engine.script.inspect_environment import evidence
+from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep import plan_branches as branches
 from multistep.engine.sweep.next_trials import ActivePhase, Cell, Grid, TrialFacts
 from multistep.engine.sweep.plan_branches import States

@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.journal.journal import Journal
-from multistep.engine.score.rewards import StepException
+from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.status import trial_status as engine_status
 from multistep.errors import StoreError
 from multistep.settings import Settings

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, SOURCE_UNUSABLE
 from multistep.api.trial.phases import AGENT, AGENT_SETUP
 from multistep.api.trial.status import TrialStatus
-from multistep.engine.journal.journal import Journal
+from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.lifecycle import decisions, next_decision
 from multistep.engine.score.gateway_report import SETUP_ACCESS, ModelReport, report
-from multistep.engine.score.rewards import StepException
 from multistep.engine.script.compare_verdicts import interrupted
 from multistep.engine.script.trial_script import aggregate, goes_on, lift
 from multistep.engine.status import trial_status

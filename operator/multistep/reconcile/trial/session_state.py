@@ -15,10 +15,10 @@ from multistep.engine.journal.journal import Journal
 from multistep.engine.journal.operations import CloseModelAccess, Collect, Operation, Place, place_of
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.script.inspect_environment import merged
 from multistep.engine.script.operation_scope import KeptStep, Scope
 from multistep.engine.script.trial_script import AgentScript
 from multistep.engine.status.redact_status import redacted
+from multistep.engine.status.tampering_findings import merged
 from multistep.engine.status.trial_status import step_status
 from multistep.kube.cluster_protocols import ExecStream
 from multistep.pods.pod_manifest import chooses_user

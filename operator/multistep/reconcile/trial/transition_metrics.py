@@ -18,7 +18,7 @@ from multistep.api.trial.status import StepStatus, TrialStatus, Usage
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.score import failure_class as failures
-from multistep.engine.script.inspect_environment import KINDS
+from multistep.engine.status.tampering_findings import KINDS
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.telemetry.metrics import Metrics
 

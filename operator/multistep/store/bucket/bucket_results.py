@@ -13,12 +13,11 @@ from multistep.store.files.stream_digest import StreamDigest
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial import object_manifest
 from multistep.store.trial.listing import is_result
-from multistep.store.trial.object_manifest import Line
+from multistep.store.trial.object_manifest import DIRECT_UPLOADS, Line
 from multistep.store.trial.write_archive import END, header, padding
 from multistep.store.volume.results_volume import Volume
 
 TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
-DIRECT_UPLOADS = "sent"  # prefix of a trial's objects that its pods uploaded directly
 _DELETED_AT_ONCE = 500
 _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from multistep.engine.journal.direct_upload import URL_SECONDS, Sent
-from multistep.store.bucket.bucket_results import DIRECT_UPLOADS, TRIALS
+from multistep.store.bucket.bucket_results import TRIALS
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.files.trial_key import TrialKey
+from multistep.store.trial.object_manifest import DIRECT_UPLOADS
 from multistep.store.trial.unpack_download import Pointer
 
 

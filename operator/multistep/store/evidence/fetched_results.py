@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from multistep.errors import MultistepError
-from multistep.store.bucket.bucket_results import DIRECT_UPLOADS
 from multistep.store.evidence.file_list import Kind
 from multistep.store.files.file_trees import MAX_DEPTH, open_below, walk
 from multistep.store.files.known_digests import read_sha256
 from multistep.store.trial import object_manifest
-from multistep.store.trial.object_manifest import Line
+from multistep.store.trial.object_manifest import DIRECT_UPLOADS, Line
 
 _MAX_LINE_BYTES = 64 * 1024
 _KINDS: Final[dict[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}

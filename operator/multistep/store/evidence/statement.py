@@ -16,11 +16,10 @@ from multistep.api.trial.content_references import Content
 from multistep.api.trial.egress_status import EgressStatus
 from multistep.api.trial.status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import StepPlan, TrialPlan
-from multistep.engine.score.rewards import StepException
-from multistep.engine.script.inspect_environment import merged
 from multistep.engine.status.redact_status import MARK
+from multistep.engine.status.tampering_findings import merged
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.store.evidence import file_names
 from multistep.store.evidence.file_list import Digests

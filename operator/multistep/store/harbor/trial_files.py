@@ -18,13 +18,12 @@ from multistep.api.task.task_toml import TaskConfig
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.phases import AGENT, VERIFIER
 from multistep.api.trial.trial import PLURAL, MultiStepTrial
-from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.engine.plan.resolve_templates import Unresolved, resolve
 from multistep.engine.plan.template_variables import compose_variables
-from multistep.engine.score.rewards import StepException
-from multistep.engine.script.inspect_environment import merged
 from multistep.engine.status.redact_status import MARK
+from multistep.engine.status.tampering_findings import merged
 from multistep.store.harbor.agent_info import agent_info, agent_result
 from multistep.store.harbor.trial_log import iso, trial_log
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from multistep.api.common.plural import plural
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.journal.journal import Journal, StepRun
+from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.score.rewards import StepException
 from multistep.engine.status.build_conditions import LATEST
 from multistep.timestamps import rfc3339
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from multistep.errors import StoreError
 
+DIRECT_UPLOADS = "sent"  # prefix of a trial's objects that its pods uploaded directly
+
 NAME = "manifest.jsonl"
 VERSION = 1
 _FILES, _NAMED = "files", "named"

@@ -15,9 +15,9 @@ from multistep.api.common.plural import plural
 from multistep.api.task.task_toml import ArtifactConfig
 from multistep.engine.journal.incomplete_files import CHANGED, UNREADABLE, Incomplete, summaries
 from multistep.engine.journal.journal import Collected
-from multistep.engine.journal.operations import LOGS, LOGS_AGENT, LOGS_ARTIFACTS, LOGS_VERIFIER, Part
+from multistep.engine.journal.operations import LOGS, LOGS_AGENT, LOGS_VERIFIER, Part
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Filling, Headroom
-from multistep.engine.plan.select_artifacts import Placement, manifest, place
+from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, manifest, place
 from multistep.errors import StoreError
 from multistep.store.files.file_trees import Skipped, TreeWriter, safe_parts, walk
 from multistep.store.files.read_tar import MAX_MEMBERS, Kind, Member, members
