@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.api.trial.harbor_options import TABLE
+from multistep.api.trial.agent_spec import TABLE
 from tests.harbor.environment import Python, harbor_python
 
 _PROJECT: Final = Path(__file__).parents[2] / "agent-host"

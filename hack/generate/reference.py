@@ -21,20 +21,11 @@ from pydantic.fields import FieldInfo
 from multistep.api.common import base_model
 from multistep.api.sweep import sweep, tasks_source
 from multistep.api.task import task_toml as task
-from multistep.api.trial import (
-    agent_spec,
-    egress_status,
-    failure_table,
-    image_status,
-    regrade,
-    spec,
-    status,
-    task_source,
-    trial,
-    waiting_reasons,
-)
+from multistep.api.trial import agent_spec, failure_table, regrade, spec, status, task_source, trial, waiting_reasons
+from multistep.api.trial import status as egress_status
+from multistep.api.trial import status as image_status
 from multistep.api.trial.agent_end_table import BLAME, Blame
-from multistep.api.trial.exception_table import EXCEPTIONS
+from multistep.api.trial.failure_table import EXCEPTIONS
 
 from . import crds
 

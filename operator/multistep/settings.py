@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from multistep.api.task.devices import GPU_TYPES, GpuLabels
+from multistep.api.task.task_toml import GPU_TYPES, GpuLabels
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
 from multistep.logs import Form
 

@@ -21,7 +21,7 @@ from multistep.kube.resources import PODS
 from multistep.pods import egress_sidecar as sidecar
 from multistep.pods import pod_manifest as pods
 from multistep.pods.pod_identity import CONTAINER
-from multistep.reconcile.trial.switch_networks import ask
+from multistep.reconcile.trial.sidecar_sessions import ask
 from multistep.settings import Settings
 from tests.bench.example import EXAMPLE, Example
 from tests.bench.measure import start_pod, time_ratio, until_without_pods

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from localkube.config import Config
 from localkube.pki import Pki
 from multistep.kube.exec import STDIN, STDOUT
-from multistep.runner_client.frames import DATA, END, FrameReader
+from multistep.runner_client.frame_stream import DATA, END, FrameReader
 from tests.chaos.websocket import Passing, next_frame
 
 Place = tuple[str, str]  # the kind of request, and the moment in its handling at which to cut

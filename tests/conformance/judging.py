@@ -11,8 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from multistep.api.trial.conditions import holds
-from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status import TrialStatus, holds
 from multistep.cli.trial.run.manifests import Manifest, bundle_config_maps, dns_label
 from multistep.errors import MultistepError
 from multistep.sources.task.bundle import digest_of

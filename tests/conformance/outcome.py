@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multistep.api.trial.conditions import holds
-from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status import TrialStatus, holds
 from multistep.engine.status.status_size import bounded_rewards
 
 from .compare import same_rewards

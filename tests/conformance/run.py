@@ -14,8 +14,7 @@ from typing import Final
 
 import aiohttp
 
-from multistep.api.trial.conditions import holds, is_finished
-from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status import TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.trial.results.fetch import ServicePath, locate
 from multistep.cli.trial.results.unpack import unpack

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hack import image
 from localkube.errors import LocalkubeError
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.trial.run.manifests import Manifest
 from tests.support.image_trees import ImageTree, image_tree, named_image_tree

@@ -20,7 +20,7 @@ from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.reconcile.trial.complete_results import Sign
 from multistep.store.evidence import statement
 from multistep.store.harbor import trial_files
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 
 BEGIN = 1_800_000_000.0
 DIGEST = "sha256:" + "ab" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from hack.generate import agent_options
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.harbor_options import TABLE, option_problems
+from multistep.api.trial.agent_spec import TABLE, option_problems
 from tests.harbor.environment import harbor_python
 
 HERE = Path(__file__).parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from multistep.api.trial.image_status import ImageStatus
+from multistep.api.trial.status import ImageStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.plan.image_builds import ImageBuild
 from multistep.errors import SourceError

@@ -9,9 +9,9 @@ import pytest
 
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, StreamLost
 from multistep.kube.cluster_protocols import Cluster, Object
-from multistep.kube.event_manifest import event_manifest
 from multistep.kube.resources import CONFIG_MAPS, DISRUPTION_BUDGETS, LEASES, PODS, SECRETS, TRIALS
 from multistep.kube.shard import LABEL_SHARD
+from multistep.reconcile.trial.write_status import event_manifest
 from multistep.runner_client.session import Session
 
 Case = Callable[[Cluster, str], Awaitable[None]]

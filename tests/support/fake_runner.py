@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from multistep.errors import StreamLost
 from multistep.kube.cluster_protocols import ExitStatus
-from multistep.runner_client.frames import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
+from multistep.runner_client.frame_stream import DATA, END, MESSAGE, Frame, FrameReader, encode, encode_json
 from tests.support.fake_sidecar import FakeSidecar
 from tests.support.faults import Faults
 from tests.support.phase_results import DEFAULTS, PHASES

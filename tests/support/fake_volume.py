@@ -9,19 +9,17 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from multistep.engine.journal.direct_upload import Sent
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import LOGS, Part
-from multistep.engine.journal.results_limits import Headroom
+from multistep.engine.journal.results_limits import Headroom, Sent
 from multistep.errors import StoreError
-from multistep.store.bucket.direct_uploads import Invitation
-from multistep.store.checkpoints.checkpoint_files import NAMES, Commit, Name, Stored
-from multistep.store.checkpoints.copy_checkpoints import adopted
+from multistep.store.bucket.upload_results import Invitation
+from multistep.store.checkpoints.checkpoint_files import NAMES, Commit, Name, Stored, adopted
 from multistep.store.evidence.file_list import Digests
+from multistep.store.results_volume import Step, TrialKey
 from multistep.store.trial.collect_files import Stored as StoredSteps
 from multistep.store.trial.unpack_download import Pointer, Received
 from multistep.store.trial.volume_usage import Collection
-from multistep.store.volume.results_volume import Step, TrialKey
 from tests.support.builds import FakeBuildLogs
 from tests.support.faults import Faults
 

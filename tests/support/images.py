@@ -11,8 +11,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 
 from multistep.sources.fetch.http_client import Http, make_pool
-from multistep.sources.fetch.image_reference import Reference
-from multistep.sources.fetch.registry_client import OCI_MANIFEST, Registry
+from multistep.sources.fetch.registry_client import OCI_MANIFEST, Reference, Registry
 from tests.support import servers
 
 

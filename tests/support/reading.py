@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multistep.reconcile.trial.reconciler import Reconciler
-from multistep.sources.reader.read_in_child import perform
+from multistep.sources.reader.__main__ import perform
 from multistep.sources.reader.read_messages import Answer, Order, parse_answer
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.status_values import FINISHED_PHASES
+from multistep.api.trial.status import is_finished
+from multistep.api.trial.values import FINISHED_PHASES
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SECRETS
-from multistep.reconcile.loading.fetch_tasks import Fetches, Run
+from multistep.reconcile.loading.load_tasks import Fetches, Run
+from multistep.reconcile.sweep.decide_at_start import SweepTasks
 from multistep.reconcile.sweep.reconcile_sweep import Sweeps
-from multistep.reconcile.sweep.resolve_tasks import SweepTasks
 from multistep.settings import Settings
 from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
 from multistep.sources.load.remote_tasks import Remote

@@ -20,7 +20,7 @@ from multistep.reconcile.queue.work_queue import BACKOFF
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import Loaded, TrialLoader
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_models import FakeModels

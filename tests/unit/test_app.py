@@ -14,15 +14,14 @@ import pytest
 
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.trial.trial import KIND
-from multistep.app.background import repeat, retry_until_success
+from multistep.app.endpoints import repeat, retry_until_success
 from multistep.app.kopf_handlers import Stopping
-from multistep.app.leadership import LOST_LEASE_EXIT_CODE
-from multistep.app.operator import App
+from multistep.app.operator import LOST_LEASE_EXIT_CODE, App
 from multistep.errors import NotLeading, StoreError, Unavailable
 from multistep.kube.lease import Lease, Replica
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from multistep.settings import Settings
-from multistep.store.volume.results_volume import TrialKey
+from multistep.store.results_volume import TrialKey
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
 from tests.support.signing_keys import write_keys
@@ -329,7 +328,7 @@ async def test_what_the_leader_does_now_and_then_continues_after_a_failure(monke
         if (error := outcomes.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr("multistep.app.background.asyncio.sleep", sleep)
+    monkeypatch.setattr("multistep.app.endpoints.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await repeat("a chore", lambda: 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)

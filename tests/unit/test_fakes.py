@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from multistep.store.bucket.direct_uploads import DirectUploads
-from multistep.store.bucket.upload_results import Shipping
+from multistep.store.bucket.upload_results import DirectUploads, Shipping
 from multistep.store.checkpoints.checkpoint_store import Checkpoints, Draft
 from multistep.store.evidence.writer import Evidence
-from multistep.store.files.download_buffer import Spool
-from multistep.store.trial.access_token import Access
+from multistep.store.files.thread_pool import Spool
+from multistep.store.results_volume import BuildLogs, Volume
 from multistep.store.trial.collect_files import Collections
-from multistep.store.volume.build_logs import BuildLogs
-from multistep.store.volume.results_volume import Volume
+from multistep.store.trial.directory import Access
 from tests.support.builds import FakeBuildLogs
 from tests.support.fake_volume import FakeCheckpoints, FakeDraft, FakeEvidence, FakeResultsStore, FakeSpool, FakeVolume
 

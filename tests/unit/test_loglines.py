@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.logs import MAX_TEXT_CHARACTERS, JsonFormatter, TextFormatter, about, also_about
-from multistep.reconcile.queue.requeue import Requeue
-from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.queue.work_queue import Requeue, WorkQueue
 
 
 class Lines(logging.Handler):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from multistep.api.trial.failure_table import AGENT_NOT_STARTED
-from multistep.api.trial.phases import AGENT
 from multistep.api.trial.runner_records import PhaseResult
+from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import AttemptLost, StepException, StepRun
 from multistep.engine.plan.plan import StepPlan
 from multistep.engine.script.operation_scope import NO_USER, Scope, TrialError, at_timeout, ending, killed_for_memory

@@ -3,13 +3,12 @@ resume per step, as in a trial of Harbor 0.25."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from multistep.agents import host_outcome
 from multistep.agents.command_exception import NOT_STARTED, SECONDS_TO_START, is_first, out_of_memory
-from multistep.agents.host_outcome import HostError, Outcome
 from multistep.api.trial.agent_spec import PROGRAM_DIR
 from multistep.api.trial.failure_table import (
     AGENT_NOT_STARTED,
@@ -19,15 +18,86 @@ from multistep.api.trial.failure_table import (
     PROVIDER_FAILED,
 )
 from multistep.api.trial.harbor_agents import WEB_TOOLS
-from multistep.api.trial.phases import AGENT, AGENT_SETUP
-from multistep.api.trial.runner_records import PhaseResult, Record
-from multistep.engine.journal.journal import AttemptLost, Journal, StepException, StepRun
-from multistep.engine.journal.operations import Admit, CloseModelAccess, Dismiss, HostCall, Script
-from multistep.engine.lifecycle.suspensions import SWEEP_BUDGET_SPENT
+from multistep.api.trial.runner_records import Fields, PhaseResult, Record
+from multistep.api.trial.status import Usage
+from multistep.api.trial.values import AGENT, AGENT_SETUP
+from multistep.engine.journal.journal import AgentInfo, AttemptLost, Journal, StepException, StepRun
+from multistep.engine.journal.operations import HOST_OUTCOME, Admit, CloseModelAccess, Dismiss, HostCall, Script
+from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.score.gateway_report import SETUP_ACCESS, ModelFailure, ModelReport, report
-from multistep.engine.script.operation_scope import Scope, TrialError, at_timeout, failed, require
+from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelFailure, ModelReport, counted, report
+from multistep.engine.script.operation_scope import Scope, TrialError, at_timeout, ending, failed, require
+from multistep.errors import RunnerError
+
+HOST_ERROR: Final = "AgentHostError"
+_TEXT_CHARACTERS = 16_384
+
+
+@dataclass(frozen=True)
+class HostError:
+    """The error of a failed setup or step. type: class name of Harbor's exception, or HOST_ERROR; exit_code: exit status of the
+    agent's last command, None if it is unknown."""
+
+    type: str
+    message: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a setup or a step. metadata: data that the agent returned, for result.json."""
+
+    error: HostError | None = None
+    agent: AgentInfo | None = None
+    usage: Usage | None = None
+    metadata: Mapping[str, Any] | None = None
+
+
+def read(result: PhaseResult) -> Outcome:
+    """Return the outcome of a finished agent host command; an error of type HOST_ERROR if the host wrote no valid outcome."""
+    if result.error is not None or result.timed_out:
+        return Outcome(HostError(HOST_ERROR, f"the agent host {ending(result)}"))
+    capture = result.captures.get(HOST_OUTCOME)
+    if capture is None:
+        return Outcome(HostError(HOST_ERROR, f"the agent host returned no outcome; it {ending(result)}"))
+    try:
+        return _parsed(json.loads(capture.data))
+    except (ValueError, RecursionError, RunnerError) as error:
+        return Outcome(HostError(HOST_ERROR, f"the agent host returned an invalid outcome: {str(error)[:500]}"))
+
+
+def _parsed(value: object) -> Outcome:
+    fields = Fields(value, "outcome")
+    error = fields.optional_mapping("error")
+    agent, usage = fields.optional_mapping("agent"), fields.optional_mapping("usage")
+    return Outcome(
+        error=None if error is None else _error(Fields(error, "outcome.error")),
+        agent=None if agent is None else _agent_facts(Fields(agent, "outcome.agent")),
+        usage=None if usage is None else _usage(Fields(usage, "outcome.usage")),
+        metadata=fields.optional_mapping("metadata"),
+    )
+
+
+def _error(fields: Fields) -> HostError:
+    exit_code = fields.optional_integer("exitCode")
+    return HostError(fields.text("type", 200) or HOST_ERROR, fields.text("message", _TEXT_CHARACTERS), exit_code)
+
+
+def _agent_facts(fields: Fields) -> AgentInfo:
+    model = Fields(fields.optional_mapping("model") or {}, "outcome.agent.model")
+    return AgentInfo(
+        fields.text("name", 200),
+        fields.optional_text("version", 200) or "unknown",
+        model.optional_text("name", 512),
+        model.optional_text("provider", 512),
+    )
+
+
+def _usage(fields: Fields) -> Usage | None:
+    usage = counted(fields)
+    return None if usage == Usage() else usage
+
 
 _Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
@@ -243,7 +313,7 @@ def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str,
     limit = None if timeout is None else timeout + stalled + _GRACE_SECONDS
     record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, stalled, access)
     result = PhaseResult.from_record(record)
-    called = _Called(record, host_outcome.read(result), result)
+    called = _Called(record, read(result), result)
     yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=called.timed_out)
     return called
 

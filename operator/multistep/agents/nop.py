@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.api.trial.phases import AGENT
+from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.plan import StepPlan

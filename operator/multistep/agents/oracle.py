@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from multistep.agents.command_exception import broken, out_of_memory, require_user, timed_out
 from multistep.api.trial.content_references import Content
-from multistep.api.trial.phases import AGENT
 from multistep.api.trial.runner_records import PhaseResult
+from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan

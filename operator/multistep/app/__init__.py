@@ -1,10 +1,7 @@
 """The operator's process: what runs, in which order it starts, and what ends it. Open operator.py first.
 
 kopf_handlers    watches, start and end, as kopf's handlers
-operator         composition: clients, lease, queues, reconcilers
+operator         composition: clients, lease, queues, reconcilers; exit when the lease is lost
 route_events     watch events to work queues; counts of objects by phase
-endpoints        HTTP: results; metrics and probes
-health           /healthz and /readyz, with a line per check
-leadership       the leader lease; exit when it is lost
-background       background tasks; if one fails, the operator is unhealthy
+endpoints        HTTP: results, metrics, probes; background tasks: if one fails, the operator is unhealthy
 """

@@ -6,19 +6,204 @@ metrics port.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final
 
 from aiohttp import web
 
-from multistep.app.health import Health
-from multistep.gateway.http.head_limits import listen
+from multistep.errors import MultistepError
+from multistep.gateway.http.connections import listen
+from multistep.kube.lease import Lease
+from multistep.kube.shard import Shard
+from multistep.reconcile.cluster.resync import Resync
 from multistep.settings import Settings
 from multistep.store import results_server as server
 from multistep.store.bucket.upload_results import Shipping
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from multistep.telemetry.metric_types import CONTENT_TYPE
 from multistep.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 5.0
+
+
+class BackgroundTasks:
+    """Background tasks by name. A task's failure is logged."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Return the tasks' names in start order."""
+        return list(self._tasks)
+
+    @property
+    def failed(self) -> str | None:
+        """Return the name of the first task that was cancelled or raised an exception; None if no task did."""
+        return next((name for name, task in self._tasks.items() if task.done() and (task.cancelled() or task.exception())), None)
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task on the event loop."""
+        task = self._tasks[name] = asyncio.create_task(work, name=name)
+        task.add_done_callback(_log_failure)
+
+    async def cancel(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        logger.critical("%s ended", task.get_name(), exc_info=error)
+
+
+async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
+    """Run the work periodically, with a jitter of 20 %. A failure is logged and does not change the schedule."""
+    while True:
+        await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
+        await _attempt(name, work)
+
+
+async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, tries: int | None = None) -> None:
+    """Run the work every RETRY_SECONDS until it succeeds once. tries: at most so many times, for work that nothing depends on."""
+    while not await _attempt(name, work) and tries != 1:
+        tries = None if tries is None else tries - 1
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+@contextmanager
+def contained(what: str, found: Mapping[str, Any]) -> Iterator[None]:
+    """Log an error about one object of many, whose contents anyone may have written, and go on with the others."""
+    try:
+        yield
+    except Exception:
+        metadata = found.get("metadata") or {}
+        logger.exception("%s, %s/%s, cannot be read", what, metadata.get("namespace"), metadata.get("name"))
+
+
+async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        await work()
+        return True
+    except MultistepError as error:
+        logger.warning("%s: %s", name, error)
+    except Exception:
+        logger.exception("%s", name)
+    return False
+
+
+CHECK_SECONDS: Final = 3.0
+
+Check = Callable[[], Awaitable[str]]  # returns text for the report; raises CheckFailed or another MultistepError if the check fails
+
+
+class CheckFailed(MultistepError):
+    """Raised by a check that failed; the text is the reason."""
+
+
+class Health:
+    """The checks of /healthz and /readyz. If /healthz fails, the kubelet restarts the operator."""
+
+    def __init__(
+        self,
+        tasks: BackgroundTasks,
+        lease: Lease,
+        resync: Resync,
+        volume: Volume,
+        shard: Shard,
+        *,
+        lease_seconds: float,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._lease = lease
+        self._resync = resync
+        self._volume = volume
+        self._shard = shard
+        self._lease_seconds = lease_seconds
+        self._stopping = stopping
+
+    async def live(self) -> tuple[bool, str]:
+        """Return whether /healthz succeeds, and its text."""
+        return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
+
+    async def ready(self) -> tuple[bool, str]:
+        """Return whether /readyz succeeds, and its text."""
+        return await report(
+            {
+                "api": self._check_api,
+                "watches": self._check_watches,
+                "results": self._check_results,
+                "lease": self._check_lease,
+                "shard": self._check_shard,
+            }
+        )
+
+    async def _check_tasks(self) -> str:
+        if not self._stopping() and (name := self._tasks.failed) is not None:
+            raise CheckFailed(f"the background task {name} ended unexpectedly; see the log")
+        return f"{', '.join(self._tasks.names)} running"
+
+    async def _check_not_stalled(self) -> str:
+        if self._resync.stalled:
+            raise CheckFailed(f"repeatedly: {self._resync.finding}")
+        return "not stalled"
+
+    async def _check_api(self) -> str:
+        """Fail if the API server has not answered for longer than a lease duration. Every replica reads or renews the lease more
+        often than that, so a working API server answers in time."""
+        silent = self._lease.seconds_since_answer
+        if silent > self._lease_seconds:
+            raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
+        return f"answered {silent:.1f} s ago"
+
+    async def _check_watches(self) -> str:
+        """Fail only if watches stall repeatedly. A single stall is harmless, because the resync finds missed events. While this
+        check fails, the operator is unready and serves no results."""
+        await self._check_not_stalled()
+        return self._resync.finding or "nothing missed"
+
+    async def _check_results(self) -> str:
+        await self._volume.disk.try_to_write()
+        return "writable"
+
+    async def _check_lease(self) -> str:
+        if self._stopping():
+            raise CheckFailed("stopping")
+        if self._lease.held:
+            return f"held by this replica, {self._lease.replica}"
+        if self._lease.acquired.is_set():
+            raise CheckFailed("lost")
+        return f"standby; held by {self._lease.holder or 'no replica'}"
+
+    async def _check_shard(self) -> str:
+        return str(self._shard)
+
+
+async def report(checks: Mapping[str, Check]) -> tuple[bool, str]:
+    """Return whether all checks pass, and a line for each."""
+    outcomes = [await _outcome(name, check) for name, check in checks.items()]
+    well = all(ok for ok, _ in outcomes)
+    lines = [line for _, line in outcomes] + ["ok" if well else "not ok"]
+    return well, "".join(f"{line}\n" for line in lines)
+
+
+async def _outcome(name: str, check: Check) -> tuple[bool, str]:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return True, f"[+] {name}: {await check()}"
+    except MultistepError as error:
+        return False, f"[-] {name}: {' '.join(str(error).split())}"
+    except TimeoutError:
+        return False, f"[-] {name}: no answer within {CHECK_SECONDS:g} s"
 
 
 class Endpoints:

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from multistep.api.trial.trial import parse_trial
-from multistep.app import leadership
-from multistep.app.background import BackgroundTasks, contained, repeat, retry_until_success
-from multistep.app.endpoints import Endpoints
-from multistep.app.health import Health
+from multistep.app.endpoints import BackgroundTasks, Endpoints, Health, contained, repeat, retry_until_success
 from multistep.app.route_events import EventRouter
 from multistep.errors import GatewayError
 from multistep.kube.client import Client
@@ -26,26 +23,69 @@ from multistep.kube.resources import PODS, SECRETS, SWEEPS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.pods import pod_identity
 from multistep.pods.pod_facts import pod_facts
-from multistep.reconcile.admission import model_loads
+from multistep.reconcile.admission import model_slots as model_loads
 from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.reconcile.cluster.resync import Resync
 from multistep.reconcile.queue.event_filter import EventFilter
 from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.sweep.decide_at_start import SweepTasks
 from multistep.reconcile.sweep.reconcile_sweep import Sweeps
-from multistep.reconcile.sweep.resolve_tasks import SweepTasks
 from multistep.reconcile.trial import model_gateway
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
 from multistep.sources.load.remote_tasks import Remote
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import Shipping
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from multistep.telemetry.export_traces import Traces, exporter
 from multistep.telemetry.metric_types import label_value
 from multistep.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from multistep.store.evidence.signing import Signer
+import socket
+from typing import Final
+
+from multistep.errors import ClusterError, NotLeading
+from multistep.kube.lease import Replica, attempt_timeout_seconds
+
+LOST_LEASE_EXIT_CODE: Final = 3
+RELEASE_SECONDS: Final = 3.0
+
+
+async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
+    """Return the lease. Its requests use a separate client, so that other requests never delay a renewal."""
+    client = await Client.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
+    await stack.enter_async_context(client)
+    return Lease(
+        client,
+        Replica(settings.pod_name or socket.gethostname(), settings.pod_uid),
+        namespace=settings.lease_namespace or client.namespace,
+        name=settings.lease_name,
+        seconds=settings.lease_seconds,
+    )
+
+
+async def hold(lease: Lease, end: Callable[[int], object]) -> None:
+    """Acquire and renew the lease; exit the process when it is lost."""
+    try:
+        await lease.hold()
+    except NotLeading as error:
+        logger.critical("lost the leader lease; exiting: %s", error)
+        logging.shutdown()
+        end(LOST_LEASE_EXIT_CODE)  # immediately: a graceful shutdown would wait for threads that unpack downloads
+
+
+async def release(lease: Lease) -> None:
+    """Release the lease, so that a standby acquires it before it expires."""
+    try:
+        async with asyncio.timeout(RELEASE_SECONDS):
+            await lease.release()
+    except (ClusterError, TimeoutError) as error:
+        logger.warning("the lease could not be released; it expires: %s", error)
+    else:
+        logger.info("%s stopped and released the lease", lease.replica)
+
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +132,7 @@ class App:
         self._client = client = await self._stack.enter_async_context(
             await Client.connect(gate=gate, observe=self.metrics.requested, check=lambda: self.lease.check())
         )
-        self.lease = await leadership.connect(self._stack, self.settings, self.metrics)
+        self.lease = await connect(self._stack, self.settings, self.metrics)
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
             self.traces = Traces(to, self.metrics)
         if self.settings.gateway_url:
@@ -157,7 +197,7 @@ class App:
         key = self.signer.public if self.signer else None
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping, public_key=key), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
-        stack.push_async_callback(leadership.release, self.lease)
+        stack.push_async_callback(release, self.lease)
         stack.push_async_callback(self.tasks.cancel)
         stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.reconciler.reads.stop)
@@ -167,7 +207,7 @@ class App:
     def _start_tasks(self) -> None:
         if self.traces is not None:
             self.tasks.start("traces", self.traces.run())
-        self.tasks.start("lease", leadership.hold(self.lease, self._end))
+        self.tasks.start("lease", hold(self.lease, self._end))
         self.tasks.start("work", self._work())
         if self.models is not None:
             renew = partial(self._renew_keys, self.models.renew)

@@ -7,6 +7,6 @@ main, groups, exits, version, completion    the command group, exit codes
 options, values                             options that several commands share; variables given by users
 cluster                                     connection to the cluster
 terminal                                    all output
-listing, deleting                           `list` and `delete` of trials and sweeps
+list_and_delete                             `list` and `delete` of trials and sweeps
 view, extras                                Harbor's viewer; optional packages
 """

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.agent_names import BUILT_IN, PLAIN
+from multistep.api.trial.values import BUILT_IN, PLAIN
 
 if TYPE_CHECKING:
     from multistep.kube.client import Client

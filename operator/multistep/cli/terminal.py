@@ -24,17 +24,16 @@ from rich.text import Text
 
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.phases import PRINTING
 from multistep.api.trial.score import Level
 from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus, Usage
+from multistep.api.trial.values import PRINTING
 from multistep.cli.task.examine import Report, StepSummary
 from multistep.cli.trial.outcome import brief, level, outcome, words
-from multistep.engine.lifecycle.suspensions import SUSPENDED
+from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED
 from multistep.engine.score.trial_score import REWARD
 from multistep.engine.score.usage_totals import omission
 from multistep.logs import escaped
-from multistep.report.explanation import explanation
-from multistep.report.step_row import step_row
+from multistep.report.rows import explanation, step_row
 
 _PIPED_WIDTH = 250  # output width in characters of tables, and of all output to a pipe: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}

@@ -2,7 +2,6 @@
 
 from multistep.client.async_client import AsyncClient
 from multistep.client.blocking import Client, Run
-from multistep.client.rollout import Rollout, Step
-from multistep.client.run import AsyncRun
+from multistep.client.run import AsyncRun, Rollout, Step
 
 __all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step"]

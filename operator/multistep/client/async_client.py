@@ -13,13 +13,12 @@ from urllib.parse import quote
 
 from multistep.api.common import labels
 from multistep.api.sweep.sweep import parse_sweep
-from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.status import is_finished
 from multistep.cli.cluster import existing_sweep, open_client
 from multistep.cli.options import Target
 from multistep.cli.sweep.run_sweep import create_sweep
 from multistep.cli.trial.results.fetch import download, read_part
-from multistep.client.rollout import Rollout
-from multistep.client.run import AsyncRun
+from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submission import Agent, Task, submission
 from multistep.errors import MultistepError, NotFound, StoreError, UsageError
 from multistep.kube.client import Client as Cluster

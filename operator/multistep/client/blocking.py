@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar
 
 from multistep.api.sweep.sweep import SweepStatus
 from multistep.client.async_client import AsyncClient
-from multistep.client.rollout import Rollout
-from multistep.client.run import AsyncRun
+from multistep.client.run import AsyncRun, Rollout
 
 _T = TypeVar("_T")
 

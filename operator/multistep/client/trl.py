@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from multistep.client.blocking import Client, Run
-from multistep.client.rollout import Rollout
+from multistep.client.run import Rollout
 from multistep.client.submission import Task
 
 _MAX_AGENTS: Final = 64  # maximum number of agents of a sweep

@@ -7,7 +7,7 @@ usage. Open http/servers.py, then http/model_request.py.
 http/              the ports for agents and for the operator, one model request
 operator_client    the operator's side
 settings           MULTISTEP_GATEWAY_...
-pace/              queues of requests per credential and model
+pace               queues of requests per credential and model
 accounting/        ledger, prices, budgets, usage
 model_api/         formats of the model APIs
 keys/              step tokens, the providers' keys

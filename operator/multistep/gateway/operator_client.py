@@ -15,9 +15,8 @@ from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGate
 from multistep.gateway.accounting.request_ledger import Missed
 from multistep.gateway.accounting.step_usage import StepUsage
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.keyring import fingerprint
-from multistep.gateway.keys.tokens import SigningKey, StepClaims, StepKey, sign
-from multistep.gateway.pace.answer_counts import ModelLoad
+from multistep.gateway.keys.tokens import SigningKey, StepClaims, StepKey, fingerprint, sign
+from multistep.gateway.pace import ModelLoad
 
 CLOSE_TIMEOUT_SECONDS = 100.0
 """Longer than the gateway waits for a step's open requests before it answers."""

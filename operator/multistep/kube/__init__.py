@@ -4,10 +4,9 @@ In: kind, namespace, name, manifest. Out: objects, watch events, exec streams, o
 timeout. Open cluster_protocols.py (what other packages may call) and client.py first.
 
 client, cluster_protocols    the client; its protocols, which tests implement in memory
-requests, request_limit      timeouts, retries; fewer requests while the server is overloaded
+requests, request_limit      timeouts, retries, errors; fewer requests while the server is overloaded
 connection                   address, TLS, credentials
-error_responses              error responses as exceptions
 watch, exec                  lists and watches; exec sessions
-resources, event_manifest    kinds and their paths; Events
+resources                    kinds and their paths
 lease, shard                 leader election; which trials this operator reconciles
 """

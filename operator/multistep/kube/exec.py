@@ -22,9 +22,8 @@ from yarl import URL
 from multistep.errors import ClusterError, StreamLost, Unavailable
 from multistep.kube.cluster_protocols import ExitStatus
 from multistep.kube.connection import Connection
-from multistep.kube.error_responses import error_of, no_answer
 from multistep.kube.request_limit import Gate
-from multistep.kube.requests import Check, RequestObserver, pause_seconds
+from multistep.kube.requests import Check, RequestObserver, error_of, no_answer, pause_seconds
 from multistep.kube.resources import PODS
 
 V5: Final = "v5.channel.k8s.io"  # since Kubernetes 1.30; stdin can be closed while stdout stays open

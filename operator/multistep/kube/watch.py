@@ -12,8 +12,7 @@ import aiohttp
 
 from multistep.errors import ClusterError, Unavailable
 from multistep.kube.cluster_protocols import Object
-from multistep.kube.error_responses import error_of
-from multistep.kube.requests import Http, pause_seconds
+from multistep.kube.requests import Http, error_of, pause_seconds
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500

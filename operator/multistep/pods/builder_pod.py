@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import GROUP
-from multistep.engine.builds.build_commands import AUTH, OUT, WORK
-from multistep.engine.builds.next_build_action import Limits
+from multistep.engine.builds.next_build_action import AUTH, OUT, WORK, Limits
 from multistep.pods import container_statuses, runner_mount
-from multistep.pods.container_image import container_image
-from multistep.pods.pod_identity import CONTAINER, label_value
+from multistep.pods.pod_identity import CONTAINER, container_image, label_value
 from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 

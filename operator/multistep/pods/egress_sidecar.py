@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
-from multistep.pods.container_image import container_image
+from multistep.pods.pod_identity import container_image
 from multistep.settings import Settings
 
 CONTAINER: Final = "egress"

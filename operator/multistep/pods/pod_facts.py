@@ -8,7 +8,8 @@ from typing import Any
 
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_statuses, egress_sidecar, kueue, runner_mount, service_containers, service_statuses
+from multistep.pods import agent_host, container_statuses, egress_sidecar, kueue, runner_mount, service_containers
+from multistep.pods import container_statuses as service_statuses
 from multistep.pods.pod_identity import CONTAINER, owner_uid
 from multistep.timestamps import seconds_of
 

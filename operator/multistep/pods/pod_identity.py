@@ -9,7 +9,7 @@ from typing import Any
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import API_VERSION, GROUP
-from multistep.api.task.compose_services import MAIN
+from multistep.api.task.layout import MAIN
 from multistep.api.trial.trial import KIND, MultiStepTrial
 
 CONTAINER = MAIN
@@ -91,3 +91,8 @@ def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
 def owner_uid(metadata: Mapping[str, Any]) -> str:
     """Return the UID of an object's controller; "" without one."""
     return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")
+
+
+def container_image(image: str, policy: str | None) -> dict[str, str]:
+    """Return a container's fields with its image and pull policy. policy: "" or None for Kubernetes' default."""
+    return {"image": image, **({"imagePullPolicy": policy} if policy else {})}

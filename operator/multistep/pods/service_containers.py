@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from multistep.api.task.compose_services import MAIN, Service
+from multistep.api.task.layout import MAIN, Service
 from multistep.engine.plan.plan_services import (
     CONTAINER_PREFIX,
     FILES_VOLUME,
@@ -20,7 +20,7 @@ from multistep.engine.plan.plan_services import (
 )
 from multistep.errors import InvalidSpec
 from multistep.pods import runner_mount
-from multistep.pods.container_image import container_image
+from multistep.pods.pod_identity import container_image
 from multistep.pods.runner_mount import RUNNER
 
 _COPY_DIR: Final = "/multistep-volumes"

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multistep.report.by_task import ks
-from multistep.report.rows import Row
+from multistep.report.rows import Row, ks
 from multistep.report.statistics import Difference, Estimate, difference, difference_of_chances, pass_at
 
 

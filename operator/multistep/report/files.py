@@ -10,11 +10,10 @@ from dataclasses import asdict, fields
 from datetime import UTC
 from typing import Any, Final
 
-from multistep.api.trial.phases import PHASES
+from multistep.api.trial.values import PHASES
 from multistep.report.branches import Branches
-from multistep.report.rows import Row
+from multistep.report.rows import Row, StepRow
 from multistep.report.statistics import CONFIDENCE
-from multistep.report.step_row import StepRow
 from multistep.report.summary import About, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory

@@ -2,26 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from sys import intern
+from math import comb
+from statistics import fmean
+from sys import float_info, intern
 from typing import Any, Literal, get_args
 
 from multistep.api.common.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.conditions import holds
-from multistep.api.trial.status import TrialStatus
-from multistep.api.trial.status_values import Outcome
+from multistep.api.trial.status import StepStatus, TrialStatus, holds
 from multistep.api.trial.trial import parse_status
+from multistep.api.trial.values import Outcome
 from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
+from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
 from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
-from multistep.engine.sweep.next_trials import BranchState, TrialFacts
-from multistep.engine.sweep.retries import current
+from multistep.engine.sweep.next_trials import BranchState, TrialFacts, current
 from multistep.engine.sweep.trial_manifests import facts, retry_of
-from multistep.report.explanation import explanation
-from multistep.report.step_row import StepRow, floats, step_row
+
+_MAX_STEPS = 8  # maximum number of steps that the line names
+
+
+def explanation(
+    status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, why: str, zeroed: bool
+) -> str:
+    """Return how the score ``counts`` was computed; "" for an active trial. steps: the steps that the trial ran itself;
+    why: class and reason of the trial's failure; zeroed: whether the scoring makes it count 0."""
+    if status.completion_time is None:
+        return ""
+    if counts is None:
+        return f"excluded, {why}"
+    rule = status.score_rule
+    if rule is None and status.score is None:
+        return f"0 by spec.scoring.providerErrors ({why})"
+    if rule is None:
+        return f"0, as the trial failed ({why})"
+    if zeroed:
+        return "0 by spec.scoring.tampering, as there is evidence of tampering"
+    if scoring.strategy == "AsTask":
+        return f"the task's own reward, by spec.scoring.strategy: {', '.join(_started(steps))}"
+    every = [*_started(steps), *_not_reached(status, len(steps), rule.steps)]
+    text = ", ".join(every if len(every) <= _MAX_STEPS else [*every[:_MAX_STEPS], f"and {len(every) - _MAX_STEPS} more"])
+    if rule.steps == 1:
+        return text
+    of = f"{rule.steps} declared steps"
+    return f"mean of {of}: {text}" if rule.strategy == "Mean" else f"the last of {of}: {every[-1]}"
+
+
+def _started(steps: Sequence[StepRow]) -> Iterator[str]:
+    for each in steps:
+        keys = "" if each.rewards is None or set(each.rewards) == {"reward"} else f" ({_keys(each)})"
+        yield f"{each.name} {each.score:.4g}{keys}" if each.rewards is not None else f"{each.name} 0 (no result)"
+
+
+def _keys(step: StepRow) -> str:
+    return ", ".join(f"{key} {value:.4g}" for key, value in (step.rewards or {}).items()) or "no rewards"
+
+
+def _not_reached(status: TrialStatus, started: int, declared: int) -> Iterator[str]:
+    names = status.task_steps[-declared:]
+    for index in range(started, declared):
+        yield f"{names[index] if index < len(names) else f'step {index + 1}'} 0 (not reached)"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step that a trial reached. rewards: all of its rewards, None without a result; score: its score; passed: whether it
+    passed; exception, message: type and message of its exception, or ""; seconds: durations by phase."""
+
+    name: str
+    rewards: Mapping[str, float] | None
+    score: float
+    passed: bool
+    exception: str
+    message: str
+    seconds: Mapping[str, float]
+
+
+def step_row(step: StepStatus, key: str | None) -> StepRow:
+    """Return the row of a step. key: the only reward that counts, None for the task's own choice."""
+    verdict = Verdict(step.rewards, step.gate, known_score(step))
+    return StepRow(
+        intern(step.name),
+        floats(step.rewards),
+        step_score(verdict, key),
+        step_passes(verdict, key),
+        step.exception.type if step.exception else "",
+        step.exception.message if step.exception else "",
+        step.durations.model_dump(exclude_none=True) if step.durations else {},
+    )
+
+
+def floats(rewards: Mapping[str, float] | None) -> dict[str, float] | None:
+    """Return the rewards as floats; numbers beyond a float's range become the largest float."""
+    if rewards is None:
+        return None
+    return {intern(key): float(max(-float_info.max, min(float_info.max, each))) for key, each in rewards.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +286,27 @@ def _between(start: datetime | None, end: datetime | None) -> float | None:
 def _whole(text: str | None) -> int:
     """Return the number in an annotation, whose text is untrusted; 1 if the text is not a whole number of at most 9 digits."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
+FEWEST = 6  # minimum number of tasks for a significant difference
+
+
+def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean score of each task that has a scored trial. scores: the scores of the scored trials, by task."""
+    return {task: fmean(found) for task, found in scores.items() if found}
+
+
+def chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
+    """Return, for each task with at least k trials, an unbiased estimate of the probability that at least one of k trials passes.
+
+    passed: by task, whether each trial passed.
+    Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
+    """
+    enough = {task: found for task, found in passed.items() if len(found) >= k}
+    return {task: 1 - comb(len(found) - sum(found), k) / comb(len(found), k) for task, found in enough.items()}
+
+
+def ks(most: int) -> list[int]:
+    """Return the values of k for pass@k: 1, 2, 4, 8, ... and the maximum."""
+    powers = [1 << power for power in range(most.bit_length())]
+    return sorted({*powers, most}) if most else []

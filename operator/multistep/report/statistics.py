@@ -14,7 +14,7 @@ from statistics import fmean
 
 from scipy import stats
 
-from multistep.report.by_task import chances, means
+from multistep.report.rows import chances, means
 
 CONFIDENCE = 0.95
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import combinations
@@ -12,14 +12,82 @@ from typing import TypeVar
 
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.phases import PHASES
+from multistep.api.trial.values import PHASES
 from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches, branches_of
-from multistep.report.by_task import ks, means
-from multistep.report.rows import Row, in_order
+from multistep.report.rows import Row, StepRow, in_order, ks, means
 from multistep.report.statistics import Difference, Estimate, difference, holm, is_significant, mean_score, pass_at
-from multistep.report.step_row import StepRow
-from multistep.report.warnings import Broken, branch_warnings, broken_tasks, warnings
+
+UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more than this
+_ORACLE = "oracle"
+_BROKEN = ("Verifier", "Task")
+_EPSILON = 1e-9
+_SOME = 3
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: number of these failures; why: message of
+    the first one."""
+
+    task: str
+    reasons: Sequence[str]
+    trials: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        trials = plural(self.trials, "trial")
+        text = f"task {self.task} is broken: it failed for the agent oracle, too, in {trials} ({', '.join(self.reasons)})"
+        return f"{text}: {self.why}" if self.why else text
+
+
+def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
+    """Return the tasks that have a failure of class Verifier or Task with the agent oracle. A trial whose verification is disabled
+    has class Task, too, but nothing failed in it."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN and row.outcome != "Unverified":
+            found[row.task].append(row)
+    return [
+        Broken(task, sorted({each.reason for each in those}), len(those), those[0].message) for task, those in sorted(found.items())
+    ]
+
+
+def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
+    """Return a warning if the largest and the smallest share of excluded trials among the agents differ by more than UNEVEN."""
+    shares = {agent: share for agent, rows in agents.items() if (share := _share(rows)) is not None}
+    if len(shares) < 2:
+        return None
+    most, least = max(shares, key=lambda each: shares[each]), min(shares, key=lambda each: shares[each])
+    if shares[most] - shares[least] <= UNEVEN + _EPSILON:
+        return None
+    text = f"{shares[most]:.0%} of the finished trials of {most} are excluded, but {shares[least]:.0%} of {least}'s"
+    return f"{text}: their means are of different samples; compare them by the mean if 0, or run the excluded trials again"
+
+
+def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """Yield all warnings about the agents' means."""
+    if (uneven := uneven_exclusions(agents)) is not None:
+        yield uneven
+    for agent, rows in agents.items():
+        if tampered := sum(row.tampering != "" for row in rows):
+            yield f"{tampered} of {len(rows)} trials of {agent} have evidence of tampering: their rewards may be forged"
+    yield from map(str, broken_tasks(row for rows in agents.values() for row in rows))
+
+
+def branch_warnings(branches: Branches) -> Iterator[str]:
+    """Yield warnings about missing branches: steps without trials from the agent's own state, and tasks without branches."""
+    if lacking := sum(each.has_no_own_state for each in branches.steps):
+        yield f"{lacking} of {len(branches.steps)} branched steps have no trials from the agent's own state: no trial left one"
+    if branches.without:
+        more = f" and {len(branches.without) - _SOME} more" if len(branches.without) > _SOME else ""
+        yield f"these tasks have no branches: {', '.join(branches.without[:_SOME])}{more}"
+
+
+def _share(rows: Sequence[Row]) -> float | None:
+    finished = [row for row in rows if row.state != "Active"]
+    return sum(row.excluded for row in finished) / len(finished) if finished else None
+
 
 _Value = TypeVar("_Value", bound=float)
 

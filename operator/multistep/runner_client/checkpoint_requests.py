@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from multistep.api.trial.runner_records import Fields, Record
 from multistep.errors import StreamLost
-from multistep.runner_client import runner_answers
+from multistep.runner_client import exchange as runner_answers
 from multistep.runner_client.exchange import Exchanges, Refusal, parse_answer
 from multistep.runner_client.frame_stream import FrameStream
 from multistep.runner_client.transfer_bodies import Body, DownloadResult, Sink, receive_body, send_body

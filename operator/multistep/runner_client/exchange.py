@@ -3,18 +3,128 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import json
+import os
+from binascii import Error as Base64Error
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from multistep.api.trial.runner_records import Fields, Record
+from multistep.engine.journal.operations import Directory, Source
 from multistep.errors import HostUnreachable, InvalidRequest, PodError, RunnerError, StreamLost
-from multistep.runner_client import runner_answers
 from multistep.runner_client.check_requests import require_valid, unsendable
-from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, FrameStream
-from multistep.runner_client.frames import DATA, MESSAGE, Frame, encode_json
-from multistep.runner_client.sealed_messages import Request, Seal
+from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, DATA, MESSAGE, Frame, FrameStream, encode_json
+
+KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sealed request. nonce: the request's nonce; only an answer that was encrypted for this nonce is authentic."""
+
+    message: Mapping[str, Any]
+    nonce: bytes
+
+
+class Seal:
+    """Seals requests and opens answers with the key that the agent host's container got from the operator, in hex digits."""
+
+    def __init__(self, key: str) -> None:
+        self._cipher = AESGCM(bytes.fromhex(key))
+
+    def request(self, request: Mapping[str, Any]) -> Request:
+        """Encrypt a request, and return the ``host`` request that contains it. Raises ValueError for NaN or infinity."""
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = nonce + self._cipher.encrypt(nonce, json.dumps(request, allow_nan=False).encode(), b"request")
+        return Request({"op": "host", "message": {"sealed": base64.b64encode(sealed).decode()}}, nonce)
+
+    def answer(self, message: Mapping[str, Any], request: Request) -> Frame:
+        """Return the frame with the decrypted answer to the request. Raises RunnerError if the answer is not authentic."""
+        try:
+            sealed = base64.b64decode(message["sealed"], validate=True)
+            plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], b"answer" + request.nonce)
+        except (KeyError, TypeError, ValueError, Base64Error, InvalidTag):
+            raise RunnerError("the agent host's answer is not authentic", code="Protocol") from None
+        return Frame(MESSAGE, plain)
+
+
+def new_key() -> str:
+    """Return a new key in hex digits."""
+    return os.urandom(KEY_BYTES).hex()
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A part of a phase's output. size: bytes of the whole output; start: offset of the part; done: whether the phase has ended."""
+
+    size: int
+    start: int
+    data: bytes
+    done: bool
+
+
+def record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:
+    """Return the record of an answer. Raises RunnerError if the record has another id or operation."""
+    record = Record.from_json(answer.get("record"))
+    if record.id != id or (op is not None and record.op != op):
+        raise RunnerError(f"asked for {id!r}, the runner answered for {record.id[:200]!r}", code="Protocol")
+    return record
+
+
+def printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
+    """Return the output in the answer to an "output" request. Raises RunnerError if the answer is invalid."""
+    fields = Fields(answer, "output")
+    try:
+        data = base64.b64decode(fields.text("base64", 2 * max_bytes + 4), validate=True)
+    except binascii.Error:
+        raise RunnerError("the runner sent output that is not base64", code="Protocol") from None
+    if len(data) > max_bytes:
+        raise RunnerError(f"asked for {max_bytes} bytes, the runner sent {len(data)}", code="Protocol")
+    return Printed(fields.integer("size"), fields.integer("from"), data, fields.one_of("state", {"running", "done"}) == "done")
+
+
+def types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return the types of a download's sources. count: number of requested sources. Raises RunnerError if the answer is invalid."""
+    sources = Fields(answer, "download").sequence("sources", count)
+    if len(sources) != count:
+        raise RunnerError(f"asked for {count} sources, the runner answered for {len(sources)}", code="Protocol")
+    kinds = {"file", "directory", "missing", "other"}
+    return tuple(Fields(each, "source").one_of("type", kinds) for each in sources)
+
+
+def error(answer: Mapping[str, Any]) -> RunnerError:
+    """Return the error of an answer that is not ok."""
+    if answer.get("ok") is not False:
+        return RunnerError("the runner's answer is neither ok nor an error", code="Protocol")
+    error = Fields(answer.get("error"), "error")
+    return RunnerError(error.text("message")[:1000], code=error.text("code", 64))
+
+
+def directory(directory: Directory) -> dict[str, Any]:
+    """Return a directory's description in the format that the "reset" request uses."""
+    request: dict[str, Any] = {"path": directory.path, "mode": directory.mode, "user": directory.user}
+    return {**request, "keep": True} if directory.keep else request
+
+
+def source(source: Source) -> dict[str, Any]:
+    """Return a source's description in the format that the "download" and "survey" requests use."""
+    request: dict[str, Any] = {"path": source.path, "exclude": list(source.exclude)}
+    return {**request, "sent": list(source.sent)} if source.sent else request
+
+
+def wait(id: str, timeout_seconds: float) -> dict[str, Any]:
+    """Return a request that waits until the operation with this record id has finished."""
+    return {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
+
 
 HOST_PROTOCOL = 5  # first protocol version with sealed requests for the agent host
 
@@ -179,4 +289,4 @@ def parse_answer(frame: Frame) -> dict[str, Any]:
     answer = frame.json()
     if answer.get("ok") is True:
         return answer
-    raise Refusal(runner_answers.error(answer))
+    raise Refusal(error(answer))

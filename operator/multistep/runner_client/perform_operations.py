@@ -13,8 +13,10 @@ from multistep.engine.journal.operations import (
     CAPTURE_LIMIT_BYTES,
     HOST_OUTCOME,
     HOST_OUTPUT,
+    LOGS_VERIFIER,
     OUTPUT_LIMIT_BYTES,
     TAIL_BYTES,
+    TESTS,
     Admit,
     Baseline,
     Dismiss,
@@ -29,9 +31,20 @@ from multistep.engine.journal.operations import (
     Upload,
 )
 from multistep.errors import RunnerError
-from multistep.runner_client.inspection_requests import inspect
 from multistep.runner_client.session import Session
 from multistep.runner_client.transfer_bodies import Body
+
+INSPECT_PROTOCOL = 4  # first protocol version with inspections
+
+
+async def inspect(session: Session, operation: Baseline | Inspect) -> Record:
+    """Record the environment's state (Baseline) or find the changes since then (Inspect), and return the record. The record is
+    empty if the runner is of an earlier release, which supports neither operation."""
+    if session.protocol < INSPECT_PROTOCOL:
+        return await session.note(operation.id, {})
+    request = {"id": operation.id, "user": operation.user, "env": dict(operation.env), "directories": [TESTS, LOGS_VERIFIER]}
+    return await session.operate("baseline" if isinstance(operation, Baseline) else "inspect", request)
+
 
 ENVIRONMENT_SOCKET = "multistep/runner"
 HOST_PROGRAM = "multistep-host"

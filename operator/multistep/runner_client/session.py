@@ -12,14 +12,13 @@ from copy import copy
 from typing import Any, Self
 
 from multistep.api.trial.runner_records import Fields, Hello, Record
-from multistep.engine.journal.direct_upload import Large
 from multistep.engine.journal.operations import Directory, Source
+from multistep.engine.journal.results_limits import Large
 from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError
-from multistep.runner_client import runner_answers
+from multistep.runner_client import exchange as runner_answers
 from multistep.runner_client.checkpoint_requests import CheckpointRequests
-from multistep.runner_client.exchange import Exchanges
+from multistep.runner_client.exchange import Exchanges, Printed
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
-from multistep.runner_client.runner_answers import Printed
 from multistep.runner_client.transfer_bodies import Body, DownloadResult, Sink, receive_body, send_body
 
 PROTOCOLS = (5, 4, 3, 2, 1)  # supported protocol versions; pods that an earlier release created may have an older runner

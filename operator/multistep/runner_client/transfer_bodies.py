@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from multistep.api.trial.runner_records import Fields
 from multistep.errors import RunnerError, StreamLost
 from multistep.runner_client.exchange import Refusal
-from multistep.runner_client.frame_stream import FrameStream
-from multistep.runner_client.frames import DATA, END, Frame, encode, encode_json
+from multistep.runner_client.frame_stream import DATA, END, Frame, FrameStream, encode, encode_json
 
 UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection fairly, large enough for little overhead
 

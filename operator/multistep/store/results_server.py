@@ -13,8 +13,8 @@ from aiohttp import web
 
 from multistep.errors import StoreError
 from multistep.store.bucket.upload_results import Shipping
-from multistep.store.trial.results_protocol import ResultsStore
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import ResultsStore
+from multistep.store.results_volume import TrialKey, Volume
 
 MAX_DOWNLOADS = 8  # maximum concurrent downloads; further ones are queued
 WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk, so that a stalled reader does not block a download slot

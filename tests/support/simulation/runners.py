@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from multistep.errors import ClusterError, NotFound
-from multistep.runner_client.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
+from multistep.runner_client.frame_stream import DATA, END, MESSAGE, FrameReader, encode, encode_json
 from tests.support.fake_runner import FakeRunner, Tree
 from tests.support.phase_results import PHASES
 from tests.support.simulation.kubelet import Kubelet

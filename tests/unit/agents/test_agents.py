@@ -10,11 +10,11 @@ import pytest
 
 from multistep.agents import BUILT_IN as SCRIPTS
 from multistep.agents import script_of
-from multistep.agents.find_programs import lookup
+from multistep.agents.command import lookup
 from multistep.api.task.layout import StepLayout
-from multistep.api.trial.agent_names import BUILT_IN
 from multistep.api.trial.content_references import Content
-from multistep.cli.trial.run.agent_script import script_command
+from multistep.api.trial.values import BUILT_IN
+from multistep.cli.trial.run.agent_choice import script_command
 from multistep.engine.journal.operations import Note, Start, Upload
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score import failure_class

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.agents import host_outcome
+from multistep.agents import harbor as host_outcome
 from multistep.api.task.task_toml import parse_task
-from multistep.api.trial.phases import AGENT_SETUP
 from multistep.api.trial.runner_records import PhaseResult, Record
 from multistep.api.trial.status import CheckpointStatus, Usage
+from multistep.api.trial.values import AGENT_SETUP
 from multistep.engine.journal.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
-from multistep.engine.plan.plan import TrialEnv, TrialPlan
-from multistep.engine.plan.verdict_isolation import isolation
+from multistep.engine.plan.plan import TrialEnv, TrialPlan, isolation
 from multistep.engine.score.usage_totals import since, total
 from multistep.engine.script.operation_scope import KeptStep
 from multistep.errors import InvalidSpec

@@ -9,8 +9,7 @@ import pytest
 
 from multistep.api.common.base_model import parsed
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.agent_spec import AgentSpec
-from multistep.api.trial.harbor_options import TABLE, option_problems
+from multistep.api.trial.agent_spec import TABLE, AgentSpec, option_problems
 from multistep.errors import InvalidSpec
 from multistep.gateway.keys.credentials import Credential
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from hack.generate.crds import SWEEP, TRIAL, openapi_schema
 from hack.generate.reference import MODULES, PAGES, with_tables
 from multistep.api.sweep.sweep import TrialSweep, parse_sweep
+from multistep.api.task.suspicious_values import unknown_keys
 from multistep.api.task.task_toml import TaskConfig, parse_task
-from multistep.api.task.unknown_keys import unknown_keys
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.cli.main import cli
 from multistep.telemetry.metrics import Metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.common.quantity import quantity
+from multistep.api.common.base_model import quantity
 
 
 @pytest.mark.parametrize(

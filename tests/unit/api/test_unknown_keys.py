@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.api.task.unknown_keys import UnknownKey, unknown_keys
+from multistep.api.task.suspicious_values import UnknownKey, unknown_keys
 
 
 def test_typos_have_suggestions() -> None:

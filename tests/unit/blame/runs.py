@@ -17,7 +17,7 @@ from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.operations import HostCall
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score import failure_class
-from multistep.gateway.keys.keyring import Keyring
+from multistep.gateway.keys.tokens import Keyring
 from multistep.reconcile.trial.model_gateway import ModelGateway
 from tests.support.played import IMAGE, outcome, plan, play
 from tests.support.world import manifest

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from multistep.api.trial.agent_end_table import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, STARTS, Blame
 from multistep.engine.score import failure_class
-from multistep.gateway.accounting.silent_seconds import Silence
+from multistep.gateway.accounting.waiting_seconds import Silence
 from multistep.gateway.http import model_request, servers
 from multistep.gateway.model_api import answer_memory
 from tests.support.played import IMAGE, plan, play

@@ -31,7 +31,7 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.errors import GatewayError, GatewayUnavailable
 from multistep.gateway.accounting.request_ledger import Ledger
-from multistep.gateway.keys.keyring import Keyring
+from multistep.gateway.keys.tokens import Keyring
 from multistep.reconcile.trial.model_gateway import ModelGateway
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import IMAGE, outcome, plan, play, rewarded
@@ -365,7 +365,7 @@ async def test_no_state_of_the_gateway_gives_an_agent_a_0_that_it_did_not_earn(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MULTISTEP_GATEWAY_LOG_LEVEL", "ERROR")
-    monkeypatch.setattr("multistep.gateway.keys.keyring._REREAD_SECONDS", -1.0)
+    monkeypatch.setattr("multistep.gateway.keys.tokens._REREAD_SECONDS", -1.0)
     found, row = await verdicts(tmp_path, FAULTS[key]), ROWS[key]
     assert len(found) == len(MOMENTS) * len(HABITS)
     wrong = [each for each in found if not each.lost and (not each.answered or each.reward != 1.0)]

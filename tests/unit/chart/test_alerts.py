@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
-from multistep.gateway.pace.lanes import Lanes
+from multistep.gateway.pace import Lanes
 from multistep.telemetry.metrics import TABLE
 from tests.docs import pages
 

@@ -12,7 +12,7 @@ import pytest
 
 from multistep.api.trial import harbor_agents
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.cli.agent.programs import PROGRAMS, files_of
+from multistep.cli.agent.agent_programs import PROGRAMS, files_of
 from multistep.cli.options import ModelOptions
 from multistep.cli.sweep.sweep_manifest import SweepOptions, sweep_of_source
 from multistep.cli.trial.run.agent_choice import agent_entry, check_images, check_keys

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from multistep.cli.image import engines, images
-from multistep.cli.image import runner_binary as runner
+from multistep.cli.image import images as runner
 from multistep.cli.image.engines import Buildah, Command, DockerLike, Localkube, find_engine
 from multistep.cli.image.kubeconfig import CurrentCluster, current_cluster
 from multistep.errors import UsageError

@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import CompletionItem
 
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.agent_names import BUILT_IN
+from multistep.api.trial.values import BUILT_IN
 from multistep.cli import completion
 
 from .conftest import Invoke

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.cli.doctor.checks import run_checks
-from multistep.cli.doctor.observation import Finding, Observation, Right
-from multistep.cli.doctor.observe import free_bytes
+from multistep.cli.doctor.observe import Finding, Observation, Right, free_bytes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

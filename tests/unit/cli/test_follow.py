@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.status import TrialStatus, Usage
+from multistep.api.trial.status import TrialStatus, Usage, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.exits import Gone
 from multistep.cli.terminal import Progress, bytes_text, clean, seconds_text, trial_view, usage_text

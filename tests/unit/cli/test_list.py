@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hack.generate import crds
-from multistep.cli.listing import Column
+from multistep.cli.list_and_delete import Column
 from multistep.cli.sweep import manage
-from multistep.cli.trial.manage import list as trial_list
+from multistep.cli.trial.manage import list_and_show as trial_list
 from multistep.errors import Unavailable
 from multistep.kube.watch import WatchEvent
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from multistep.api.trial.status import TrialStatus
 from multistep.cli.trial.logs import follow_output, print_logs
-from multistep.cli.trial.logs.log_pieces import Piece, Wanted, pieces
-from multistep.cli.trial.logs.print_logs import MAX_LINE_CHARACTERS, Escaped, Json, Raw, Readable, Tail
+from multistep.cli.trial.logs.print_logs import MAX_LINE_CHARACTERS, Escaped, Json, Piece, Raw, Readable, Tail, Wanted, pieces
 from multistep.errors import ClusterError, StreamLost, UsageError
 from multistep.kube.resources import Resource
 from multistep.logs import escaped

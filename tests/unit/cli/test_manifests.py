@@ -15,7 +15,7 @@ from multistep.api.trial.trial import parse_trial
 from multistep.cli.trial.run import manifests
 from multistep.errors import UsageError
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.configmaps import join
+from multistep.sources.task.stored_bundles import join
 
 from .conftest import Invoke
 

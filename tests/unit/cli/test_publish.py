@@ -14,8 +14,8 @@ import yaml
 
 from multistep.api.trial.trial import parse_trial
 from multistep.sources.fetch.fetch_messages import Fetched, Rules
-from multistep.sources.fetch.image_reference import Reference, login
-from multistep.sources.load import fetch_process
+from multistep.sources.fetch.registry_client import Reference, login
+from multistep.sources.load import task_cache as fetch_process
 from multistep.sources.load.remote_tasks import request_for
 from multistep.sources.load.task_cache import Cache
 from multistep.sources.task.bundle import digest_of, pack

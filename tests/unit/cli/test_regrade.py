@@ -13,7 +13,7 @@ from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.sweep.next_trials import Grid
-from multistep.sources.task import configmaps
+from multistep.sources.task import stored_bundles as configmaps
 from multistep.sources.task.bundle import Bundle
 
 from .conftest import TASK_TOML, Invoke

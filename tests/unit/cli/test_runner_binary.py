@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.cli.image import runner_binary
+from multistep.cli.image import images as runner_binary
 from multistep.errors import UsageError
 
 ROOT = Path(__file__).parents[3]

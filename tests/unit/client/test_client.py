@@ -263,7 +263,7 @@ class PlayedClient:
 
     def submit(self, tasks: list[Any], *, agents: list[dict[str, Any]], **options: Any) -> list[Any]:
         from multistep.api.sweep.sweep import Scoring
-        from multistep.client.rollout import rollout
+        from multistep.client.run import rollout
 
         cluster = FakeCluster()
         self.submitted.append((tasks[0], [each["agent"]["command"][-1] for each in agents]))

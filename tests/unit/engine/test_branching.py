@@ -9,12 +9,11 @@ import pytest
 
 from multistep.agents import script_of
 from multistep.api.task.layout import StepLayout
-from multistep.api.trial.phases import AGENT_SETUP
-from multistep.api.trial.status import AttemptStatus, CheckpointStatus, StepStatus
-from multistep.api.trial.step_runs import ANOTHER_TRIAL
+from multistep.api.trial.status import ANOTHER_TRIAL, AttemptStatus, CheckpointStatus, StepStatus
+from multistep.api.trial.values import AGENT_SETUP
 from multistep.engine.journal.journal import AttemptLost, Journal, StepException
 from multistep.engine.journal.operations import Note, Script
-from multistep.engine.plan.selected_steps import Branch
+from multistep.engine.plan.task_steps import Branch
 from multistep.engine.score.failure_class import of_failed as failed
 from multistep.engine.script.choose_checkpoint import Choice, choose, unfit_start
 from multistep.engine.script.operation_scope import KeptStep, Scope, TrialError

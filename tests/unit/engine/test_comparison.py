@@ -8,7 +8,7 @@ import pytest
 
 from multistep.api.trial.status import StepStatus, Tampering, TrialStatus
 from multistep.engine.journal.operations import Checkpoint, Restore
-from multistep.engine.plan.verdict_isolation import isolation
+from multistep.engine.plan.plan import isolation
 from multistep.engine.script.compare_verdicts import interrupted, lost_pod
 from multistep.engine.status.tampering_findings import evidence, merged
 from tests.support.played import FAULT, NO_SPACE, THREE, Played, plan, play, rewarded

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.task.compose_services import Service
-from multistep.api.task.devices import GPU_TYPES, TPU_TYPES
-from multistep.api.task.task_toml import EnvironmentConfig
+from multistep.api.task.layout import Service
+from multistep.api.task.task_toml import GPU_TYPES, TPU_TYPES, EnvironmentConfig
 from multistep.api.trial.spec import ResourcesSpec
 from multistep.engine.plan.container_resources import affinity, node_terms, resources, with_limits, with_overrides
 from multistep.errors import InvalidTask

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.runner_records import Record
-from multistep.engine.journal.direct_upload import Large, Reached, Send, Sent, Survey, reached
 from multistep.engine.journal.operations import Collect, Source
+from multistep.engine.journal.results_limits import Large, Reached, Send, Sent, Survey, reached
 from multistep.errors import RunnerError
 
 COLLECT = Collect("1/a/collect", 0, (Source("/logs/agent"), Source("/app/out")))

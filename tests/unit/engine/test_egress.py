@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.api.task.task_toml import parse_task
-from multistep.api.trial.egress_status import EgressStatus, RefusedTarget, total
-from multistep.api.trial.status import StepStatus, TrialStatus
+from multistep.api.trial.status import EgressStatus, RefusedTarget, StepStatus, TrialStatus, total
 from multistep.engine.journal.operations import SwitchNetwork
 from multistep.engine.plan.network_types import PUBLIC, Network
 from multistep.engine.plan.phase_networks import limits

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.engine.lifecycle.eviction_cause import own_usage_exception
+from multistep.engine.lifecycle.failure_causes import own_usage_exception
 
 
 def low(resource: str, use: str, container: str = "main") -> str:

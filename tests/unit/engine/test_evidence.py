@@ -7,7 +7,7 @@ import pytest
 
 from multistep.api.trial.status import ResumeStatus, StepException, StepStatus, TrialStatus
 from multistep.engine.journal.journal import StepRun
-from multistep.engine.script.records_match_status import changed_rewards, lost_verdict, missing_records
+from multistep.engine.script.replay import changed_rewards, lost_verdict, missing_records
 from tests.support.played import THREE, plan
 
 ENDED = datetime(2026, 1, 1, tzinfo=UTC)

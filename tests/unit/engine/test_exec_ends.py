@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.engine.lifecycle.killed_sessions import ended_from_inside
+from multistep.runner_client.frame_stream import ended_from_inside
 
 RUNC = (
     "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process: "

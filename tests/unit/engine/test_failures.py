@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.trial.exception_table import EXCEPTIONS
-from multistep.api.trial.failure_table import ATTEMPTS, FAILED, Failure
+from multistep.api.trial.failure_table import ATTEMPTS, EXCEPTIONS, FAILED, Failure
 from multistep.api.trial.status import ResumeStatus, TrialStatus
 from multistep.api.trial.waiting_reasons import WAITING
 from multistep.engine.journal.journal import Journal, StepRun
-from multistep.engine.lifecycle.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT
+from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED, SWEEP_BUDGET_SPENT
 from multistep.engine.score import failure_class as failures
 from multistep.engine.status import trial_status
 from tests.support.status_cases import NOW, trial

@@ -7,8 +7,8 @@ import pytest
 from multistep.api.trial.status import StepStatus, TrialStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.lifecycle.decisions import Fail, FailAttempt, PhaseDied
-from multistep.engine.lifecycle.gateway_outages import unless_model_failed
-from multistep.engine.score.gateway_report import Downtime, ModelFailure, ModelReport
+from multistep.engine.lifecycle.failure_causes import unless_model_failed
+from multistep.engine.score.usage_totals import Downtime, ModelFailure, ModelReport
 
 DIED, MISSED, STOPPED = PhaseDied("OutOfMemoryError", "why"), Fail("DeadlineExceeded", "why"), Fail("Stopped", "why")
 EVICTED = FailAttempt("PodDeleted", "why")

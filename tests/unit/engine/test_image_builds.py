@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task.compose_services import MAIN, Build, Service, Services
-from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.layout import MAIN, Build, Service, Services, StepLayout, TaskLayout
 from multistep.api.task.task_toml import parse_task
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.spec import TrialSpec
-from multistep.engine.builds.build_commands import build_operations, push_operation, registries_conf
+from multistep.engine.builds.next_build_action import build_operations, push_operation, registries_conf
 from multistep.engine.journal.operations import Reset, Start, Upload
 from multistep.engine.plan.image_builds import ImageBuild, build_id, needed
 from multistep.engine.plan.plan_services import placeholder

@@ -10,13 +10,13 @@ from multistep.api.trial.status import (
 )
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle import next_decision
-from multistep.engine.lifecycle.deadlines import next_deadline
 from multistep.engine.lifecycle.decisions import (
     CleanUp,
     CreatePod,
     Fail,
     Wait,
 )
+from multistep.engine.lifecycle.stop_and_suspend import next_deadline
 from tests.unit.engine.lifecycle_cases import (
     AGAIN,
     NOW,

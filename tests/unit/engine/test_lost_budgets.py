@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.score.gateway_report import lost_attempts_used_budget
+from multistep.engine.score.usage_totals import lost_attempts_used_budget
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ import pytest
 
 from multistep.api.task.layout import StepLayout
 from multistep.api.trial.runner_records import Identity
-from multistep.engine.plan.plan import Hook, StepPlan, TrialEnv
+from multistep.engine.plan.plan import Hook, StepPlan, TrialEnv, isolation, users_of
 from multistep.engine.plan.resolve_templates import Unresolved
 from multistep.engine.plan.task_steps import SINGLE_STEP
-from multistep.engine.plan.verdict_isolation import isolation, users_of
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan
 from tests.unit.engine.script_cases import task

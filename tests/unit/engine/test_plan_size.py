@@ -11,8 +11,7 @@ import pytest
 from multistep.api.task.layout import StepLayout, TaskLayout
 from multistep.api.task.task_toml import TaskConfig
 from multistep.api.trial.trial import parse_trial
-from multistep.engine.plan.limit_plan_size import MAX_ARTIFACTS, MAX_CHARACTERS, MAX_ENTRIES, MAX_HOSTS
-from multistep.engine.plan.make_plan import make_plan
+from multistep.engine.plan.make_plan import MAX_ARTIFACTS, MAX_CHARACTERS, MAX_ENTRIES, MAX_HOSTS, make_plan
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.errors import InvalidSpec
 from tests.support.work import Work, measured

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from multistep.engine.score.gateway_report import SILENCE_SECONDS, ModelFailure, ModelReport
+from multistep.engine.score.usage_totals import SILENCE_SECONDS, ModelFailure, ModelReport
 
 FAULT = ModelFailure("Provider", "the provider answered no JSON")
 LEFT_SOON = replace(FAULT, at_timeout=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multistep.api.trial.status import StepException, StepStatus, TrialException, TrialStatus
-from multistep.engine.status.redact_status import redacted
+from multistep.engine.status.status_size import redacted
 
 
 def test_messages_lose_the_values_of_secrets_the_longest_first_and_all_else_stays() -> None:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.engine.journal.direct_upload import Large
-from multistep.engine.journal.incomplete_files import MAX_NAMED, Incomplete, summaries
-from multistep.engine.journal.results_limits import Amount, Filling, Headroom, Limits, crowded_out, headroom, too_large, total
+from multistep.engine.journal.results_limits import (
+    Amount,
+    Filling,
+    Headroom,
+    Large,
+    Limits,
+    crowded_out,
+    headroom,
+    too_large,
+    total,
+)
+from multistep.store.trial.unpack_download import MAX_NAMED, Incomplete, summaries
 
 LIMITS = Limits(step=Amount(100, 10), trial=Amount(150, 30), namespace=Amount(1000, 12))
 NONE = Amount()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.task.compose_services import Dependency, Service, Services
-from multistep.api.task.layout import TaskLayout
+from multistep.api.task.layout import Dependency, Service, Services, TaskLayout
 from multistep.api.task.task_toml import parse_task
-from multistep.engine.plan.check_service_names import check_services
+from multistep.engine.plan.unsupported_parts import check_services
 from multistep.errors import InvalidTask
 
 COMPOSED = TaskLayout(compose=Services("environment/docker-compose.yaml", (Service("db"), Service("main"))))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.api.task.compose_services import MAIN, Service, ServiceHealthcheck, Services
-from multistep.api.task.layout import StepLayout
+from multistep.api.task.layout import MAIN, Service, ServiceHealthcheck, Services, StepLayout
 from multistep.engine.journal.operations import Healthcheck, Launch, ServiceHook, Source, Start
 from tests.support.played import COMPLETE, IMAGE, plan, play
 

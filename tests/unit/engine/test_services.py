@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task.compose_services import MAIN, Build, Dependency, Mount, Service, ServiceHealthcheck, Services
+from multistep.api.task.layout import MAIN, Build, Dependency, Mount, Service, ServiceHealthcheck, Services
 from multistep.api.trial.spec import FromSpec
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.plan.plan_services import FILES_VOLUME, PodServices, placeholder, plan_mounts, plan_services

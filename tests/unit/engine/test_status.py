@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial.phases import AGENT
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import ResumeStatus, TrialStatus
 from multistep.api.trial.trial import parse_status
+from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import MAX_REWARD_KEYS, to_json

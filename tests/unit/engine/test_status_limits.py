@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.trial.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_status
+from multistep.api.trial.values import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.score.trial_score import step_passes, step_score, verdict_of
 from multistep.engine.status import trial_status

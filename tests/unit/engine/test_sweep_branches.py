@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.api.sweep.branch import SweepBranch
-from multistep.api.sweep.sweep import TrialSweep, parse_sweep
+from multistep.api.sweep.sweep import SweepBranch, TrialSweep, parse_sweep
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.sweep.next_trials import Branch, Cell, Grid, Limits, Order, TrialFacts, tally, to_create
 from multistep.engine.sweep.plan_branches import (

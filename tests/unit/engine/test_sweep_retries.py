@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import SweepStatus, TrialSweep
-from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
-from multistep.engine.sweep.next_trials import Cell, Grid, TrialFacts, tally
-from multistep.engine.sweep.retries import Retry, current, retries_of, unknown
+from multistep.engine.sweep.next_trials import Cell, Grid, Retry, TrialFacts, current, retries_of, tally, unknown
 from multistep.engine.sweep.sweep_status import decide
 from multistep.engine.sweep.trial_manifests import Plan, RegradedSweep, manifest, retry_of
 

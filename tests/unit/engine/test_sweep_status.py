@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import SweepStatus, TrialSweep, parse_sweep
-from multistep.api.trial.conditions import is_finished
+from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.sweep_status import BUDGET_CHECK_SECONDS, CreationError, Next, decide, headline, to_json

@@ -15,8 +15,7 @@ from multistep.engine.journal.operations import Baseline, Inspect
 from multistep.engine.score.score_in_sweep import counted_score, failure_class_of
 from multistep.engine.script.operation_scope import KeptStep
 from multistep.engine.status import trial_status
-from multistep.engine.status.redact_status import redacted
-from multistep.engine.status.status_size import to_json
+from multistep.engine.status.status_size import redacted, to_json
 from multistep.engine.status.tampering_findings import HINTS, KINDS, evidence, merged, summary
 from multistep.engine.sweep.next_trials import Grid, tally
 from multistep.engine.sweep.trial_manifests import facts

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.api.task.compose_services import Services
-from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.layout import Services, StepLayout, TaskLayout
 from multistep.api.task.task_toml import parse_task
 from multistep.api.trial.spec import TrialSpec
-from multistep.engine.plan.template_variables import compose_variables, unused_variables, used_variables
+from multistep.engine.plan.resolve_templates import compose_variables, unused_variables, used_variables
 
 _STEPS = '[[steps]]\nname = "a"\n'
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task.compose_services import Service, Services
-from multistep.api.task.layout import StepLayout
+from multistep.api.task.layout import Service, Services, StepLayout
 from multistep.engine.plan.network_types import Network
-from multistep.engine.plan.plan import TrialEnv
-from multistep.engine.plan.verdict_isolation import isolation
+from multistep.engine.plan.plan import TrialEnv, isolation
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan

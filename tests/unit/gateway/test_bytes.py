@@ -16,11 +16,10 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from multistep.gateway.http.forward_answer import EventReader
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
-from multistep.gateway.model_api.headers import answer_headers, upstream_headers, upstream_query
 from multistep.gateway.model_api.request_parsers import InvalidBody, read_body
-from multistep.gateway.model_api.routes import find_route
-from multistep.gateway.model_api.server_sent_events import EventReader
+from multistep.gateway.model_api.routes import answer_headers, find_route, upstream_headers, upstream_query
 from tests.unit.gateway.world import documents, request_of, token_for, world
 
 CHAT = find_route("POST", "/openai/v1/chat/completions")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.gateway.pace.lanes import CALM_SECONDS, HoldExpired, Lane, Lanes
+from multistep.gateway.pace import CALM_SECONDS, HoldExpired, Lane, Lanes
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.gateway.world import World, token_for, world
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.gateway.http import head_limits
-from multistep.gateway.http.head_limits import Heads
+from multistep.gateway.http import connections as head_limits
+from multistep.gateway.http.connections import Heads
 from multistep.gateway.http.servers import running
 from multistep.gateway.settings import GatewaySettings
 from tests.support.waiting import eventually

@@ -21,14 +21,14 @@ from multistep.errors import StepUnknownToGateway
 from multistep.gateway.accounting.open_steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.accounting.request_ledger import Ledger, Row
 from multistep.gateway.accounting.upper_bounds import worst_case
-from multistep.gateway.http import agent_port, client_connection, operator_port
+from multistep.gateway.http import agent_port, operator_port
+from multistep.gateway.http import connections as client_connection
 from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.model_api.error_answers import Refused
 from multistep.gateway.model_api.error_blame import blame
-from multistep.gateway.model_api.headers import upstream_headers
 from multistep.gateway.model_api.request_parsers import Asked, InvalidBody, read_body
-from multistep.gateway.model_api.routes import Route, find_route
+from multistep.gateway.model_api.routes import Route, find_route, upstream_headers
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.gateway.keys.keyring import Keyring
-from multistep.gateway.keys.tokens import read_signing_keys
+from multistep.gateway.keys.tokens import Keyring, read_signing_keys
 
 
 def write(directory: Path, **keys: bytes) -> None:

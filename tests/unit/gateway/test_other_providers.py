@@ -14,10 +14,10 @@ import pytest
 from aiohttp import web
 
 from multistep.gateway.accounting.step_usage import StepUsage
+from multistep.gateway.http.forward_answer import EventReader
 from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect, Reading, Usage
 from multistep.gateway.model_api.error_blame import blame
-from multistep.gateway.model_api.headers import upstream_headers
-from multistep.gateway.model_api.server_sent_events import EventReader
+from multistep.gateway.model_api.routes import upstream_headers
 from tests.support.waiting import eventually
 from tests.unit.gateway.world import Seen, World, step_of, world
 

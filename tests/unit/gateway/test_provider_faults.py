@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.gateway.accounting.open_steps import Steps
-from multistep.gateway.accounting.silent_seconds import Silence
+from multistep.gateway.accounting.waiting_seconds import Silence
 from multistep.gateway.http import model_request
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import DONE, SAID, STREAM, WHOLE

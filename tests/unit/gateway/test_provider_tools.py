@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.gateway.model_api.provider_tools import provider_content
+from multistep.gateway.model_api.costly_content import provider_content
 from tests.support.model_answers import Api
 from tests.unit.gateway.world import MODELS, request_of, token_for, world
 

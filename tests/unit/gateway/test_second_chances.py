@@ -13,6 +13,7 @@ import pytest
 from aiohttp import ClientError, ConnectionTimeoutError, web
 from aiohttp.test_utils import TestServer
 
+from multistep.gateway import pace as lanes
 from multistep.gateway.accounting.budgets import Budgets, Reservation
 from multistep.gateway.accounting.request_ledger import Spent
 from multistep.gateway.http import forward_answer, model_request
@@ -21,10 +22,9 @@ from multistep.gateway.http.model_request import Exchange
 from multistep.gateway.keys.tokens import StepClaims
 from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, Dialect, Reading
 from multistep.gateway.model_api.error_blame import exceeds_limit_alone, parse_error
-from multistep.gateway.model_api.headers import upstream_headers
 from multistep.gateway.model_api.request_parsers import InvalidBody
-from multistep.gateway.pace import lanes
-from multistep.gateway.pace.lanes import HoldExpired, Lane
+from multistep.gateway.model_api.routes import upstream_headers
+from multistep.gateway.pace import HoldExpired, Lane
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import MESSAGE, WHOLE
 from tests.unit.gateway.test_hostile_requests import parsed

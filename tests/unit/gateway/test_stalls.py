@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.gateway.accounting.request_ledger import Ledger
-from multistep.gateway.accounting.stalled_seconds import Stalls
+from multistep.gateway.accounting.waiting_seconds import Stalls
 from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api.routes import STALLS_PATH
 from tests.unit.gateway.world import World, step_of, token_for, world

@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestServer
 
 from multistep.gateway.accounting.open_steps import Steps
 from multistep.gateway.keys.tokens import StepKey
-from multistep.gateway.model_api import answer_memory, parsed_json_memory
+from multistep.gateway.model_api import answer_memory
+from multistep.gateway.model_api import answer_memory as parsed_json_memory
 from multistep.gateway.model_api.answer_memory import MAX_ANSWER, MAX_SMALL, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, COUNTED, DONE, SAID, STOP, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, world

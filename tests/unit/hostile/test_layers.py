@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import SourceError
-from multistep.sources.fetch.image_layers import Checked, Layers
+from multistep.sources.fetch.oci import Checked, Layers
 from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of, tar_chunks
 
 LIMITS = Limits(compressed=1 << 20, uncompressed=10_000, entries=50)

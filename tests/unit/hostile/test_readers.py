@@ -20,7 +20,7 @@ from multistep.api.trial.runner_records import HealthcheckResult, Hello, PhaseRe
 from multistep.api.trial.trial import parse_status, parse_trial
 from multistep.engine.score.rewards import RewardError, parse_reward_files
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, RunnerError, SourceError, StoreError
-from multistep.runner_client.frames import HEADER, FrameReader, encode_json
+from multistep.runner_client.frame_stream import HEADER, FrameReader, encode_json
 from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of
 from multistep.sources.task.task import load_task
 from multistep.store.files.read_tar import members

@@ -21,14 +21,12 @@ from multistep.api.common.base_model import Metadata
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.task_source import InlineSource
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
-from multistep.reconcile.loading.read_tasks import TRIES, Reads
-from multistep.sources.reader import fork_server
-from multistep.sources.reader.fork_server import ForkServer, ReadFailed
+from multistep.reconcile.loading.load_tasks import TRIES, Reads
+from multistep.sources.reader import read_task as fork_server
 from multistep.sources.reader.read_messages import Order
-from multistep.sources.reader.read_task import SERVER, ReadTask, TaskReader
+from multistep.sources.reader.read_task import SERVER, ForkServer, ReadFailed, ReadTask, TaskReader
 from multistep.sources.task.bundle import Entry, digest_of, tar_chunks
-from multistep.sources.task.harborignore import IgnoreRules
-from multistep.sources.task.task import strip_canary
+from multistep.sources.task.task import IgnoreRules, strip_canary
 from tests.support.work import superlinear
 from tests.unit.sources.trees import tree
 
@@ -261,7 +259,7 @@ async def test_a_server_that_hangs_is_replaced_after_the_read_that_it_left_witho
 
 
 async def test_a_read_that_never_ends_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.reconcile.loading.read_tasks.MAX_SECONDS", 0.01)
+    monkeypatch.setattr("multistep.reconcile.loading.load_tasks.MAX_SECONDS", 0.01)
     reads = Reads(lambda _: None, patience_seconds=60.0)
 
     async def hang() -> ReadTask:

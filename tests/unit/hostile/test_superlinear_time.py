@@ -23,8 +23,8 @@ from multistep.api.trial.trial import parse_trial
 from multistep.engine.plan import resolve_templates
 from multistep.engine.score.rewards import RewardError, parse_reward_files
 from multistep.errors import MultistepError
-from multistep.runner_client.frames import HEADER, FrameReader
-from multistep.sources.fetch.image_reference import Reference
+from multistep.runner_client.frame_stream import HEADER, FrameReader
+from multistep.sources.fetch.registry_client import Reference
 from multistep.sources.task import bundle_links
 from multistep.sources.task.bundle import Bundle, Entry
 from multistep.sources.task.task import strip_canary

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import MultistepError
 from multistep.kube.cluster_protocols import Cluster, ExecStream
-from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_json
+from multistep.runner_client.frame_stream import DATA, END, MESSAGE, encode, encode_json
 from tests.support.fake_runner import Json
 from tests.support.hostile import json_values, spoilt
 from tests.support.virtual_time import in_virtual_time

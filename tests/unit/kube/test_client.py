@@ -14,11 +14,10 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Cluster
-from multistep.kube.error_responses import no_answer
-from multistep.kube.event_manifest import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from multistep.kube.request_limit import Gate
-from multistep.kube.requests import pause_seconds
+from multistep.kube.requests import no_answer, pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
+from multistep.reconcile.trial.write_status import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from tests.unit.kube.api_answers import POD, client_of, page, status
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from multistep.api.task.compose_services import Dependency, Host, Mount, Service, ServiceHealthcheck, Services
+from multistep.api.task.layout import Dependency, Host, Mount, Service, ServiceHealthcheck, Services
 from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.lifecycle.decisions import ServiceEnd
 from multistep.engine.plan.plan_services import plan_services
 from multistep.errors import InvalidSpec
 from multistep.kube.cluster_protocols import Object
+from multistep.pods.container_statuses import RESTARTING
 from multistep.pods.pod_facts import pod_facts
 from multistep.pods.pod_manifest import PodRequest, manifest
-from multistep.pods.service_statuses import RESTARTING
 from multistep.settings import Settings
 from tests.support import world
 from tests.unit.pods.test_pods import pod

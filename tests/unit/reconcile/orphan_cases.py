@@ -11,7 +11,7 @@ from multistep.api.trial.trial import KIND
 from multistep.kube.cluster_protocols import Object
 from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.settings import Settings
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import START

@@ -19,10 +19,10 @@ from multistep.pods import builder_pod as pods
 from multistep.reconcile.loading.build_images import Builds
 from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import BuildSettings, Settings
-from multistep.sources.load.missing_images import BUILDING, RETRYING, ImageMissing
+from multistep.sources.load.load_trial import BUILDING, RETRYING, ImageMissing
 from multistep.sources.reader.read_task import ReadTask
-from multistep.store.trial.access_token import Access
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
+from multistep.store.trial.directory import Access
 from tests.support.builds import DIGEST, SECRET, FakeBuildLogs, FakeRegistry
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner

@@ -20,7 +20,7 @@ from multistep.api.trial.trial import KIND
 from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
 from multistep.kube.cluster_protocols import Cluster, ExecStream, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from tests.support import crash_counts
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import Conflict, Unavailable
-from multistep.reconcile.queue.requeue import SOON_SECONDS
+from multistep.reconcile.queue.work_queue import SOON_SECONDS
 from tests.support.faults import Faults
 from tests.support.world import KEY, MIXED, World, manifest
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from multistep.api.trial.failure_table import FAILED
 from multistep.api.trial.waiting_reasons import WAITING
-from multistep.engine.score.gateway_report import SETUP_ACCESS
+from multistep.engine.score.usage_totals import SETUP_ACCESS
 from multistep.errors import (
     AlreadyExists,
     ClusterError,
@@ -32,8 +32,7 @@ from multistep.errors import (
 from multistep.kube.resources import SECRETS, TRIALS
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.error_outcome import END_SECONDS, Again, Ends, Waits, message, outcome
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, Requeue
-from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue, WorkQueue
 from multistep.sources.load.load_trial import TrialLoader
 from tests.support.fake_models import FakeModels, counted
 from tests.support.sweep_world import SweepWorld

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.reconcile.admission.background_jobs import BackgroundJobs
-from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
-from multistep.reconcile.queue.requeue import Requeue
-from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.admission.concurrency_limit import BackgroundJobs, ConcurrencyLimit, Key
+from multistep.reconcile.queue.work_queue import Requeue, WorkQueue
 from tests.support.virtual_time import in_virtual_time
 
 KEYS = st.tuples(st.sampled_from("abc"), st.sampled_from("1234"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api.trial.trial import parse_trial
-from multistep.engine.score.gateway_report import SETUP_ACCESS
+from multistep.engine.score.usage_totals import SETUP_ACCESS
 from multistep.errors import GatewayUnavailable
 from multistep.gateway.accounting.request_ledger import Ledger, Row
 from tests.support.world import manifest
@@ -71,7 +71,7 @@ async def test_a_signing_key_that_was_removed_or_replaced_ends_the_attempts_of_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tokens are rejected at once, as the key may have leaked. The agents are not to blame for that."""
-    monkeypatch.setattr("multistep.gateway.keys.keyring._REREAD_SECONDS", -1.0)
+    monkeypatch.setattr("multistep.gateway.keys.tokens._REREAD_SECONDS", -1.0)
     async with world(tmp_path) as here:
         await start(here, "a")
         keys = here.settings.signing_keys_dir

@@ -15,10 +15,9 @@ from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.operations import HostCall
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv
-from multistep.engine.score.gateway_report import report
+from multistep.engine.score.usage_totals import report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
-from multistep.gateway.keys.keyring import Keyring
-from multistep.gateway.keys.tokens import verify
+from multistep.gateway.keys.tokens import Keyring, verify
 from multistep.gateway.operator_client import AcceptedTokens, GatewayAdmin
 from multistep.reconcile.trial.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan

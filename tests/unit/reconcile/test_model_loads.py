@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.app.operator import App
-from multistep.gateway.pace.answer_counts import _MAX_MODELS, Loads, ModelLoad
-from multistep.reconcile.admission.model_loads import ModelLoads, is_model
+from multistep.gateway.pace import _MAX_MODELS, Loads, ModelLoad
+from multistep.reconcile.admission.model_slots import ModelLoads, is_model
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import ModelLimit, Settings
 from tests.support.fake_cluster import FakeCluster

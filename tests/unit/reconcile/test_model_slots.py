@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multistep.api.common.labels import SWEEP
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.app.operator import App
-from multistep.gateway.pace.answer_counts import ModelLoad
+from multistep.gateway.pace import ModelLoad
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.admission.model_slots import ModelSlots
 from multistep.reconcile.trial.reconciler import Reconciler

@@ -19,7 +19,7 @@ from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.settings import BuildSettings, Settings
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import Shipping
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import KEY, SEPARATE, World, manifest

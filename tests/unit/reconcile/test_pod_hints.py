@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.reconcile.trial.remembered_pods import PodHint, PodHints
+from multistep.reconcile.trial.owned_pods import PodHint, PodHints
 
 
 @pytest.mark.parametrize(("poll", "longest"), [(300.0, 60.0), (20.0, 20.0)])

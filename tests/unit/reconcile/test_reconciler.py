@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from multistep.reconcile.queue.requeue import SOON_SECONDS
+from multistep.reconcile.queue.work_queue import SOON_SECONDS
 from multistep.reconcile.trial.reconcile_trial import TASK_GRACE_SECONDS
 from multistep.store.evidence.compare_results import check
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.support.played import FAULT
 from tests.support.world import CONFIG, FILES, KEY, START, World, manifest
 from tests.unit.reconcile.reconciler_cases import ALL, LONG, ran

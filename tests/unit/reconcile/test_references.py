@@ -11,7 +11,7 @@ from multistep.api.common import labels
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import KIND, parse_trial
 from multistep.engine.plan.plan import TrialPlan
-from multistep.reconcile.trial import reference_trials
+from multistep.reconcile.trial import start_from_checkpoint as reference_trials
 from multistep.sources.load.load_trial import Loaded
 from tests.support.played import plan, rewarded
 from tests.support.world import CONFIG, KEY, Source, World, manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from multistep.engine.journal.results_limits import Amount, Limits
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import SEPARATE, World, manifest
 from tests.unit.reconcile.scenarios import lose_pod

@@ -10,7 +10,7 @@ import pytest
 
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
 from multistep.kube.cluster_protocols import Object
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import World, manifest
 from tests.unit.reconcile.test_checkpoints import DURATIONS, agents, at_step, lose_pod

@@ -17,7 +17,7 @@ from multistep.pods import pod_identity
 from multistep.reconcile.trial import run_sessions
 from multistep.runner_client.perform_operations import upload
 from multistep.runner_client.session import Session
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
 from tests.support.wrapped_cluster import Wrapped

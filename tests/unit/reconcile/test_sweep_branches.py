@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multistep.reconcile.sweep import record_branches
+from multistep.reconcile.sweep import decide_at_start as record_branches
 from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, sweep
 
 ONE = [{"name": "a", "agent": {"name": "nop"}}]

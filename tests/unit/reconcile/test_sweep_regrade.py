@@ -9,7 +9,7 @@ import pytest
 from multistep.api.sweep.sweep import parse_sweep
 from multistep.engine.sweep.trial_manifests import Plan, manifest, plan
 from multistep.kube.cluster_protocols import Cluster
-from multistep.reconcile.sweep.regrade_source import regraded_sweep
+from multistep.reconcile.sweep.decide_at_start import regraded_sweep
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_SECONDS
 from tests.support.faults import Faults, Killed
 from tests.support.in_part import in_part_or_whole, tried

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import Unavailable
-from multistep.reconcile.trial.transition_metrics import RECENT_SECONDS, Tally
+from multistep.reconcile.trial.write_status import RECENT_SECONDS, Tally
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import Loaded
 from multistep.telemetry.metrics import Metrics

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from multistep.reconcile.trial.session_state import Drive
-from multistep.runner_client.frames import DATA, encode
+from multistep.runner_client.frame_stream import DATA, encode
 from multistep.store.checkpoints.checkpoint_files import Commit, Name
-from multistep.store.volume.results_volume import TrialKey
+from multistep.store.results_volume import TrialKey
 from tests.support.fake_runner import FakeRunner
 from tests.support.fake_volume import FakeCheckpoints
 from tests.support.virtual_time import in_virtual_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from multistep.reconcile.admission.verifier_preemption import WAIT_SECONDS, VerifierRoom
+from multistep.reconcile.admission.pod_starts import WAIT_SECONDS, VerifierRoom
 from tests.support.world import CONFIG, SEPARATE, World, manifest
 
 TOO_FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu"}

@@ -10,8 +10,7 @@ from multistep.backoff import Backoff
 from multistep.errors import Unavailable
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue import work_queue
-from multistep.reconcile.queue.requeue import Requeue
-from multistep.reconcile.queue.work_queue import WorkQueue
+from multistep.reconcile.queue.work_queue import Requeue, WorkQueue
 from tests.support.virtual_time import in_virtual_time
 
 A, B = ("ns", "a"), ("ns", "b")

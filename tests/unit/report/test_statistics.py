@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.by_task import ks
+from multistep.report.rows import ks
 from multistep.report.statistics import difference, difference_of_chances, holm, mean_score, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from multistep.report.rows import Row, row
-from multistep.report.summary import summarize
-from multistep.report.warnings import Broken, broken_tasks, uneven_exclusions, warnings
+from multistep.report.summary import Broken, broken_tasks, summarize, uneven_exclusions, warnings
 from tests.unit.report.samples import step, sweep, trial
 
 LOST, GOOD = "Infrastructure", 1.0

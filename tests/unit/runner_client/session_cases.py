@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from multistep.runner_client.frames import MESSAGE, encode_json
+from multistep.runner_client.frame_stream import MESSAGE, encode_json
 from multistep.runner_client.session import Session
 from tests.support.fake_runner import FakeRunner
 

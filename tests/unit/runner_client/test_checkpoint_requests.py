@@ -10,7 +10,7 @@ import pytest
 
 from multistep.errors import RunnerError, StoreError, StreamLost
 from multistep.runner_client.checkpoint_requests import CheckpointRequest
-from multistep.runner_client.frames import DATA, END, MESSAGE, FrameReader, encode, encode_json
+from multistep.runner_client.frame_stream import DATA, END, MESSAGE, FrameReader, encode, encode_json
 from multistep.runner_client.session import Session
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.runner_client.session_cases import Scripted, answer

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import RunnerError
-from multistep.runner_client.frames import DATA, END, HEADER, MAX_PAYLOAD_BYTES, MESSAGE, Frame, FrameReader, encode, encode_json
+from multistep.runner_client.frame_stream import (
+    DATA,
+    END,
+    HEADER,
+    MAX_PAYLOAD_BYTES,
+    MESSAGE,
+    Frame,
+    FrameReader,
+    encode,
+    encode_json,
+)
 
 FRAMES = st.lists(st.builds(Frame, st.sampled_from([MESSAGE, DATA, END]), st.binary(max_size=300)), max_size=8)
 

@@ -13,7 +13,7 @@ import pytest
 
 from multistep.engine.journal.operations import Directory, Source
 from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
-from multistep.runner_client.frames import MESSAGE, encode_json
+from multistep.runner_client.frame_stream import MESSAGE, encode_json
 from multistep.runner_client.session import Session
 from tests.support.fake_runner import FakeRunner
 from tests.support.virtual_time import in_virtual_time

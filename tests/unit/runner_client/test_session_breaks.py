@@ -12,8 +12,8 @@ import pytest
 
 from multistep.engine.journal.operations import Directory, Source
 from multistep.errors import InvalidRequest, PodError, RunnerError, StreamLost
-from multistep.runner_client.frames import DATA, END, MESSAGE, encode, encode_json
-from multistep.runner_client.runner_answers import Printed
+from multistep.runner_client.exchange import Printed
+from multistep.runner_client.frame_stream import DATA, END, MESSAGE, encode, encode_json
 from multistep.runner_client.session import Session
 from tests.support.fake_runner import FakeRunner, FakeStream
 from tests.support.virtual_time import in_virtual_time

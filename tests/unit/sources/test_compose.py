@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from hack import image
-from multistep.api.task.compose_services import Build, Dependency, Mount, Service, Services
+from multistep.api.task.layout import Build, Dependency, Mount, Service, Services
 from multistep.engine.plan.plan_services import placeholder
 from multistep.errors import InvalidTask
 from multistep.sources.reader.read_messages import Answer, parse_answer

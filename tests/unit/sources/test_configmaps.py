@@ -16,9 +16,9 @@ from multistep.api.trial.task_source import InlineSource
 from multistep.api.trial.trial import parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources.reader.read_task import TaskReader
-from multistep.sources.task import configmaps
+from multistep.sources.task import stored_bundles as configmaps
 from multistep.sources.task.bundle import Limits, digest_of, pack
-from multistep.sources.task.inline_bundle import inline_bundle
+from multistep.sources.task.stored_bundles import inline_bundle
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -12,7 +12,7 @@ import pytest
 
 from multistep.errors import SourceError
 from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
-from multistep.sources.load import fetch_process
+from multistep.sources.load import task_cache as fetch_process
 from multistep.sources.load.task_cache import Cache
 from multistep.sources.task.bundle import Bundle, digest_of
 from tests.support import git_server, servers

@@ -6,7 +6,7 @@ import pytest
 
 from multistep.errors import InvalidTask
 from multistep.sources.task.bundle import Bundle, Entry
-from multistep.sources.task.harborignore import IgnoreRules
+from multistep.sources.task.task import IgnoreRules
 
 from .trees import tree
 

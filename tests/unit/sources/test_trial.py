@@ -12,15 +12,14 @@ import pytest
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
-from multistep.reconcile.loading.read_tasks import TRIES, Reads
+from multistep.reconcile.loading.load_tasks import TRIES, Reads
 from multistep.sources.load import load_trial as sources
 from multistep.sources.load.load_trial import TrialLoader
 from multistep.sources.load.remote_tasks import Remote
-from multistep.sources.reader.fork_server import ReadFailed
 from multistep.sources.reader.read_messages import Answer, Order
-from multistep.sources.reader.read_task import TaskReader
+from multistep.sources.reader.read_task import ReadFailed, TaskReader
 from multistep.sources.task.bundle import digest_of, tar_chunks
-from multistep.sources.task.configmaps import split
+from multistep.sources.task.stored_bundles import split
 from tests.support.builds import NoBuilding
 from tests.support.world import READING
 from tests.unit.sources.trees import task

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 from multistep.cli.trial.results.unpack import unpack
 from multistep.store.evidence.compare_results import Checked
 from multistep.store.evidence.signing import Signer
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.harbor.samples import FIRST, SAMPLES, make_results
 from tests.support.signing_keys import write_keys
 

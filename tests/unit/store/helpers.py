@@ -12,7 +12,7 @@ from pathlib import Path
 
 from multistep.api.task.task_toml import ArtifactConfig
 from multistep.engine.journal.journal import Collected
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 
 KEY = TrialKey("default", "trial-1", "0b5b3c9e-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
 _HEADER_ONLY = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)

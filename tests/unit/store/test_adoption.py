@@ -11,7 +11,7 @@ from multistep.api.trial.status import StepStatus
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
 from multistep.errors import CheckpointLost, StoreError
 from multistep.store.checkpoints.checkpoint_files import NAMES
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 from tests.unit.store.helpers import KEY
 from tests.unit.store.test_checkpoints import commit_of, data_of, two
 

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.engine.journal.operations import Part
 from multistep.errors import StoreError
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.unit.store.helpers import KEY, Step, directory, entries, link, member, tar
 
 ENTRIES = entries("/logs/artifacts", "/app/out", "/app/dir", "/app/none")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import NotLeading, StoreError
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 from tests.unit.store.helpers import Step
 
 KEY = TrialKey("ns", "t", "uid-1")

@@ -12,8 +12,8 @@ from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Headroom, 
 from multistep.errors import CollectionCut, StoreError
 from multistep.store.checkpoints import checkpoint_files
 from multistep.store.checkpoints.checkpoint_files import NAMES, Base, Blob, Commit, Name
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.store.trial.volume_usage import Collection
-from multistep.store.volume.results_volume import TrialKey, Volume
 from tests.support.full_disk import file_on_a_full_disk
 from tests.unit.store.helpers import KEY, Step, keep, member, tar, trial_path
 

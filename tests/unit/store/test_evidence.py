@@ -19,10 +19,10 @@ from multistep.errors import StoreError, UsageError
 from multistep.store.evidence import compare_results as checking
 from multistep.store.evidence import file_list
 from multistep.store.evidence.compare_results import check
+from multistep.store.evidence.fetched_results import trial_directories
 from multistep.store.evidence.file_list import Item
-from multistep.store.evidence.find_trials import trial_directories
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey, Signer, parse
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from tests.harbor.samples import FIRST, finish
 from tests.support.hostile import spoilt, spoilt_bytes
 from tests.support.signing_keys import write_keys

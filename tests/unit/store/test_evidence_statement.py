@@ -22,14 +22,13 @@ from multistep.engine.journal.journal import Journal, StepRun
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.evidence import statement
-from multistep.store.evidence.compare_claims import compare
-from multistep.store.evidence.compare_results import check
+from multistep.store.evidence.compare_results import check, compare
 from multistep.store.evidence.file_list import Digests
-from multistep.store.evidence.predicate import parse_predicate
 from multistep.store.evidence.signing import PublicKey, Signer
+from multistep.store.evidence.statement import parse_predicate
 from multistep.store.harbor import trial_files
+from multistep.store.results_volume import Volume
 from multistep.store.trial.unpack_download import Pointer, Received
-from multistep.store.volume.results_volume import Volume
 from tests.harbor.samples import BEGIN, FIRST, SECOND, SECRET, Sample, finish, journal, run
 from tests.support.signing_keys import write_keys
 

@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from multistep.api.task.compose_services import Services
-from multistep.api.task.layout import TaskLayout
+from multistep.api.task.layout import Services, TaskLayout
 from multistep.api.task.task_toml import TaskConfig, VerifierConfig
 from multistep.api.trial.status import ResumeStatus, Usage
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv
-from multistep.store.harbor import trial_files, trial_log
-from multistep.store.harbor.agent_info import agent_result
+from multistep.store.harbor import trial_files
+from multistep.store.harbor import trial_files as trial_log
+from multistep.store.harbor.trial_files import agent_result
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}

@@ -15,10 +15,10 @@ from multistep.engine.journal.operations import Part
 from multistep.engine.journal.results_limits import Amount, Headroom, Limits
 from multistep.errors import CollectionCut, StoreError
 from multistep.store.files.file_trees import MAX_DEPTH
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.store.trial import unpack_download
 from multistep.store.trial.unpack_download import Received
 from multistep.store.trial.volume_usage import ADMITTED_BYTES, Collection
-from multistep.store.volume.results_volume import TrialKey, Volume
 
 from .helpers import KEY, Step, directory, entries, member, snapshot, tar, trial_path
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.status.redact_status import MARK
+from multistep.engine.status.status_size import MARK
 from multistep.store.files.file_trees import CHUNK_BYTES
 from multistep.store.files.redact_secrets import Redactor
 

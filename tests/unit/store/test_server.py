@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from multistep.errors import StoreError
 from multistep.store import results_server as server
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 
 from .helpers import KEY, keep, member, opened, tar
 

@@ -17,16 +17,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from obstore.store import MemoryStore
 
-from multistep.engine.journal.direct_upload import Large, Sent
+from multistep.engine.journal.results_limits import Large, Sent
 from multistep.errors import NotLeading, StoreError
 from multistep.store import results_server as server
 from multistep.store.bucket import bucket_results
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import Shipping
+from multistep.store.files.trial_key import ResultsStore
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.store.trial.object_manifest import object_name
-from multistep.store.trial.results_protocol import ResultsStore
 from multistep.store.trial.unpack_download import Pointer
-from multistep.store.volume.results_volume import TrialKey, Volume
 from tests.support import servers
 
 from .helpers import KEY, Step, entries, member, tar, trial_path

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from multistep.api.task.task_toml import ArtifactConfig
 from multistep.errors import RunnerError, StoreError
 from multistep.store.files.file_trees import MAX_DEPTH
+from multistep.store.results_volume import Volume
 from multistep.store.trial.unpack_download import MAX_NOTES
 from multistep.store.trial.unpack_download import unpack as keep_now
-from multistep.store.volume.results_volume import Volume
 
 from .helpers import KEY, Step, directory, entries, keep, link, member, opened, snapshot, tar, trial_path
 

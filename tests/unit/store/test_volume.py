@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import StoreError
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.store.trial import directory
 from multistep.store.trial.disk_calls import Disk
-from multistep.store.volume.results_volume import TrialKey, Volume
 from tests.support.full_disk import file_on_a_full_disk
 
 from .helpers import KEY, Step, keep, link, member, opened, snapshot, tar, trial_path
@@ -222,7 +222,7 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
         go_on.wait(60)
         seen.append(os.fstat(fd).st_nlink)  # fails, or reads another file, if the cancelled task has already closed the spool
 
-    monkeypatch.setattr("multistep.store.trial.step_files.unpack", slow)
+    monkeypatch.setattr("multistep.store.trial.collect_files.unpack", slow)
     task = asyncio.create_task(keep(volume, tar()))
     await asyncio.to_thread(started.wait, 60)
     task.cancel()

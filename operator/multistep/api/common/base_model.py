@@ -5,6 +5,7 @@ Field names are snake case here and camelCase in the resource. Durations are in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -149,3 +150,16 @@ def parsed(model: type[_M], document: Mapping[str, Any], under: str = "") -> _M:
         return model.model_validate(document)
     except ValidationError as error:
         raise InvalidSpec("\n".join(f"{under}{problem}" for problem in problems(error, document))) from None
+
+
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]+)|([a-zA-Z]*))")
+_SUFFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SUFFIXES |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
+
+
+def quantity(text: str) -> float | None:
+    """Return the quantity as a number; None if the text is not a quantity."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None or (suffix := found[3] or "") not in _SUFFIXES:
+        return None
+    return float(found[1] + (found[2] or "")) * _SUFFIXES[suffix]

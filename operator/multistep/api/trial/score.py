@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from multistep.api.common.base_model import Model
-from multistep.api.trial.status_values import Outcome
+from multistep.api.trial.values import Outcome
 
 Level = Literal["good", "bad", "excluded", "neutral"]
 """How an outcome is shown. good: passed; bad: scored, but not passed; excluded: not scored; neutral: not verified."""

@@ -2,19 +2,92 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from itertools import chain, repeat
+from typing import Annotated, Final, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
 from multistep.api.common.base_model import OPEN_CHOICE, Model
-from multistep.api.trial.egress_status import EgressStatus
-from multistep.api.trial.image_status import ImageStatus
 from multistep.api.trial.regrade import RegradeStatus
 from multistep.api.trial.score import ScoreRule, TrialColumns
-from multistep.api.trial.status_values import Outcome
-from multistep.api.trial.step_runs import by_runner, with_runner
 from multistep.api.trial.task_source import TaskSourceStatus
+from multistep.api.trial.values import Outcome
+
+ANOTHER_TRIAL: Final = 0
+"""Attempt number of the steps that another trial ran; the trial's own attempts start at 1."""
+_Step = TypeVar("_Step")
+
+
+def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> list[tuple[int, _Step]]:
+    """Return the steps that an attempt lists, each with the number of the attempt that ran it. kept: for each of the first steps,
+    which this attempt did not run itself, the number of the attempt that ran it (ResumeStatus.attempts)."""
+    return list(zip(chain(kept, repeat(attempt)), steps, strict=False))
+
+
+def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
+    """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``with_runner`` returns them.
+
+    If several attempts list a step, the result has the step as the last of them lists it. The list of the attempt that ran the
+    step may show it as unfinished (the pod was lost before the status showed the step's end) or lack it (the status was too large).
+    """
+    found: dict[int, dict[int, _Step]] = {attempt: {} for attempt in listed}
+    for steps in listed.values():
+        for index, (runner, step) in enumerate(steps):
+            found.setdefault(runner, {})[index] = step
+    own = {attempt: steps for attempt, steps in found.items() if attempt != ANOTHER_TRIAL or attempt in listed}
+    return {attempt: list(steps.values()) for attempt, steps in own.items()}
+
+
+class RefusedTarget(Model):
+    """A network target that the egress sidecar refused."""
+
+    protocol: str
+    """dns (a lookup of the host), tls or http (the server's name), tcp, udp, icmp, or a protocol's number."""
+    host: str
+    """Name or address, as the pod's processes chose it."""
+    port: int | None = None
+    """Port; unset for protocols without ports."""
+    count: int
+    """Number of attempts: lookups, connections, or packets."""
+
+
+class EgressStatus(Model):
+    """Network targets that the egress sidecar refused to processes of the step's pods. A refusal is no failure of the step
+    (docs/how-to/egress.md)."""
+
+    refused: list[RefusedTarget] = []
+    """The targets that were refused most often."""
+    others: int = 0
+    """Number of refused connections to targets that ``refused`` does not list."""
+
+
+def total(parts: Iterable[EgressStatus], most: int) -> EgressStatus:
+    """Return the sum of the parts. most: maximum number of targets to list, the most frequent first."""
+    counts, others = Counter[tuple[str, str, int | None]](), 0
+    for part in parts:
+        others += part.others
+        for each in part.refused:
+            counts[each.protocol, each.host, each.port] += each.count
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], *map(str, item[0])))
+    kept = [RefusedTarget(protocol=protocol, host=host, port=port, count=count) for (protocol, host, port), count in ordered[:most]]
+    return EgressStatus(refused=kept, others=others + sum(count for _, count in ordered[most:]))
+
+
+class ImageStatus(Model):
+    """An image of the trial's pods that is built in the cluster."""
+
+    name: str
+    """What the image is for: environment, tests, steps/NAME/tests, or a service, e.g. environment/docker-compose.yaml/db."""
+    build: str
+    """Digest of the build's inputs (context, Dockerfile, arguments and platform), which is the image's tag."""
+    image: str | None = None
+    """The image with its digest; unset until it is in the registry."""
+    log: str | None = None
+    """URL of the build's log; unset if the registry had the image."""
+
 
 Rewards = dict[str, int | float]
 Isolation = Literal["Separate", "Restored", "User", "Shared"]
@@ -396,3 +469,19 @@ class TrialStatus(Model):
 
 def _kept(resumed: ResumeStatus | None) -> list[int]:
     return resumed.attempts if resumed else []
+
+
+class HasConditions(Protocol):
+    """A status that has conditions."""
+
+    conditions: list[Condition]
+
+
+def holds(status: HasConditions, type_: str) -> Condition | None:
+    """Return the condition of this type if its status is True, else None."""
+    return next((each for each in status.conditions if each.type == type_ and each.status == "True"), None)
+
+
+def is_finished(status: HasConditions) -> bool:
+    """Report whether the trial or sweep is finished: Complete or Failed."""
+    return bool(holds(status, "Complete") or holds(status, "Failed"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from multistep.api.common.base_model import API_VERSION, Metadata, Model, parsed
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.pod_template_rules import refuse_pod_templates
-from multistep.api.trial.spec import TrialSpec
-from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.spec import TrialSpec, refuse_pod_templates
+from multistep.api.trial.status import TrialStatus, is_finished
 
 KIND = "MultiStepTrial"
 PLURAL = "multisteptrials"
@@ -38,3 +37,27 @@ def parse_trial(obj: Mapping[str, Any]) -> MultiStepTrial:
 def parse_status(obj: Mapping[str, Any]) -> TrialStatus:
     """Parse only the status, which is possible even if the spec is invalid."""
     return parsed(TrialStatus, obj.get("status") or {}, under="status.")
+
+
+def salvaged(trial: Object) -> MultiStepTrial:
+    """Return the trial with those fields of spec and status that can be parsed separately, and with an empty task."""
+    spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
+    return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
+
+
+Object = dict[str, Any]
+_NO_TASK: Object = {"inline": {"config": {}}}
+
+
+def _parsed(trial: Object, **parts: Object) -> MultiStepTrial:
+    spec = {"task": _NO_TASK, **parts.get("spec", {})}
+    return parse_trial({**trial, "status": {}, **parts, "spec": spec})
+
+
+def _readable(parse: Callable[[Object], object], fields: object) -> Object:
+    found: Object = {}
+    for name, value in fields.items() if isinstance(fields, Mapping) else ():
+        with suppress(Exception):
+            parse({name: value})
+            found[name] = value
+    return found

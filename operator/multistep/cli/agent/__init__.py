@@ -1,7 +1,5 @@
 """`multistep agent`: lists Harbor's agents, and builds images of their programs.
 
-commands    the options of its commands
-table       the table of `agent list`
-programs    which agents' programs can be put into an image, and its Dockerfile
-build       `agent build`
+commands          the options of its commands
+agent_programs    which agents' programs can be put into an image: table, Dockerfile, build
 """

@@ -14,12 +14,31 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.cluster import Cluster, find_trial
-from multistep.cli.dashboard.board import Board
-from multistep.cli.dashboard.logs import output
-from multistep.cli.dashboard.rows import trial_facts
+from multistep.cli.dashboard.board import Board, trial_facts
+from multistep.cli.trial.logs.follow_output import following
+from multistep.cli.trial.logs.print_logs import Escaped, Readable, Wanted
+from multistep.cli.trial.logs.trial_output import Reader
 from multistep.errors import MultistepError, UsageError
+
+TAIL_LINES: Final = 500  # number of lines of each phase that the dashboard shows at first
+
+
+async def output(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[bytes]:
+    """Yield the trial's output, with control characters escaped, until the trial finishes. Raises MultistepError if the output
+    cannot be read."""
+    printed = bytearray()
+    form = Readable(Escaped(printed.extend, titles=True))
+    reader = Reader(cluster, namespace, Wanted(follow=True), form, TAIL_LINES)
+    async for status in following(cluster, namespace, name, reader, lambda why: printed.extend(f"{why}\n".encode())):
+        if is_finished(status):
+            form.close()
+        if printed:
+            yield bytes(printed)
+            printed.clear()
+
 
 BATCH_SECONDS: Final = 0.5  # changes within this time are sent to the page in one message
 _WHERE: Final = "<!-- where -->"  # in the page

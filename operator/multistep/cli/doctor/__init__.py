@@ -2,6 +2,5 @@
 
 command                    options and output
 observe                    reads the state of the cluster
-observation                this state, and findings, as plain data
 checks, operator_checks    the checks, as pure functions
 """

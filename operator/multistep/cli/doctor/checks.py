@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from multistep.api.common.base_model import quantity
 from multistep.api.common.plural import plural
-from multistep.api.common.quantity import quantity
 from multistep.api.sweep.sweep import SweepSpec, SweepStatus
 from multistep.api.trial.spec import TrialSpec
 from multistep.api.trial.status import TrialStatus
-from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
+from multistep.cli.doctor.observe import Finding, Object, Observation, settings_of
 from multistep.cli.doctor.operator_checks import OPERATOR_CHECKS
 
 MAX_SKEW_SECONDS: Final = 5.0

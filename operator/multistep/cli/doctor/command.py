@@ -14,7 +14,7 @@ from multistep.cli.options import Target, kubeconfig_options, namespace_option, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from multistep.cli.doctor.observation import Finding
+    from multistep.cli.doctor.observe import Finding
 
 _EPILOG = """\b
 Examples:

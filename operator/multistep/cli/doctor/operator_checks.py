@@ -8,7 +8,7 @@ from typing import Final
 
 from multistep import __version__
 from multistep.api.common.plural import plural
-from multistep.cli.doctor.observation import Finding, Object, Observation, settings_of
+from multistep.cli.doctor.observe import Finding, Object, Observation, settings_of
 
 _MIN_FREE_BYTES: Final = 1 << 30
 _VERSION_LABEL: Final = "app.kubernetes.io/version"

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import multistep
 from multistep.cli.image.engines import Command, DockerLike, Engine, Localkube, answers, execute, find_engine
 from multistep.cli.image.kubeconfig import CurrentCluster
-from multistep.cli.image.runner_binary import RUNNER_IN_IMAGE, find_runner, source_checkout
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, working
 from multistep.cli.trial.run.manifests import TrialImage, dns_label
 from multistep.errors import UsageError
 from multistep.sources.task.bundle import pack
+
+RUNNER_VARIABLE: Final = "MULTISTEP_RUNNER"
+RUNNER_IN_IMAGE: Final = "/multistep/runner"
+_PACKAGE = Path(multistep.__file__).resolve().parent
+
+
+def find_runner() -> Path | None:
+    """Return the runner's path: $MULTISTEP_RUNNER, else in this package or in the source checkout; None if no runner exists.
+    Raises UsageError if $MULTISTEP_RUNNER is not a file."""
+    if named := os.environ.get(RUNNER_VARIABLE):
+        if not Path(named).is_file():
+            raise UsageError(f"${RUNNER_VARIABLE} is {named}, which does not exist")
+        return Path(named)
+    places = [_PACKAGE / "_runner" / "runner"]
+    if checkout := source_checkout():
+        places.append(checkout / "runner" / "bin" / "runner")
+    return next((place for place in places if place.is_file()), None)
+
+
+def source_checkout() -> Path | None:
+    """Return the root of the source checkout that this code runs from, or None."""
+    root = _PACKAGE.parents[1]
+    return root if (root / "localkube" / "__main__.py").is_file() and (root / "pyproject.toml").is_file() else None
+
 
 _REPOSITORY = "localhost/multistep"
 _DIGEST_LENGTH = 12

@@ -13,15 +13,12 @@ from multistep.api.sweep.sweep import Scoring
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster
 from multistep.cli.options import Target
-from multistep.cli.sweep.sweep_report import pairs_table
-from multistep.cli.sweep.sweep_rows import read, read_report
+from multistep.cli.sweep.sweep_report import pairs_table, read, read_report
 from multistep.cli.terminal import clean, print_err, print_json, print_out
 from multistep.errors import UsageError
-from multistep.report.by_task import FEWEST
 from multistep.report.page import number, probability
-from multistep.report.rows import Row
-from multistep.report.summary import Pair, compare, judged
-from multistep.report.warnings import warnings
+from multistep.report.rows import FEWEST, Row
+from multistep.report.summary import Pair, compare, judged, warnings
 
 _KEPT = ".json"
 _SOME = 3

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from multistep.api.common.plural import plural
-from multistep.api.trial.status_values import SWEEP_PHASES
-from multistep.cli.deleting import confirm, delete_all, yes_option
-from multistep.cli.listing import AGE, REASON, Column, Listing, ListOptions, any_of, field_of, list_options, phase_option
+from multistep.api.trial.values import SWEEP_PHASES
+from multistep.cli.list_and_delete import (
+    AGE,
+    REASON,
+    Column,
+    Listing,
+    ListOptions,
+    any_of,
+    confirm,
+    delete_all,
+    field_of,
+    list_options,
+    phase_option,
+    yes_option,
+)
 from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
 
 if TYPE_CHECKING:
@@ -116,7 +128,7 @@ def retry(
 
 async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> int:
     from multistep.cli import cluster
-    from multistep.cli.sweep.retry import retry_excluded
+    from multistep.cli.sweep.owned_trials import retry_excluded
     from multistep.cli.terminal import print_err, print_json, print_line
 
     async with cluster.connect(target) as connected:
@@ -148,7 +160,7 @@ def stop(names: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfi
 
 async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
     from multistep.api.sweep.sweep import parse_sweep_status
-    from multistep.api.trial.conditions import is_finished
+    from multistep.api.trial.status import is_finished
     from multistep.cli import cluster
     from multistep.cli.sweep.sweep_view import outcome_of_sweep
     from multistep.cli.terminal import print_err
@@ -176,7 +188,7 @@ async def _until_stopped(connected: Cluster, namespace: str, name: str) -> None:
     from contextlib import aclosing
 
     from multistep.api.sweep.sweep import parse_sweep_status
-    from multistep.api.trial.conditions import is_finished
+    from multistep.api.trial.status import is_finished
     from multistep.cli.sweep.sweep_view import outcome_of_sweep
     from multistep.cli.terminal import print_err
     from multistep.cli.trial.run.follow import versions

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from multistep.api.common.labels import SWEEP
 from multistep.api.common.plural import plural
-from multistep.api.sweep.sweep import parse_scoring
+from multistep.api.sweep.sweep import MAX_RETRIES, parse_scoring, parse_sweep_status
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
+from multistep.engine.sweep.next_trials import retries_of
 from multistep.engine.sweep.own_trials import Members
 from multistep.engine.sweep.trial_manifests import owner_of
+from multistep.errors import Conflict, UsageError
 from multistep.kube.cluster_protocols import Object
-from multistep.kube.resources import TRIALS
+from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.sweep.decision_records import members
-from multistep.report.rows import Row, counted, row
+from multistep.report.rows import Row, counted, row, sweep_number
 
 _T = TypeVar("_T")
 _SHOWN = 3
@@ -78,3 +80,57 @@ async def counted_rows(cluster: Cluster, namespace: str, sweep: Object) -> Seque
     owned = await owned_trials(cluster, namespace, metadata["name"], sweep, lambda trial: row(trial, scoring))
     owned.warn()
     return counted([each for uid, each in owned.trials if uid == metadata["uid"]])
+
+
+JsonObject = Mapping[str, Any]
+
+
+async def retry_excluded(cluster: Cluster, namespace: str, sweep: JsonObject) -> list[str]:
+    """Request a retry of each excluded trial of the sweep, except unverified trials and trials with a pending retry.
+
+    Return the names of the trials that run again. Raises UsageError if the sweep would have too many retries, and ClusterError.
+    """
+    found = await _counting(cluster, namespace, sweep)
+    return await _retry(cluster, namespace, sweep, [each for each in found if each.excluded and each.outcome != "Unverified"])
+
+
+async def retry_one(cluster: Cluster, namespace: str, sweep: JsonObject, trial: str) -> None:
+    """Request a retry of one trial of the sweep. Raises UsageError if the trial does not count in the sweep, is active, has a score
+    or has a pending retry, and ClusterError."""
+    found = {each.trial: each for each in await _counting(cluster, namespace, sweep)}.get(trial)
+    name = sweep["metadata"]["name"]
+    if found is None:
+        raise UsageError(f"trial {trial} does not count in sweep {name}: a retry of it does")
+    if found.state == "Active":
+        raise UsageError(f"trial {trial} is active: stop it first, or wait until it has finished")
+    if not found.excluded:
+        raise UsageError(f"trial {trial} has a score, which a retry does not replace: to run its task again, start another trial")
+    if not await _retry(cluster, namespace, sweep, [found]):
+        raise UsageError(f"trial {trial} will run again already: spec.retries of sweep {name} has its number")
+
+
+async def _counting(cluster: Cluster, namespace: str, sweep: JsonObject) -> list[Row]:
+    """Return the rows of the trials that count in the sweep: for each trial number, the first trial or one of its retries."""
+    return [each for each in await counted_rows(cluster, namespace, dict(sweep)) if each.number >= 0]
+
+
+async def _retry(cluster: Cluster, namespace: str, sweep: JsonObject, rows: Collection[Row]) -> list[str]:
+    """Append the trials' numbers to spec.retries; for a retry, the number of the trial that it repeats. Omit numbers that already
+    have a pending retry.
+
+    Return the names of the trials whose numbers were appended.
+    """
+    metadata, known, trials = sweep["metadata"], list(sweep["spec"].get("retries") or ()), parse_sweep_status(sweep).trials
+    due = {each.number for each in retries_of(known, trials.total)[trials.retried :]}
+    added = sorted((each for each in rows if sweep_number(each) not in due), key=sweep_number)
+    if not added:
+        return []
+    if len(known) + len(added) > MAX_RETRIES:
+        raise UsageError(f"sweep {metadata['name']} would have {len(known) + len(added)} retries; it may have {MAX_RETRIES}")
+    same = {name: metadata[name] for name in ("uid", "resourceVersion") if name in metadata}
+    changes = {"retries": [*known, *map(sweep_number, added)], "stop": None}  # without spec.stop, a stopped sweep continues
+    try:
+        await cluster.patch(SWEEPS, namespace, metadata["name"], {"metadata": same, "spec": changes})
+    except Conflict as error:
+        raise Conflict(f"sweep {metadata['name']} changed meanwhile; try again: {error}", status=409) from error
+    return [each.trial for each in added]

@@ -10,18 +10,16 @@ from urllib.parse import quote
 from rich.text import Text
 
 from multistep.api.common.plural import plural
-from multistep.api.trial.phases import AGENT, VERIFIER
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_status
+from multistep.api.trial.values import AGENT, VERIFIER
 from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.terminal import Following, print_err
-from multistep.cli.trial.logs.log_pieces import Piece, Wanted, pieces
-from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES
+from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Piece, Wanted, pieces
 from multistep.cli.trial.results.fetch import read_part
 from multistep.errors import ClusterError, StoreError
-from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, visible
+from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, lines_of, readable, visible
 from multistep.report.rows import Row
-from multistep.report.stream_json import lines_of, readable
 
 MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass

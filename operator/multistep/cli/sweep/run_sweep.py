@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,12 +14,11 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
-from multistep.cli.dataset.registry import DatasetOptions
+from multistep.cli.dataset.registry import DatasetOptions, Selected, reaching_out
 from multistep.cli.exits import Exit
 from multistep.cli.image.images import BuildFailed
 from multistep.cli.options import ModelOptions, Target
-from multistep.cli.sweep.excluded_trials import excluded_trials
-from multistep.cli.sweep.follow_sweep import follow_sweep
+from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.cli.sweep.sweep_manifest import (
     SweepOptions,
     SweepSubmission,
@@ -29,7 +29,7 @@ from multistep.cli.sweep.sweep_manifest import (
     sweep_of_source,
     sweep_of_tasks,
 )
-from multistep.cli.sweep.sweep_view import outcome_of_sweep, sweep_document, sweep_view
+from multistep.cli.sweep.sweep_view import follow_sweep, outcome_of_sweep, sweep_document, sweep_view
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, print_json, print_line, print_out
 from multistep.cli.trial.run.manifests import Manifest, TrialImage, checked_name, new_name, owned_by
@@ -39,7 +39,35 @@ from multistep.cli.values import given_values
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS
-from multistep.report.by_task import FEWEST
+from multistep.report.rows import FEWEST, Row
+from multistep.sources.fetch.dataset import check_task, pin
+from multistep.sources.fetch.fetch_messages import Request, Rules
+from multistep.sources.task.harbor_registry import distinct_names
+
+_SHOWN = 5
+
+
+async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[str]:
+    """Return why trials of a sweep are excluded: a text for each task and reason, at most _SHOWN, then a text with the number of
+    further ones; [] if the trials cannot be listed."""
+    try:
+        found = await find_sweep(cluster, namespace, sweep)
+        return _texts(sweep, await counted_rows(cluster, namespace, found)) if found else []
+    except ClusterError:
+        return []
+
+
+def _texts(sweep: str, rows: Iterable[Row]) -> list[str]:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for each in rows:
+        if each.excluded:
+            groups[each.task, each.reason].append(each)
+    found = [
+        ": ".join(filter(None, [f"task {task}", f"{plural(len(group), 'trial')} excluded", reason, group[0].message]))
+        for (task, reason), group in sorted(groups.items())
+    ]
+    more = len(found) - _SHOWN
+    return found if more <= 0 else [*found[:_SHOWN], f"{more} more tasks or reasons: multistep sweep report {sweep}"]
 
 
 @dataclass(frozen=True)
@@ -93,8 +121,6 @@ class SweepSession:
         dataset, name = selected.dataset, self.name or new_name(selected.dataset.name)
         print_err(f"dataset {dataset.name}@{dataset.version}: {len(selected.tasks)} of {len(dataset.tasks)} tasks")
         if selected.source is None:
-            from multistep.cli.dataset.tasks import open_tasks
-
             return self._run_tasks(open_tasks(selected), name)
         source, options = {"dataset": selected.source}, self._options(name)
         return asyncio.run(self._submit(lambda namespace: sweep_of_source(source, self._given_image, options, namespace)))
@@ -283,3 +309,24 @@ async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Objec
             await connected.delete(SWEEPS, metadata["namespace"], metadata["name"], uid=sweep["metadata"]["uid"])
         raise
     return sweep
+
+
+def open_tasks(selected: Selected) -> list[TaskDirectory | Manifest]:
+    """Return each task as a directory, or as an entry of spec.tasks with a commit. Raises UsageError or SourceError if a task does
+    not exist, Unavailable if its repository does not answer."""
+    names = distinct_names(selected.tasks)
+    for task in selected.tasks:
+        if task.url is not None:
+            check_task(task, selected.registry.place)
+    requests = [Request("git", task.url, ref=task.ref, path=task.path) for task in selected.tasks if task.url is not None]
+    with reaching_out():
+        pinned = iter(pin(requests, Rules()))
+    return [
+        TaskDirectory.open(Path(task.path).expanduser()) if task.url is None else _entry(name, next(pinned))
+        for name, task in zip(names, selected.tasks, strict=True)
+    ]
+
+
+def _entry(name: str, request: Request) -> Manifest:
+    path = {"path": request.path} if request.path else {}
+    return {"name": name, "git": {"url": request.location, "ref": request.revision, **path}}

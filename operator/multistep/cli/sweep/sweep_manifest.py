@@ -14,7 +14,7 @@ import yaml
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.sweep.sweep import SWEEP_KIND, parse_sweep
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.agent_names import PLAIN
+from multistep.api.trial.values import PLAIN
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.trial.run.agent_choice import (
@@ -24,9 +24,9 @@ from multistep.cli.trial.run.agent_choice import (
     check_keys,
     hosted_choice,
     label,
+    script_command,
     with_images_of,
 )
-from multistep.cli.trial.run.agent_script import script_command
 from multistep.cli.trial.run.manifests import (
     Manifest,
     TrialImage,

@@ -2,27 +2,145 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
 
 from multistep.api.common.plural import plural
+from multistep.api.sweep.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli import cluster
+from multistep.cli.cluster import Cluster, find_sweep
 from multistep.cli.options import Target
-from multistep.cli.sweep.branch_tables import branch_tables
+from multistep.cli.sweep.owned_trials import Owned, owned_trials
 from multistep.cli.sweep.report_excerpts import read_excerpts
-from multistep.cli.sweep.sweep_rows import read
 from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, table
-from multistep.errors import UsageError
+from multistep.errors import ClusterError, UsageError
+from multistep.kube.cluster_protocols import Object
+from multistep.kube.watch import GONE
+from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import dollars, interval, number, page, probability, signed
+from multistep.report.page import branch_passes, dollars, interval, number, page, probability, signed
+from multistep.report.rows import Row, StepRow, counted, row
 from multistep.report.statistics import Estimate
 from multistep.report.summary import About, Pair, Standing, Summary, summarize
+
+_TRIES = 3
+_Owned: TypeAlias = tuple[str, Row]  # the UID of the sweep that owns a trial, and the trial's row
+
+
+async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
+    """Return the current state of the sweep and of its trials that count. The sweep itself may be deleted already.
+
+    Raises UsageError if neither the sweep nor any of its trials exists, or if the trials belong to several deleted sweeps.
+    """
+    found = await find_sweep(cluster, namespace, sweep)
+    status = parse_sweep_status(found) if found else None
+    about = About(
+        sweep,
+        namespace,
+        datetime.now(UTC),
+        planned=status.trials.total or None if status else None,
+        phase=status.phase or "" if status else "",
+        scoring=parse_scoring(found) if found else Scoring(),
+        cost_usd=status.cost_usd if status else None,
+        budget_usd=status.budget.cost_usd if status and status.budget else None,
+    )
+    read = await _rows(cluster, namespace, sweep, found, about.scoring)
+    owned = read.trials
+    read.warn()
+    uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
+    created = [each for owner, each in owned if owner == uid]
+    rows = counted(created)
+    if found is None and not rows:
+        raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
+    kept = set(map(id, rows))
+    replaced = [each for each in created if id(each) not in kept]
+    return replace(about, retried=sum(each.retry_of is not None for each in created), replaced=replaced), rows
+
+
+def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
+    """Return the UID of the deleted sweep that owned the trials; None without trials. Raises UsageError if it is not unique."""
+    uids = {uid for uid, _ in owned}
+    if len(uids) > 1:
+        raise UsageError(f"sweep {sweep!r} does not exist, and its trials belong to {len(uids)} deleted sweeps of that name")
+    return next(iter(uids), None)
+
+
+async def _rows(cluster: Cluster, namespace: str, sweep: str, found: Object | None, scoring: Scoring) -> Owned[Row]:
+    for _ in range(_TRIES - 1):
+        try:
+            return await owned_trials(cluster, namespace, sweep, found, lambda trial: row(trial, scoring))
+        except ClusterError as error:
+            if error.status != GONE:  # 410: the list's continue token expired; list again
+                raise
+    return await owned_trials(cluster, namespace, sweep, found, lambda trial: row(trial, scoring))
+
+
+def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
+    """Return the sweep's name, its scoring and its trials from a file that `multistep sweep report -o FILE.json` wrote.
+
+    Raises UsageError if the file is not a report.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        scoring = Scoring.model_validate(document["scoring"])
+        return str(document["sweep"]), scoring, [_row(each) for each in document["trials"]]
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a report: `multistep sweep report SWEEP -o {path}` writes one") from error
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    return Row(**{**fields, "steps": tuple(StepRow(**each) for each in fields["steps"])})
+
+
+def branch_tables(branches: Branches) -> list[Text | Table]:
+    """Return the table of the steps, then a line for each agent with several tasks. Return [] if the sweep has no branches."""
+    if not branches.steps:
+        return []
+    ks = branch_passes(branches)
+    passes = [f"PASS@{k}" for k in ks]
+    heads = ("TASK", "AGENT", "STEP", "STATE", "PASSED", *passes, "EXCLUDED", "OWN - REFERENCE", "95 % INTERVAL")
+    found = table(*heads, numbers=(*passes, "OWN - REFERENCE"))
+    for each in branches.steps:
+        for state, group in (("image", each.start), ("own", each.own), ("reference", each.reference)):
+            if group is not None:
+                found.add_row(*_names(each), state, *_counts(group, ks), *_difference(each, state))
+            elif state == "own" and each.has_no_own_state:
+                nothing = Text(f"no state: {each.reached} of {each.ordinary} trials reached the step", style="red")
+                found.add_row(*_names(each), state, nothing, *["-" for _ in ks], "-", "-", "-")
+    lines = []
+    for one in branches.agents:
+        estimate = one.difference.estimate
+        text = f"{signed(estimate.value)}, 95 % interval {interval(estimate)}, p {probability(one.difference.p)}"
+        over = f"over {plural(estimate.tasks, 'task')}, paired by task"
+        lines.append(Text(f"{clean(one.agent)}: own minus reference {over}: {text}"))
+    return [Text(), found, *lines]
+
+
+def _names(step: BranchedStep) -> tuple[Text, Text, Text]:
+    return Text(clean(step.task)), Text(clean(step.agent)), Text(clean(step.step))
+
+
+def _counts(group: Group, ks: list[int]) -> list[str]:
+    active = f", {group.active} not finished" if group.active else ""
+    chances = [number(group.passes[k]) if k in group.passes else "-" for k in ks]
+    return [f"{group.passed} of {group.counted}{active}", *chances, str(group.excluded or "-")]
+
+
+def _difference(step: BranchedStep, state: str) -> tuple[str, str]:
+    if state != "own" or step.difference is None:
+        return "-", "-"
+    return signed(step.difference.value), interval(step.difference)
+
 
 _FILES: Final = ("html", "csv", "json", "parquet")
 

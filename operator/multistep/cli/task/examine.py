@@ -14,25 +14,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from multistep.api.common.problems import problems as schema_problems
-from multistep.api.task.devices import GPU_TYPES
-from multistep.api.task.not_finite_numbers import not_finite
-from multistep.api.task.task_toml import TaskConfig, toml_table
-from multistep.api.task.unknown_keys import unknown_keys
+from multistep.api.task.suspicious_values import not_finite, unknown_keys
+from multistep.api.task.task_toml import GPU_TYPES, TaskConfig, toml_table
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.trial.task_source import TaskSource
 from multistep.cli.task.findings import Finding, Locator
-from multistep.cli.task.lint import lint
+from multistep.cli.task.lint import lint, refused_values, reward_key_warnings
 from multistep.cli.task.no_effect import entrypoint, no_effect
-from multistep.cli.task.reward_keys import reward_key_warnings
-from multistep.cli.task.runner_rules import refused_values
 from multistep.engine.plan.container_resources import node_terms
 from multistep.engine.plan.image_builds import needed
 from multistep.engine.plan.make_plan import make_plan
 from multistep.engine.plan.phase_networks import limits
 from multistep.engine.plan.plan import StepPlan, TrialEnv, TrialPlan
-from multistep.engine.plan.resolve_templates import Unresolved, resolve
-from multistep.engine.plan.template_variables import compose_variables, template_tables, used_variables
+from multistep.engine.plan.resolve_templates import Unresolved, compose_variables, resolve, template_tables, used_variables
 from multistep.engine.plan.unsupported_parts import unsupported
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.pods.pod_manifest import reserved_ports

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -11,8 +11,11 @@ from pydantic import ValidationError
 from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.cli.task.findings import Finding, line_of
 from multistep.cli.task.submission_imports import submission_imports
+from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.plan.verifier_environment import verifier_mode
-from multistep.errors import InvalidTask
+from multistep.engine.score.trial_score import REWARD
+from multistep.errors import InvalidRequest, InvalidTask
+from multistep.runner_client.check_requests import Request, require_valid
 from multistep.sources.task.bundle import Bundle, Entry
 from multistep.sources.task.bundle_links import is_directory, lookup, resolve
 from multistep.sources.task.task import strip_canary
@@ -140,3 +143,80 @@ def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, Entry]]:
     for path, entry in bundle.entries.items():
         if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MAX_BYTES:
             yield path, entry
+
+
+_KEY: Final = re.compile(rb"""\\?["']reward\\?["']\s*[:\]=]""")  # the key "reward" in JSON, a dict or a subscript
+
+
+def reward_key_warnings(bundle: Bundle, steps: Sequence[StepConfig]) -> Iterator[Finding]:
+    """Yield a warning for each step whose rewards lack the key "reward". The text says how this affects the step's score or the
+    task's reward."""
+    found = [known for index, step in enumerate(steps) if (known := _has_reward(bundle, index, step)) is not None]
+    mixed = any(named for named, _ in found)
+    for named, where in found:
+        if not named and mixed:
+            yield Finding(
+                where,
+                "the rewards have no key reward, but those of other steps do: the task's own reward counts a missing key "
+                "as 0, so the highest reward is less than 1; write the key reward, too",
+            )
+        elif not named:
+            text = "the rewards have no key reward: the step's score is the mean of all keys"
+            yield Finding(where, f"{text}; a sweep can choose one with spec.scoring.key")
+
+
+def _has_reward(bundle: Bundle, index: int, step: StepConfig) -> tuple[bool, str] | None:
+    """Return whether a step's rewards have the key "reward", and the field or file that shows this; None if unknown."""
+    gate, where = step.min_reward, f"steps[{index}].min_reward"
+    if gate is not None and (not isinstance(gate, Mapping) or REWARD in gate):
+        return True, where
+    own = f"steps/{step.name}/tests/test.sh"
+    script = lookup(bundle, own)
+    path = own if script else "tests/test.sh"
+    entry = script or lookup(bundle, path)
+    text = bytes(entry.data) if entry else b""
+    if b"reward.txt" in text or _KEY.search(text):
+        return True, path
+    if line := line_of(text, lambda each: b"reward.json" in each):
+        return False, f"{path}:{line}"
+    return (False, where) if gate else None
+
+
+def refused_values(plan: TrialPlan) -> Iterator[Finding]:
+    """Yield a problem for each value that the runner would refuse: the trial would fail when it is sent."""
+    for field, request in _requests(plan):
+        try:
+            require_valid(request)
+        except InvalidRequest as error:
+            yield Finding(field, str(error).partition(": ")[2])
+
+
+def _requests(plan: TrialPlan) -> Iterator[tuple[str, Request]]:
+    """Yield the field of each value, with a request that has this value."""
+    yield "environment.workdir", _start(cwd=plan.workdir)
+    yield "environment.env", _start(env=plan.environment_env)
+    if isinstance(plan.solution_env, Mapping):
+        yield "solution.env", _start(env=plan.solution_env)
+    if plan.healthcheck is not None:
+        yield "environment.healthcheck.command", _start(["bash", "-c", plan.healthcheck.command])
+    for step in plan.steps:
+        yield from _of_step(step, "" if plan.single else f"steps[{step.index}].", hosted=plan.hosted is not None)
+
+
+def _of_step(step: StepPlan, where: str, *, hosted: bool) -> Iterator[tuple[str, Request]]:
+    yield f"{where}agent.user", _start(user=step.agent_user)
+    if hosted:
+        path = f"steps/{step.name}/instruction.md" if where else "instruction.md"
+        yield path, {**_start(), "stdin": step.instruction or ""}
+    if step.healthcheck is not None:
+        yield f"{where}healthcheck.command", _start(["bash", "-c", step.healthcheck.command])
+    for hook in step.hooks:
+        yield f"{where}verifier.collect", _start(["bash", "-c", hook.command], user=hook.user)
+    if step.verifier is not None:
+        yield f"{where}verifier.user", _start(user=step.verifier.user)
+        if isinstance(step.verifier.env, Mapping):
+            yield f"{where}verifier.env", _start(env=step.verifier.env)
+
+
+def _start(argv: Sequence[str] = ("true",), *, user: str = "", cwd: str = "", env: Mapping[str, str] | None = None) -> Request:
+    return {"op": "start", "id": "check", "argv": argv, "user": user, "cwd": cwd, "env": env or {}}

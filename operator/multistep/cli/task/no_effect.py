@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from multistep.api.task.compose_services import Services
+from multistep.api.task.layout import Services
 from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.cli.task.findings import Finding
 from multistep.engine.plan.verifier_environment import verifier_mode

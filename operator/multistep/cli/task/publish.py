@@ -14,9 +14,8 @@ from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.trial.run.manifests import Manifest, dns_label
 from multistep.errors import SourceError, Unavailable, UsageError
 from multistep.sources.fetch.http_client import Http, make_pool
-from multistep.sources.fetch.image_reference import Reference, login
 from multistep.sources.fetch.oci import ARTIFACT_TYPE, BUNDLE_TYPE
-from multistep.sources.fetch.registry_client import OCI_MANIFEST, Registry
+from multistep.sources.fetch.registry_client import OCI_MANIFEST, Reference, Registry, login
 from multistep.sources.task.bundle import digest_of
 
 _EMPTY = b"{}"

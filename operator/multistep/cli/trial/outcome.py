@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multistep.api.trial.conditions import holds
 from multistep.api.trial.score import Level, outcome_level, outcome_words
-from multistep.api.trial.status import StepStatus, TrialStatus
+from multistep.api.trial.status import StepStatus, TrialStatus, holds
 from multistep.cli.exits import Exit
 
 

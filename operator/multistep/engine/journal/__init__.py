@@ -3,9 +3,7 @@
 In: records of the runner. Out: Journal, which scores, status and results are computed from. Open journal.py and operations.py
 first.
 
-operations          requests to the runner, each with an id that makes it idempotent
-journal             progress of a trial, rebuilt from its records
-results_limits      how many bytes and files a step, a trial and a namespace may store
-direct_upload       which large file the pod uploads next to the object store
-incomplete_files    files that could not be copied unchanged to the results
+operations        requests to the runner, each with an id that makes it idempotent
+journal           progress of a trial, rebuilt from its records
+results_limits    how many bytes and files a step, a trial and a namespace may store; which large file the pod uploads itself
 """

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.api.trial.egress_status import EgressStatus
-from multistep.api.trial.phases import SETUP
 from multistep.api.trial.runner_records import Record
 from multistep.api.trial.score import ScoreRule
-from multistep.api.trial.status import CheckpointStatus, Usage
+from multistep.api.trial.status import CheckpointStatus, EgressStatus, Usage
+from multistep.api.trial.values import SETUP
 from multistep.engine.plan.network_types import Network
 
 Number = float | int

@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from multistep.api.trial.conditions import holds, is_finished
 from multistep.api.trial.failure_table import MADE_ROOM, POD_UNRESPONSIVE, RESTORE_FAILED, RESULT_UNKNOWN
-from multistep.api.trial.phases import AGENT, AGENT_SETUP, VERIFIER
-from multistep.api.trial.status import AttemptStatus
+from multistep.api.trial.status import AttemptStatus, holds, is_finished
 from multistep.api.trial.trial import MultiStepTrial
+from multistep.api.trial.values import AGENT, AGENT_SETUP, VERIFIER
 from multistep.backoff import Backoff
-from multistep.engine.lifecycle.deadlines import DEADLINE_EXCEEDED, STOPPED, cut_short
 from multistep.engine.lifecycle.decisions import (
     Adopt,
     AdoptVerifierPod,
@@ -37,10 +35,24 @@ from multistep.engine.lifecycle.decisions import (
     ViolationReason,
     Wait,
 )
-from multistep.engine.lifecycle.eviction_cause import own_usage_exception
+from multistep.engine.lifecycle.failure_causes import (
+    KILLED_FROM_OUTSIDE,
+    ended_by_signal,
+    own_usage_exception,
+    service_ended,
+    volumes_unfilled,
+)
 from multistep.engine.lifecycle.pod_start import START_RULES
-from multistep.engine.lifecycle.service_failures import KILLED_FROM_OUTSIDE, ended_by_signal, service_ended, volumes_unfilled
-from multistep.engine.lifecycle.suspensions import SUSPENDED, SWEEP_BUDGET_SPENT, is_suspended, must_have_no_pod, prestarts
+from multistep.engine.lifecycle.stop_and_suspend import (
+    DEADLINE_EXCEEDED,
+    STOPPED,
+    SUSPENDED,
+    SWEEP_BUDGET_SPENT,
+    cut_short,
+    is_suspended,
+    must_have_no_pod,
+    prestarts,
+)
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
     "RunnerBroken": "the runner violated its protocol",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multistep.engine.lifecycle.decisions import Decision, Fail, PodFacts, Rule, Situation, Wait
-from multistep.engine.lifecycle.suspensions import QUEUED_BY_KUEUE, SCHEDULING_GATED
+from multistep.engine.lifecycle.stop_and_suspend import QUEUED_BY_KUEUE, SCHEDULING_GATED
 
 # CreateContainerConfigError and RunContainerError are not in this set: restarts of the API server or of containerd cause them, too.
 _NEVER_STARTS = {

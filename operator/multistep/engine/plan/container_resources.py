@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multistep.api.task.compose_services import Service
-from multistep.api.task.devices import (
+from multistep.api.task.layout import Service
+from multistep.api.task.task_toml import (
     GPU_RESOURCE,
     TPU_RESOURCE,
     TPU_TOPOLOGY_LABEL,
     TPU_TYPE_LABEL,
     TPU_TYPES,
+    EnvironmentConfig,
     GpuLabels,
 )
-from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.api.trial.spec import ResourcesSpec
 from multistep.errors import InvalidTask
 

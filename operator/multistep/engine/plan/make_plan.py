@@ -6,25 +6,65 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Final
 
 from multistep.api.task.layout import StepLayout, TaskLayout
-from multistep.api.task.task_toml import ArtifactConfig, HealthcheckConfig, StepConfig, TaskConfig, User
+from multistep.api.task.task_toml import (
+    ArtifactConfig,
+    EnvironmentConfig,
+    HealthcheckConfig,
+    StepConfig,
+    TaskConfig,
+    User,
+    VerifierConfig,
+)
 from multistep.api.trial.spec import CheckpointsSpec, TrialSpec
-from multistep.engine.plan.container_images import services_of, trial_image
 from multistep.engine.plan.hosted_agent import hosted_agent
-from multistep.engine.plan.image_builds import NO_IMAGES, Images, verifier_image
-from multistep.engine.plan.limit_plan_size import refuse_large
+from multistep.engine.plan.image_builds import NO_IMAGES, Images, services_of, trial_image, verifier_image
 from multistep.engine.plan.network_types import Egress, Networks, StepNetworks
 from multistep.engine.plan.phase_networks import networks
 from multistep.engine.plan.phase_timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.plan.plan import Env, Hook, StepPlan, TrialEnv, TrialPlan, VerifierPlan
 from multistep.engine.plan.resolve_templates import Unresolved, resolve, resolved_field
 from multistep.engine.plan.select_artifacts import pass_entries
-from multistep.engine.plan.selected_steps import branch_of
-from multistep.engine.plan.task_steps import files_of, hooks_of, steps_of
+from multistep.engine.plan.task_steps import branch_of, files_of, hooks_of, steps_of
 from multistep.engine.plan.unsupported_parts import refuse_unsupported
 from multistep.engine.plan.verifier_environment import Definition, VerifierEnvironment, definition
 from multistep.errors import InvalidSpec
+
+MAX_ENTRIES: Final = 50_000
+MAX_HOSTS: Final = 2_000  # fewer than MAX_ENTRIES, because parsing an address takes longer than copying an entry
+MAX_CHARACTERS: Final = 4 << 20
+MAX_ARTIFACTS: Final = 4_000  # of one step: the runner's record of a collection has at most 64 KiB
+
+
+def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpec, variables: int) -> None:
+    """Raise InvalidSpec if the steps together have too many entries. variables: number of trial variables that a step inherits."""
+    own, number = config.verifier, len(steps)
+    separate = own.environment or EnvironmentConfig()
+    for index, step in enumerate(steps):
+        artifacts = len(config.artifacts) + len(spec.artifacts) + len(step.artifacts)
+        if artifacts > MAX_ARTIFACTS:
+            raise InvalidSpec(f"artifacts: {artifacts} in step {index + 1}, more than the limit of {MAX_ARTIFACTS}")
+    entries = len(config.artifacts) + len(spec.artifacts) + len(own.collect) + len(own.env) + len(separate.env) + variables
+    where = "artifacts, collect hooks and variables of task.toml's top level and of the trial's spec"
+    _refuse(where, number * entries, MAX_ENTRIES, number)
+    inherited = len(config.environment.allowed_hosts or ()) + len(config.agent.allowed_hosts or ()) + _hosts(own)
+    hosts = number * inherited + sum(len(step.agent.allowed_hosts or ()) + _hosts(step.verifier) for step in steps)
+    _refuse("allowed_hosts", hosts, MAX_HOSTS, number)
+    characters = number * sum(map(len, spec.extra_instructions))
+    _refuse("spec.extraInstructions (characters)", characters, MAX_CHARACTERS, number)
+
+
+def _hosts(verifier: VerifierConfig) -> int:
+    own = verifier.environment.allowed_hosts if verifier.environment else None
+    return len(verifier.allowed_hosts or ()) + len(own or ())
+
+
+def _refuse(where: str, size: int, limit: int, steps: int) -> None:
+    if size > limit:
+        raise InvalidSpec(f"{where}: {size} over all {steps} steps, more than the limit of {limit}: use fewer, or fewer steps")
+
 
 Apart = Callable[[Definition], VerifierEnvironment]
 _MAX_RETRIES = 2**31 - 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from multistep.api.task.compose_services import MAIN, Host, Mount, Service, ServiceHealthcheck, Services
+from multistep.api.task.layout import MAIN, Host, Mount, Service, ServiceHealthcheck, Services
 from multistep.errors import InvalidSpec, InvalidTask
 
 CONTAINER_PREFIX: Final = "svc-"

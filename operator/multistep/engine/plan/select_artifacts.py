@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
-from multistep.api.task.compose_services import MAIN
+from multistep.api.task.layout import MAIN
 from multistep.api.task.task_toml import ArtifactConfig
 
 LOGS_ARTIFACTS = "/logs/artifacts"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from multistep.api.task.layout import StepLayout, TaskLayout
 from multistep.api.task.task_toml import CollectConfig, StepConfig, TaskConfig, VerifierConfig
+from multistep.api.trial.spec import TrialSpec
+from multistep.errors import InvalidSpec
 
 SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
@@ -31,3 +35,48 @@ def verifiers_of(config: TaskConfig) -> list[tuple[str, VerifierConfig]]:
 def hooks_of(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
     """Return the collect hooks of a step: the task's, then its own."""
     return [*config.verifier.collect, *step.verifier.collect]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The part of a task that a trial runs.
+
+    kept: number of first steps that the trial does not run, because it starts from a checkpoint of another trial; end: the index
+    after the trial's last step, None if the trial runs to the task's last step.
+    """
+
+    kept: int = 0
+    end: int | None = None
+
+
+WHOLE_TASK: Final = Branch()
+
+
+def branch_of(spec: TrialSpec, steps: Sequence[str], *, single: bool) -> Branch:
+    """Return the part of a task that a trial runs. steps: names of the task's steps; single: whether the task has no [[steps]].
+
+    Raises InvalidSpec for a step that the task does not have, or if no step is left to run.
+    """
+    names = () if single else steps
+    start, kept, end = "", 0, None
+    if spec.from_ is not None:
+        start, kept = "spec.from.step", _index("spec.from.step", spec.from_.step, names) + 1
+        if kept == len(names):
+            raise InvalidSpec(f"{start}: {spec.from_.step!r} is the task's last step: none is left to run. {_steps(names)}")
+    if spec.from_step is not None:
+        start, kept = "spec.fromStep", _index("spec.fromStep", spec.from_step, names)
+    if spec.to_step is not None:
+        end = _index("spec.toStep", spec.to_step, names) + 1
+        if end <= kept:
+            raise InvalidSpec(f"spec.toStep: {spec.to_step!r} is before the trial's first step, by {start}. {_steps(names)}")
+    return Branch(kept, end)
+
+
+def _index(field: str, name: str, names: Sequence[str]) -> int:
+    if name not in names:
+        raise InvalidSpec(f"{field}: the task has no step {name!r}. {_steps(names)}")
+    return names.index(name)
+
+
+def _steps(names: Sequence[str]) -> str:
+    return f"Its steps are {', '.join(names)}" if names else "It has no [[steps]]"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from multistep.api.task.layout import TaskLayout
-from multistep.api.task.task_toml import EnvironmentConfig, TaskConfig
+from multistep.api.task.layout import MAIN, TaskLayout
+from multistep.api.task.task_toml import ArtifactConfig, CollectConfig, EnvironmentConfig, TaskConfig
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.agent_names import PLAIN
 from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.values import PLAIN
 from multistep.engine.plan.task_steps import verifiers_of
 from multistep.errors import InvalidTask
 
@@ -104,3 +104,36 @@ def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None)
     else:
         message = "is ignored by the oracle and nop agents; a trial with another agent fails, as none can load a trajectory"
         yield Unsupported(path, message, refused=False)
+
+
+def check_services(config: TaskConfig, layout: TaskLayout) -> None:
+    """Raise InvalidTask, with all faults, if an artifact or a collect hook names a service that the task's compose file does not
+    have, or that ends before the first step."""
+    if faults := [*_faults(config, layout)]:
+        raise InvalidTask.joined(faults)
+
+
+def _faults(config: TaskConfig, layout: TaskLayout) -> Iterator[InvalidTask]:
+    known = [MAIN, *(each.name for each in layout.compose.others)] if layout.compose else [MAIN]
+    for field, entry in _entries(config):
+        if entry.service not in (None, *known):
+            where = (
+                "is not a service of environment/docker-compose.yaml" if layout.compose else "needs environment/docker-compose.yaml"
+            )
+            text = f"{entry.service!r} {where}; must be one of {', '.join(map(repr, known))}"
+            yield InvalidTask(text, kind="ValueError", field=f"{field}.service")
+        elif layout.compose and entry.service in layout.compose.jobs:
+            text = f"{entry.service!r} ends before the first step, as others await it with service_completed_successfully: "
+            yield InvalidTask(f"{text}share its files with main in a volume", kind="ValueError", field=f"{field}.service")
+
+
+def _entries(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig | CollectConfig]]:
+    places: list[tuple[str, Sequence[ArtifactConfig | CollectConfig]]] = [
+        ("artifacts", config.artifacts),
+        ("verifier.collect", config.verifier.collect),
+    ]
+    for index, step in enumerate(config.steps or []):
+        places += [(f"steps[{index}].artifacts", step.artifacts), (f"steps[{index}].verifier.collect", step.verifier.collect)]
+    for field, entries in places:
+        for number, entry in enumerate(entries):
+            yield f"{field}[{number}]", entry

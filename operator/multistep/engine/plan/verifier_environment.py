@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from multistep.api.task.compose_services import MAIN, Build, Service, Services
-from multistep.api.task.layout import StepLayout, TaskLayout
+from multistep.api.task.layout import MAIN, Build, Service, Services, StepLayout, TaskLayout
 from multistep.api.task.task_toml import EnvironmentConfig, HealthcheckConfig, StepConfig, TaskConfig, VerifierConfig
 from multistep.engine.plan.network_types import Network
 from multistep.engine.plan.plan_services import PodServices

@@ -7,6 +7,5 @@ rewards           parses the verifier's files, evaluates gates, aggregates the t
 trial_score       score of a trial
 score_in_sweep    score with which a trial counts in a sweep (spec.scoring)
 failure_class     failure class of a trial or an exception
-usage_totals      tokens and cost, per step and in total
-gateway_report    the model gateway's report on a step: usage, why the last model request failed
+usage_totals      tokens and cost, per step and in total; the model gateway's report
 """

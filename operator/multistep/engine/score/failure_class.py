@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from multistep.api.trial.exception_table import EXCEPTIONS
-from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, ATTEMPTS, FAILED
-from multistep.api.trial.phases import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
+from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, ATTEMPTS, EXCEPTIONS, FAILED
 from multistep.api.trial.status import FailureClass
+from multistep.api.trial.values import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.engine.journal.journal import Journal
 
 OTHER = "Other"

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.conditions import holds
 from multistep.api.trial.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
-from multistep.api.trial.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.score import ScoreRule
-from multistep.api.trial.status import FailureClass, StepStatus, TrialStatus
+from multistep.api.trial.status import FailureClass, StepStatus, TrialStatus, holds
+from multistep.api.trial.values import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.waiting_reasons import GATEWAY_UNAVAILABLE
 from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.score.rewards import Rewards, trial_rewards

@@ -13,7 +13,7 @@ from typing import Final
 
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import FailureClass, StepStatus
-from multistep.api.trial.status_values import Outcome
+from multistep.api.trial.values import Outcome
 from multistep.engine.journal.journal import Number, StepRun
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.score.rewards import Rewards

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+from urllib.parse import quote
 
 from multistep.api.common.plural import plural
+from multistep.api.trial.agent_spec import ModelLimits
 from multistep.api.trial.runner_records import Fields
-from multistep.api.trial.status import TrialStatus, Usage
-from multistep.api.trial.step_runs import with_runner
+from multistep.api.trial.status import TrialStatus, Usage, with_runner
+from multistep.api.trial.trial import MultiStepTrial
 
 _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "requests", "incomplete", "held_seconds")
 
@@ -79,3 +82,168 @@ def _usage(amounts: Sequence[float | None]) -> Usage:
 
 def _sum(amounts: Sequence[float | None]) -> float | None:
     return None if None in amounts else sum(each for each in amounts if each is not None)
+
+
+SETUP_ACCESS: Final = "/setup"
+"""Name, in place of a step's, under which the model gateway counts the requests of an agent's setup. No step can have this name,
+because it has a slash."""
+
+_WHY: Final = "was down"  # the reason of a downtime that a gateway of an earlier release reported
+SILENCE_SECONDS: Final = 10.0
+"""An agent that leaves a request after such a silence did not leave it because it was done."""
+_SHARE_OF_TIMEOUT: Final = 0.5
+_LONGEST_ANSWER_SECONDS: Final = 600.0  # after which the gateway itself gives up (its answer_timeout_seconds)
+MAX_DOWNTIMES: Final = 8
+"""Maximum number of downtimes in a report."""
+
+FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "LostBudget", "SweepBudget"]
+
+
+@dataclass(frozen=True)
+class ModelFailure:
+    """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence.
+    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it. at_timeout:
+    whether it counts only for an agent that reached its timeout."""
+
+    kind: FailureKind
+    message: str
+    at_timeout: bool = False
+
+
+@dataclass(frozen=True)
+class Downtime:
+    """A time in which the gateway may not have answered a step's requests, in seconds since the epoch. why: the cause, as the
+    predicate of a sentence about the gateway, e.g. "was down"."""
+
+    began: float
+    ended: float
+    why: str = _WHY
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """The gateway's report on a step. usage: None if the gateway received no request of the step; failure: counts whatever the
+    agent made of it; fault: a failure of the provider that counts if the agent failed; stalled_seconds: time in which at least one
+    request of the step waited because the provider refused requests; silent_seconds: for how long the step had waited for the
+    provider, without a part of an answer, when the agent left its last requests; silent_until: when this was,
+    or when the gateway was told that the agent had ended, in seconds since the epoch; last_request_at: when the gateway ended the
+    last request, at most a minute after the agent had left it, in seconds since the epoch; downtimes: the first ones that ended
+    after the step's start."""
+
+    usage: Usage | None = None
+    failure: ModelFailure | None = None
+    fault: ModelFailure | None = None
+    stalled_seconds: float = 0.0
+    silent_seconds: float = 0.0
+    silent_until: float | None = None
+    last_request_at: float | None = None
+    downtimes: tuple[Downtime, ...] = ()
+
+    def provider_fault(self, *, failed: bool, timeout: float | None, ended: float) -> str:
+        """Return why the provider is to blame for the end of the agent, although its last request did not fail; "" if it is not.
+
+        failed: whether the agent exited with an error, or reached its timeout: an agent that exits with status 0 did not need the
+        answer; timeout: the timeout in seconds that the agent reached, None if it reached none; ended: when it ended, in seconds
+        since the epoch. An agent may reach its timeout while it waits for a slow answer, so a silence explains that only if it
+        took at least half of the timeout. A silence explains no end of an agent that did not wait any more, but went on without
+        the answer.
+        """
+        if not failed:
+            return ""
+        if self.fault is not None and (timeout is not None or not self.fault.at_timeout):
+            return self.fault.message
+        least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
+        if self.last_request_at is not None and ended - self.last_request_at > SILENCE_SECONDS:
+            return ""
+        # A process that the agent left running may hold its request until the gateway is told of the agent's end.
+        silent = self.silent_seconds - max(0.0, (self.silent_until or ended) - ended)
+        if not silent >= min(least, _LONGEST_ANSWER_SECONDS) > 0:
+            return ""
+        return f"the provider sent nothing for {silent:.0f} s until the agent left"
+
+    def downtime(self, ended: float) -> Downtime | None:
+        """Return the first downtime since the step's start that began before the agent's end; None if there is none.
+
+        An agent that ran meanwhile may have lost a request. Its exit status and its later requests prove nothing: a program can
+        print the error and go on, or exit with status 0, and the gateway has no record of a connection that was refused.
+        """
+        return next((each for each in self.downtimes if each.began <= ended), None)
+
+
+def report(result: Mapping[str, Any] | None) -> ModelReport:
+    """Parse the gateway's report: its answer, or the result in the record of a CloseModelAccess.
+
+    Raises RunnerError (code Protocol).
+    """
+    fields = Fields(result, "the model gateway's report")
+    usage, failure, fault = (fields.optional_mapping(name) for name in ("usage", "failure", "fault"))
+    measured = Fields(usage or {}, "usage")
+    downtimes = fields.sequence("downtimes", MAX_DOWNTIMES) if result and "downtimes" in result else []
+    return ModelReport(
+        usage=None if usage is None else _reported_usage(Fields(usage, "usage")),
+        stalled_seconds=measured.optional_number("stalledSeconds") or 0.0,
+        silent_seconds=measured.optional_number("silentSeconds") or 0.0,
+        silent_until=measured.optional_number("silentUntil"),
+        last_request_at=measured.optional_number("lastRequestAt"),
+        failure=None if failure is None else _failure(Fields(failure, "failure")),
+        fault=None if fault is None else _failure(Fields(fault, "fault")),
+        downtimes=tuple(_downtime(Fields(each, "downtimes")) for each in downtimes),
+    )
+
+
+def _downtime(fields: Fields) -> Downtime:
+    return Downtime(fields.number("began"), fields.number("ended"), fields.optional_text("why", 200) or _WHY)
+
+
+def _reported_usage(fields: Fields) -> Usage:
+    only_gateway = {
+        "requests": fields.optional_integer("requests"),
+        "incomplete": fields.optional_integer("incomplete"),
+        "held_seconds": fields.optional_number("heldSeconds"),
+        "source": "Gateway",
+        "prices": fields.optional_text("priceTable", 200),
+    }
+    return counted(fields).model_copy(update=only_gateway)
+
+
+def _failure(fields: Fields) -> ModelFailure:
+    kinds: dict[str, FailureKind] = {each: each for each in get_args(FailureKind)}
+    kind, message = kinds[fields.one_of("kind", set(kinds))], fields.text("message", 2000)
+    return ModelFailure(kind, message, fields.optional_boolean("atTimeout"))
+
+
+class Amounts(Protocol):
+    """Amounts that budgets limit (gateway.accounting.request_ledger.Spent)."""
+
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cost_usd(self) -> float: ...
+
+
+def step_segment(step: str) -> str:
+    """Return a step's name, or SETUP_ACCESS, as in the gateway's keys: without slashes, which separate the parts of a key.
+    Different names have different segments."""
+    return quote(step, safe="")
+
+
+def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:
+    """Return whether the trial's budget refused a request only because of what lost attempts had used. No agent can cause the
+    loss of an attempt.
+
+    spent: what each of the trial's steps used, by ATTEMPT/STEP; most: the most that the request could have used.
+    """
+    status, limits = trial.status, trial.spec.agent.limits or ModelLimits()
+    kept = status.resumed.attempts if status.resumed else []
+    if len(kept) > len(status.task_steps):
+        return False  # the names of the kept steps are unknown, because the status was too large
+    keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, status.task_steps, strict=False)}
+    own = [used for key, used in spent.items() if key in keys or key.startswith(f"{status.attempt or 1}/")]
+
+    def exceed(amounts: Iterable[Amounts]) -> bool:
+        used = list(amounts)
+        return any(limit is not None and sum(getattr(each, name) for each in (*used, most)) > limit for name, limit in limits)
+
+    return exceed(spent.values()) and not exceed(own)

@@ -5,12 +5,11 @@ docs/reference/semantics.md), then replay.py.
 
 trial_script             the operations of a trial, in order
 regrade_script           the same for a trial that verifies another trial's steps again
-replay                   feeds records to a script, returns its next operation
+replay                   feeds records to a script, returns its next operation; finds forged records
 operation_scope          ids of operations, errors of the environment
 verify_step              verification of a step; compare_verdicts: once more in a fresh pod
 checkpoint_operations    stores and restores a step's files; choose_checkpoint: where the next attempt continues
 network_switch           what a phase may reach
-main_service             command and healthcheck of a compose file's main service
-collect_from_services    hooks and artifacts of services
-inspect_environment      changes of the environment that could change a verdict; records_match_status: forged records
+service_operations       a compose file's services: main's command and healthcheck, hooks, artifacts
+inspect_environment      changes of the environment that could change a verdict
 """

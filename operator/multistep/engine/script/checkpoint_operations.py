@@ -8,10 +8,10 @@ from typing import Final
 
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.failure_table import RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
-from multistep.api.trial.phases import SETUP, VERIFIER
 from multistep.api.trial.runner_records import Fields, PhaseResult
 from multistep.api.trial.spec import CheckpointsSpec
 from multistep.api.trial.status import CheckpointStatus
+from multistep.api.trial.values import SETUP, VERIFIER
 from multistep.engine.journal.journal import AttemptLost, Journal, StepException, StepRun
 from multistep.engine.journal.operations import Checkpoint, Restore, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan

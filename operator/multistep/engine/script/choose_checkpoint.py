@@ -8,8 +8,7 @@ from typing import Final, Protocol, TypeAlias
 
 from multistep.api.common.plural import plural
 from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, RESTORE_FAILED
-from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus
-from multistep.api.trial.step_runs import ANOTHER_TRIAL
+from multistep.api.trial.status import ANOTHER_TRIAL, AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.journal.journal import AttemptLost
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.script.checkpoint_operations import lost_after_restore

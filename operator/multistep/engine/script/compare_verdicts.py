@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from multistep.api.trial.phases import VERIFIER
 from multistep.api.trial.runner_records import Fields
 from multistep.api.trial.status import Tampering, TrialStatus
+from multistep.api.trial.values import VERIFIER
 from multistep.engine.journal.journal import Finding, Number, StepRun
 from multistep.engine.journal.operations import Release, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan

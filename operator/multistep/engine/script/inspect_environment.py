@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from multistep.api.trial.phases import VERIFIER
 from multistep.api.trial.runner_records import Fields, Record
+from multistep.api.trial.values import VERIFIER
 from multistep.engine.journal.journal import Finding, StepRun
 from multistep.engine.journal.operations import Baseline, Inspect, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan

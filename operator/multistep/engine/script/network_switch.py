@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from multistep.api.trial.egress_status import EgressStatus, RefusedTarget, total
 from multistep.api.trial.runner_records import Fields
+from multistep.api.trial.status import EgressStatus, RefusedTarget, total
 from multistep.engine.journal.journal import StepRun
 from multistep.engine.journal.operations import Script, SwitchNetwork
 from multistep.engine.plan.network_types import Network

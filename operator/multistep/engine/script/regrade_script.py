@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from multistep.api.trial.failure_table import REGRADE_INCOMPLETE
-from multistep.api.trial.phases import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.regrade import RegradeStatus, SourceException, SourceStep
 from multistep.api.trial.status import CheckpointStatus, StepStatus
+from multistep.api.trial.values import AGENT, HEALTHCHECK, SETUP, VERIFIER
 from multistep.engine.journal.journal import AttemptLost, Collected, Journal, StepException, StepRun
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan

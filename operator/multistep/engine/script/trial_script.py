@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from multistep.api.task.compose_services import MAIN
+from multistep.api.task.layout import MAIN
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.harbor_agents import EXIT_ERRORS
-from multistep.api.trial.phases import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.api.trial.runner_records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.trial.status import CheckpointStatus, StepStatus, Usage
+from multistep.api.trial.values import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.journal.operations import (
     LOGS,
@@ -46,12 +46,11 @@ from multistep.engine.script.checkpoint_operations import (
     resume_steps,
     snapshot,
 )
-from multistep.engine.script.collect_from_services import artifact_source, service_hooks
 from multistep.engine.script.compare_verdicts import keep_files, verify_again
 from multistep.engine.script.inspect_environment import baseline, inspect
-from multistep.engine.script.main_service import start_main
 from multistep.engine.script.network_switch import enter_environment, enter_phase, leave_step
 from multistep.engine.script.operation_scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
+from multistep.engine.script.service_operations import artifact_source, service_hooks, start_main
 from multistep.engine.script.verify_step import verify, verify_apart
 from multistep.engine.status.trial_status import step_run
 

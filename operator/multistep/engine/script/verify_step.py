@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.failure_table import VERIFIER_ENVIRONMENT_FAILED
-from multistep.api.trial.phases import VERIFIER
 from multistep.api.trial.runner_records import Fault, Fields, PhaseResult
+from multistep.api.trial.values import VERIFIER
 from multistep.engine.journal.journal import AttemptLost, StepException, StepRun
 from multistep.engine.journal.operations import (
     LOGS,
@@ -37,7 +37,6 @@ from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT, RewardError, parse_reward_files
 from multistep.engine.script.checkpoint_operations import resume_steps
 from multistep.engine.script.inspect_environment import inspect
-from multistep.engine.script.main_service import start_main
 from multistep.engine.script.network_switch import enter_verification, enter_verifiers_pod, leave_verifiers_pod
 from multistep.engine.script.operation_scope import (
     DiskFilled,
@@ -51,6 +50,7 @@ from multistep.engine.script.operation_scope import (
     killed_for_memory,
     require,
 )
+from multistep.engine.script.service_operations import start_main
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[bool]:

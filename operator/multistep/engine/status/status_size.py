@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from multistep.api.trial.egress_status import total
-from multistep.api.trial.status import StepStatus, TrialStatus
+from multistep.api.trial.status import StepStatus, TrialStatus, total
 from multistep.engine.score import rewards
 
 MAX_MESSAGE_BYTES = 1024
@@ -173,3 +172,34 @@ def _number(value: float | int) -> int | float | None:
         return float(value)
     except OverflowError:
         return None
+
+
+MARK = "[REDACTED]"
+_TEXTS = ("message", "missing", "detail")  # fields whose texts may come from the environment
+
+
+def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
+    """Return the status with all secrets in its messages and details replaced by MARK. A message may contain a verifier's output,
+    and verifiers may print the agent's files; a detail has names that the agent chose."""
+    values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
+    if not values:
+        return status
+    content = status.model_dump()
+    return TrialStatus.model_validate(content) if _redact(content, values) else status
+
+
+def _redact(value: Any, secrets: Collection[str]) -> bool:
+    """Redact all messages and details in a nested value of lists and dicts, in place. Return whether any changed."""
+    inner = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+    changed = sum(_redact(each, secrets) for each in inner) > 0
+    for name in _TEXTS if isinstance(value, dict) else ():
+        text = value.get(name)
+        if isinstance(text, str) and (clean := _replaced(text, secrets)) != text:
+            value[name], changed = clean, True
+    return changed
+
+
+def _replaced(text: str, secrets: Collection[str]) -> str:
+    for each in secrets:
+        text = text.replace(each, MARK)
+    return text

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
 
 from multistep.api.common.plural import plural
-from multistep.api.trial.agent_names import BUILT_IN
-from multistep.api.trial.egress_status import total as refused_total
-from multistep.api.trial.image_status import ImageStatus
-from multistep.api.trial.phases import AGENT
 from multistep.api.trial.score import TrialColumns
 from multistep.api.trial.status import (
     ArtifactsSummary,
     AttemptStatus,
+    Condition,
     Durations,
+    ImageStatus,
     ResumeStatus,
     StepException,
     StepStatus,
@@ -24,21 +23,78 @@ from multistep.api.trial.status import (
     TrialStatus,
     VerifierStatus,
 )
-from multistep.api.trial.status_values import Phase
+from multistep.api.trial.status import total as refused_total
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
+from multistep.api.trial.values import AGENT, BUILT_IN, FINISHED_PHASES, Phase
 from multistep.engine.journal.journal import Collected, Journal, StepRun
 from multistep.engine.journal.journal import StepException as JournalStepException
-from multistep.engine.lifecycle.deadlines import DEADLINE_EXCEEDED
 from multistep.engine.lifecycle.pod_start import POD_STARTING, starting_message
-from multistep.engine.lifecycle.suspensions import prestarts, suspended_seconds, suspension
+from multistep.engine.lifecycle.stop_and_suspend import DEADLINE_EXCEEDED, prestarts, suspended_seconds, suspension
 from multistep.engine.score import failure_class as failures
 from multistep.engine.score.score_in_sweep import agent_may_have_caused, agent_used_deadline
 from multistep.engine.score.trial_score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.score.usage_totals import total
-from multistep.engine.status.build_conditions import conditions, time
 from multistep.engine.status.status_size import bounded, bounded_rewards, reward_text, shortened
 from multistep.engine.status.tampering_findings import merged, of_failure, summary
+
+LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
+_WHEN_FALSE: Final = {
+    "Reconciling": ("Finished", ""),
+    "Stalled": ("NotStalled", ""),
+    "Complete": ("NotComplete", ""),
+    "Failed": ("NotFailed", ""),
+    "Suspended": ("NotSuspended", ""),
+}
+
+
+def conditions(
+    former: Sequence[Condition],
+    phase: Phase,
+    reason: str,
+    message: str,
+    generation: int,
+    now: float,
+    *,
+    suspended: bool,
+    stalled: bool = False,
+) -> list[Condition]:
+    """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
+
+    former: previous conditions, for the transition times; stalled: whether an unfinished object needs a user's help.
+    """
+    holds = {
+        "Ready": phase == "Complete",
+        "Complete": phase == "Complete",
+        "Failed": phase == "Failed",
+        "Reconciling": phase not in FINISHED_PHASES,
+        "Stalled": phase == "Failed" or stalled,
+        "Suspended": suspended,
+    }
+    since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
+    found = []
+    for type_, is_true in holds.items():
+        state: Literal["True", "False"] = "True" if is_true else "False"
+        own_reason, own_message = (reason, message) if is_true or type_ == "Ready" else _WHEN_FALSE[type_]
+        transition = since.get((type_, state), time(now))
+        found.append(
+            Condition(
+                type=type_,
+                status=state,
+                observed_generation=generation,
+                last_transition_time=transition,
+                reason=own_reason,
+                message=own_message,
+            )
+        )
+    return found
+
+
+def time(seconds: float) -> datetime:
+    """Return a time in whole seconds, as Kubernetes writes it. The range is limited, because a runner may report any number."""
+    return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)
+
 
 MAX_REFUSED = 10  # maximum number of refused targets that the status lists per step
 MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists per step

@@ -2,11 +2,9 @@
 
 In: sweep, facts of its trials, the current time. Out: manifests of trials, status. Open sweep_status.py first.
 
-sweep_status       next actions and status of a sweep
-next_trials        which trials are created next, counts, early halt
+sweep_status       next actions and status of a sweep; when its client's lease expires
+next_trials        which trials are created next, counts, early halt, the trial that counts for each number
 trial_manifests    manifests of trials; the facts of a trial that a sweep needs
 plan_branches      branches: trials of one step
-retries            the trial that counts for each number
 own_trials         which trials belong to a sweep
-lease_expiry       when the lease of the sweep's client expires
 """

@@ -12,15 +12,54 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.status import FailureClass
 from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
-from multistep.engine.sweep.retries import Retry, current
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A retry of one trial of a sweep. number: the number of that trial in the sweep; count: index among its retries, from 1."""
+
+    number: int
+    count: int
+
+
+def retries_of(numbers: Iterable[int], total: int) -> Sequence[Retry]:
+    """Return the retries that spec.retries requests, in order, without numbers that the sweep does not have.
+
+    total: number of the sweep's trials without retries.
+    """
+    counts = Counter[int]()
+    found = []
+    for number in numbers:
+        if number < total:
+            counts[number] += 1
+            found.append(Retry(number, counts[number]))
+    return found
+
+
+def unknown(numbers: Iterable[int], total: int) -> Sequence[int]:
+    """Return the numbers in spec.retries that the sweep does not have."""
+    return [number for number in numbers if number >= total]
+
+
+def current(trials: Iterable[tuple[int, int, T]], is_scored: Callable[[T], bool]) -> dict[int, T]:
+    """Return, by number, the trial that counts: the first scored one, or the newest if none is scored. trials: tuples of the number
+    that a trial counts for, the trial's own number, and the trial."""
+    found: dict[int, T] = {}
+    for number, _, trial in sorted(trials, key=lambda each: each[1]):
+        if number not in found or not is_scored(found[number]):
+            found[number] = trial
+    return found
+
 
 Order = Literal["Attempts", "Tasks"]
 ActivePhase = Literal["Pending", "Running", "Suspended"]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from multistep.api.sweep.branch import EACH, SweepBranch
+from multistep.api.sweep.sweep import EACH, SweepBranch
 from multistep.engine.sweep.next_trials import Branch, Cell, Grid
 
 

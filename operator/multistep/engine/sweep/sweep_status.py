@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
+from multistep.api.common import labels
 from multistep.api.common.plural import plural
-from multistep.api.sweep.branch import SweepBranchesStatus
-from multistep.api.sweep.sweep import SweepAgentStatus, SweepBudgetStatus, SweepStatus, SweepTasksStatus, SweepTrials, TrialSweep
-from multistep.api.trial.status_values import FINISHED_PHASES, Phase
-from multistep.engine.lifecycle.suspensions import suspended_seconds
-from multistep.engine.status.build_conditions import conditions, time
+from multistep.api.sweep.sweep import (
+    SweepAgentStatus,
+    SweepBranchesStatus,
+    SweepBudgetStatus,
+    SweepLeaseStatus,
+    SweepStatus,
+    SweepTasksStatus,
+    SweepTrials,
+    TrialSweep,
+)
+from multistep.api.trial.values import FINISHED_PHASES, Phase
+from multistep.engine.lifecycle.stop_and_suspend import suspended_seconds
 from multistep.engine.status.status_size import bounded, shortened
+from multistep.engine.status.trial_status import conditions, time
 from multistep.engine.sweep import plan_branches as branches
-from multistep.engine.sweep.lease_expiry import expires_at, lease
-from multistep.engine.sweep.next_trials import Halt, Limits, Tally, TrialFacts, halt, tally, to_create
+from multistep.engine.sweep.next_trials import Halt, Limits, Tally, TrialFacts, halt, retries_of, tally, to_create, unknown
 from multistep.engine.sweep.plan_branches import States
-from multistep.engine.sweep.retries import retries_of, unknown
 from multistep.engine.sweep.trial_manifests import Plan
+
+_MAX_RENEWAL: Final = 64  # characters; the status has the digest of a longer annotation, to limit its size
+
+
+def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
+    """Return the status of the lease; None without spec.lease. A new value of the annotation labels.RENEWAL renews the lease."""
+    if sweep.spec.lease is None:
+        return None
+    renewal, known = sweep.metadata.annotations.get(labels.RENEWAL, ""), sweep.status.lease
+    if len(renewal) > _MAX_RENEWAL:
+        renewal = hashlib.sha256(renewal.encode()).hexdigest()
+    return known if known is not None and known.renewal == renewal else SweepLeaseStatus(renewal=renewal, renew_time=time(now))
+
+
+def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | None:
+    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease.
+
+    watched_since: when this operator first read the sweep. While the API server is unavailable, the client cannot renew the lease
+    and the operator's process ends. So the lease's time restarts at ``watched_since``, unless the lease had expired before.
+    """
+    held = lease(sweep, now)
+    if held is None or sweep.spec.lease is None:
+        return None
+    expired = any(each.reason == "LeaseExpired" for each in sweep.status.conditions)
+    return max(held.renew_time.timestamp(), 0.0 if expired else watched_since) + sweep.spec.lease.seconds
+
 
 BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 COST_BUDGET_SPENT: Final = "CostBudgetSpent"

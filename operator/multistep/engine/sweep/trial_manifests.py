@@ -13,17 +13,15 @@ from multistep.api.common.base_model import API_VERSION, GROUP
 from multistep.api.sweep.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.sweep.tasks_source import DatasetSource, TasksSource
 from multistep.api.task.allowed_names import same_server
-from multistep.api.trial.phases import AGENT
-from multistep.api.trial.status_values import FINISHED_PHASES
-from multistep.api.trial.step_runs import by_runner, with_runner
+from multistep.api.trial.status import by_runner, with_runner
 from multistep.api.trial.trial import KIND
-from multistep.engine.lifecycle.suspensions import SWEEP_BUDGET_SPENT
+from multistep.api.trial.values import AGENT, FINISHED_PHASES
+from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
 from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep import plan_branches as branches
-from multistep.engine.sweep.next_trials import ActivePhase, Cell, Grid, TrialFacts
+from multistep.engine.sweep.next_trials import ActivePhase, Cell, Grid, TrialFacts, retries_of
 from multistep.engine.sweep.plan_branches import States
-from multistep.engine.sweep.retries import retries_of
 from multistep.errors import InvalidSpec
 from multistep.timestamps import seconds_of
 

@@ -2,9 +2,8 @@
 
 request_ledger     one row per request, in sqlite, from before it is sent until its usage is known
 budgets            a request is sent only if its upper bound fits
-upper_bounds       upper bounds of a request's tokens and cost
-prices             prices of tokens
+upper_bounds       upper bounds of a request's tokens and cost; prices
 step_usage         usage of a step, as the operator reads it
 open_steps         requests of each step; steps that were closed
-stalled_seconds    how long the provider refused a step's requests; silent_seconds: how long it sent nothing
+waiting_seconds    how long the provider refused a step's requests, or sent nothing
 """

@@ -10,15 +10,13 @@ from typing import Final, get_args
 
 from aiohttp import web
 
-from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.http.connections import ClientConnection
 from multistep.gateway.http.model_request import Call, Exchange, Services, unknown_path_row
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.keyring import Keyring
-from multistep.gateway.keys.tokens import InvalidToken, StepClaims, verify
+from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify
 from multistep.gateway.model_api.error_answers import Refused
-from multistep.gateway.model_api.headers import token_of
 from multistep.gateway.model_api.request_parsers import Asked, InvalidBody, read_body
-from multistep.gateway.model_api.routes import Route, find_route, provider_of
+from multistep.gateway.model_api.routes import Route, find_route, provider_of, token_of
 from multistep.providers import ProviderName
 
 _log: Final = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from multistep.gateway.accounting.request_ledger import Row, refusals
-from multistep.gateway.pace.lanes import Lanes
+from multistep.gateway.pace import Lanes
 from multistep.telemetry.metric_types import OTHER, label_value
 
 _BY = ("agent", "model")

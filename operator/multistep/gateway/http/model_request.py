@@ -25,12 +25,10 @@ from yarl import URL
 from multistep.backoff import Backoff
 from multistep.gateway.accounting.budgets import Budgets, BudgetSpent, Reservation
 from multistep.gateway.accounting.open_steps import Steps
-from multistep.gateway.accounting.prices import cost_usd, has_price
 from multistep.gateway.accounting.request_ledger import Kind, Ledger, Row, Spent, State, settled
-from multistep.gateway.accounting.silent_seconds import Silence
-from multistep.gateway.accounting.stalled_seconds import Stalls
-from multistep.gateway.accounting.upper_bounds import worst_case
-from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.accounting.upper_bounds import cost_usd, has_price, worst_case
+from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
+from multistep.gateway.http.connections import ClientConnection
 from multistep.gateway.http.forward_answer import Relay, is_silence, message_of
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
 from multistep.gateway.keys.credentials import Credential, Credentials
@@ -47,11 +45,9 @@ from multistep.gateway.model_api.error_blame import (
     parsed,
     refuses_field,
 )
-from multistep.gateway.model_api.headers import upstream_headers, upstream_query
 from multistep.gateway.model_api.request_parsers import Asked
-from multistep.gateway.model_api.routes import Route
-from multistep.gateway.pace.answer_counts import Loads
-from multistep.gateway.pace.lanes import HoldExpired, Lanes, stopwatch
+from multistep.gateway.model_api.routes import Route, upstream_headers, upstream_query
+from multistep.gateway.pace import HoldExpired, Lanes, Loads, stopwatch
 from multistep.gateway.settings import GatewaySettings
 
 _KEY_MAY_BE_WRONG: Final = (401, 403)

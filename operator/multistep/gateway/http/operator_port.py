@@ -10,13 +10,12 @@ from typing import Final, get_args
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from multistep.gateway.accounting.prices import TABLE
 from multistep.gateway.accounting.request_ledger import Spent
 from multistep.gateway.accounting.step_usage import LastFailure, usage_of
+from multistep.gateway.accounting.upper_bounds import TABLE
 from multistep.gateway.http.model_request import Services
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.keyring import Keyring, fingerprint
-from multistep.gateway.keys.tokens import Role, StepKey
+from multistep.gateway.keys.tokens import Keyring, Role, StepKey, fingerprint
 from multistep.telemetry.metric_types import CONTENT_TYPE
 
 _OPEN_PATH: Final = "/metrics"

@@ -19,19 +19,17 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, 
 from multistep.gateway.accounting.budgets import Budgets
 from multistep.gateway.accounting.open_steps import Steps
 from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, Ledger
-from multistep.gateway.accounting.silent_seconds import Silence
-from multistep.gateway.accounting.stalled_seconds import Stalls
+from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
 from multistep.gateway.http.agent_port import Public
+from multistep.gateway.http.connections import listen
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
-from multistep.gateway.http.head_limits import listen
 from multistep.gateway.http.model_request import Services
 from multistep.gateway.http.operator_port import Admin
 from multistep.gateway.keys.credentials import Credentials
-from multistep.gateway.keys.keyring import Keyring
+from multistep.gateway.keys.tokens import Keyring
 from multistep.gateway.model_api.answer_memory import AnswerMemory
 from multistep.gateway.model_api.routes import STALLS_PATH
-from multistep.gateway.pace.answer_counts import Loads
-from multistep.gateway.pace.lanes import Lanes
+from multistep.gateway.pace import Lanes, Loads
 from multistep.gateway.settings import GatewaySettings
 
 MIN_TOKEN_BYTES: Final = 32

@@ -52,3 +52,12 @@ class AnswerMemory:
         self._by_step[step] = of_step
         if not of_step:
             del self._by_step[step]
+
+
+MAX_PARTS: Final = 1_000_000
+"""Maximum number of brackets and commas in a document that the gateway parses."""
+
+
+def has_too_many_parts(text: bytes) -> bool:
+    """Return whether a JSON document may have too many values to be parsed."""
+    return sum(map(text.count, (b"[", b"{", b","))) > MAX_PARTS

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
-from multistep.gateway.model_api.answer_memory import AnswerTooLarge
+from multistep.gateway.model_api.answer_memory import MAX_PARTS, AnswerTooLarge, has_too_many_parts
 from multistep.gateway.model_api.error_blame import ProviderError, parse_error
-from multistep.gateway.model_api.parsed_json_memory import MAX_PARTS, has_too_many_parts
 
 Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from multistep.gateway.model_api.parsed_json_memory import has_too_many_parts
+from multistep.gateway.model_api.answer_memory import has_too_many_parts
 
 Blamed = Literal["Request", "Provider", "Account", "Model", "ModelByText", "Unclear"]
 """Account: the key or the account; Model: the model's name; ModelByText: the same, but only by the message; Unclear: the request,

@@ -13,11 +13,10 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # not in type
 from types import MappingProxyType
 from typing import Any, Final
 
+from multistep.gateway.model_api.answer_memory import MAX_PARTS, has_too_many_parts
 from multistep.gateway.model_api.answer_parsers import CHAT
-from multistep.gateway.model_api.costly_content import asks_for_caching, asks_for_tier, is_opaque, other_models
+from multistep.gateway.model_api.costly_content import asks_for_caching, asks_for_tier, is_opaque, other_models, provider_content
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
-from multistep.gateway.model_api.parsed_json_memory import MAX_PARTS, has_too_many_parts
-from multistep.gateway.model_api.provider_tools import provider_content
 from multistep.gateway.model_api.routes import Route
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")

@@ -3,10 +3,8 @@
 In: key of a trial, what it needs. Out: granted, or queued; the queue wakes the key when its turn comes. Open
 concurrency_limit.py first.
 
-concurrency_limit        a limit: capacity, share of a namespace, order
-background_jobs          jobs that run once for all objects that need them
-pod_starts               pods that start
-quotas                   trials whose pods exceed a ResourceQuota
-model_slots              active trials of each model; model_loads: the load from which its limit adapts
-verifier_preemption      which trial gives way if verifiers' pods fit no node
+concurrency_limit    a limit: capacity, share of a namespace, order; jobs that run once for all objects that need them
+pod_starts           pods that start; which trial gives way if verifiers' pods fit no node
+quotas               trials whose pods exceed a ResourceQuota
+model_slots          active trials of each model, and the load from which this limit adapts
 """

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 Key = tuple[str, str]  # namespace, name
 Wake = Callable[[Key], None]
@@ -199,3 +201,98 @@ class ConcurrencyLimit:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+REMEMBERED: Final = 4096
+RECHECK_SECONDS: Final = 120.0  # an object looks after its job this often, should nothing requeue it
+
+T = TypeVar("T")
+I = TypeVar("I", bound=Hashable)  # noqa: E741 (the ID of a job)
+V = TypeVar("V")
+
+
+@dataclass
+class Job(Generic[T]):
+    """A running job. starter: key of the object whose slot the job uses; waiting: keys to requeue
+    when the job ends, by the objects' UIDs."""
+
+    starter: Key
+    task: asyncio.Task[T]
+    waiting: dict[str, Key] = field(default_factory=dict)
+
+
+class BackgroundJobs(Generic[I, T]):
+    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1 of them, but at least 1.
+    results: whether to keep a job's result for the waiting objects; its error is always kept."""
+
+    def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
+        self._limit = ConcurrencyLimit(slots, wake, max_per_namespace=slots - 1)
+        self._wake = wake
+        self._results = results
+        self._running: dict[I, Job[T]] = {}
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID and outcome
+
+    def __contains__(self, id: I) -> bool:
+        return id in self._running
+
+    def outcome(self, uid: str, id: I) -> T | None:
+        """Return the result, or raise the error, of the job with this ID, if it ended while the object with this UID waited for it;
+        else None."""
+        about, outcome = self._outcomes.pop(uid, (None, None))
+        if about == id and isinstance(outcome, Exception):
+            raise outcome
+        return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
+
+    def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
+        """Return the job with this ID; start it if it does not run. Return None if no slot is free, or if another job uses the
+        key's slot; the key is then requeued later."""
+        if (job := self._running.get(id)) is not None:
+            return job
+        # Another job may still use the key's slot, e.g. one that a deleted object of the same name started.
+        if (other := self._started_by(key)) is not None:
+            other.waiting[uid] = key
+            return None
+        if not self._limit.acquire(key):
+            return None
+        job = self._running[id] = Job(key, asyncio.create_task(run(), name=f"job for {key[0]}/{key[1]}"))
+        job.task.add_done_callback(partial(self._ended, id))  # a callback also runs if the task is cancelled before it starts
+        return job
+
+    def settle(self, key: Key) -> None:
+        """Release the key's slot unless a job uses it. Call it at the end of each reconcile."""
+        if self._started_by(key) is None:
+            self._limit.settle(key)
+
+    def leave(self, key: Key) -> None:
+        """Remove the key from the queue, because it needs no job any more: a reconcile that goes on for long must hold no slot."""
+        if self._started_by(key) is None:
+            self._limit.leave(key)
+
+    async def stop(self) -> None:
+        """Cancel all running jobs."""
+        tasks = [job.task for job in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _started_by(self, key: Key) -> Job[T] | None:
+        return next((job for job in self._running.values() if job.starter == key), None)
+
+    def _ended(self, id: I, task: asyncio.Task[T]) -> None:
+        job = self._running.pop(id)
+        error = None if task.cancelled() else task.exception()
+        for uid in job.waiting:
+            if isinstance(error, Exception):
+                self._outcomes[uid] = id, error
+            elif self._results and not task.cancelled():
+                self._outcomes[uid] = id, task.result()
+        forget_oldest(self._outcomes)
+        self._limit.release(job.starter)
+        for key in job.waiting.values():
+            self._wake(key)
+
+
+def forget_oldest(remembered: OrderedDict[I, V]) -> None:
+    """Delete the oldest entries beyond REMEMBERED, to limit the use of memory."""
+    while len(remembered) > REMEMBERED:
+        remembered.popitem(last=False)

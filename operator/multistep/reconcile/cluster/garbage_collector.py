@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from multistep.api.common import labels
-from multistep.api.trial.trial import MultiStepTrial
+from multistep.api.trial.trial import MultiStepTrial, salvaged
 from multistep.engine.lifecycle import orphans
 from multistep.errors import MultistepError, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
@@ -27,11 +27,10 @@ from multistep.logs import about
 from multistep.pods import builder_pod, pod_identity
 from multistep.pods.pod_facts import pod_facts
 from multistep.reconcile.loading.build_images import Builds
-from multistep.reconcile.queue.partial_parse import salvaged
 from multistep.settings import Settings
 from multistep.store.bucket.upload_results import Shipping
-from multistep.store.trial.results_protocol import ResultsStore
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import ResultsStore
+from multistep.store.results_volume import TrialKey, Volume
 from multistep.telemetry.metrics import Metrics
 
 T = TypeVar("T")

@@ -19,8 +19,7 @@ from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import Shard
 from multistep.pods import pod_identity
 from multistep.reconcile.admission.concurrency_limit import Key
-from multistep.reconcile.queue.event_filter import EventFilter, Name, Seen
-from multistep.reconcile.queue.resource_version import is_older
+from multistep.reconcile.queue.event_filter import EventFilter, Name, Seen, is_older
 from multistep.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

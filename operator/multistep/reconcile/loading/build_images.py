@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from multistep.api.trial.image_status import ImageStatus
+from multistep.api.trial.status import ImageStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.builds.next_build_action import BUILD_FAILED, BUILD_LIMIT, Pause
 from multistep.engine.plan.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Cluster
-from multistep.reconcile.admission.background_jobs import RECHECK_SECONDS, BackgroundJobs, forget_oldest
-from multistep.reconcile.admission.concurrency_limit import Key, Wake
+from multistep.reconcile.admission.concurrency_limit import RECHECK_SECONDS, BackgroundJobs, Key, Wake, forget_oldest
 from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import Settings
 from multistep.sources.load.image_registry import Registry
-from multistep.sources.load.missing_images import BUILDING, RETRYING, ImageMissing
+from multistep.sources.load.load_trial import BUILDING, RETRYING, ImageMissing
 from multistep.sources.reader.read_task import ReadTask
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 
 logger = logging.getLogger(__name__)
 

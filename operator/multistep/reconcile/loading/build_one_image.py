@@ -15,8 +15,18 @@ from typing import Protocol
 
 from multistep.api.trial.runner_records import Record
 from multistep.engine.builds import next_build_action
-from multistep.engine.builds.build_commands import build_operations, push_operation, registries_conf
-from multistep.engine.builds.next_build_action import Broken, Built, Decision, Lost, Pause, Retries, Seen
+from multistep.engine.builds.next_build_action import (
+    Broken,
+    Built,
+    Decision,
+    Lost,
+    Pause,
+    Retries,
+    Seen,
+    build_operations,
+    push_operation,
+    registries_conf,
+)
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.plan.image_builds import ImageBuild
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, PodError, SourceError

@@ -12,7 +12,7 @@ from typing import Final
 
 from multistep.api.trial.failure_table import ACCESS_DENIED, RECONCILE_FAILED
 from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAILABLE
-from multistep.engine.lifecycle.suspensions import RESULTS_NOT_WRITABLE
+from multistep.engine.lifecycle.stop_and_suspend import RESULTS_NOT_WRITABLE
 from multistep.errors import (
     ClusterError,
     Conflict,

@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import Metadata
-from multistep.api.trial.status_values import FINISHED_PHASES
+from multistep.api.trial.values import FINISHED_PHASES
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.pods import pod_identity
 from multistep.pods.pod_facts import pod_facts
 from multistep.reconcile.admission.concurrency_limit import Key
-from multistep.reconcile.queue.resource_version import is_older
+
+
+def is_older(version: str, than: str) -> bool:
+    """Return whether a version precedes another; False for versions that are not numbers."""
+    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
+
 
 Body = Mapping[str, Any]
 Changed = Callable[[Metadata], bool]

@@ -9,14 +9,39 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from multistep.backoff import Backoff
 from multistep.errors import MultistepError, Unavailable
 from multistep.logs import about
 from multistep.reconcile.admission.concurrency_limit import FairQueue, Key
-from multistep.reconcile.queue.requeue import Requeue
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """A result: reconcile the object again after ``after`` seconds, or at an earlier event. None: at the next event only."""
+
+    after: float | None
+
+
+@dataclass(frozen=True)
+class Continue:
+    """A result: decide again at once, in the same reconcile, because the observed state has changed."""
+
+
+Result = Requeue | Continue
+
+SOON_SECONDS: Final = 0.5  # shortest delay of a requeue whose cause needs a moment to pass
+AT_NEXT_EVENT: Final = Requeue(None)
+CONTINUE: Final = Continue()
+
+
+def earliest(seconds: Iterable[float | None]) -> Requeue:
+    """Return a requeue after the shortest of these delays in seconds. None entries are ignored."""
+    return Requeue(min((each for each in seconds if each is not None), default=None))
+
 
 Work = Callable[[Key], Awaitable[Requeue]]
 

@@ -10,15 +10,16 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import Metadata
+from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
-from multistep.api.trial.conditions import holds, is_finished
-from multistep.api.trial.status_values import FINISHED_PHASES
+from multistep.api.trial.status import holds, is_finished
+from multistep.api.trial.values import FETCHING, FINISHED_PHASES
 from multistep.engine.status.status_size import bounded
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.own_trials import Members
@@ -31,17 +32,47 @@ from multistep.kube.shard import Shard
 from multistep.logs import also_about
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.error_outcome import ErrorSeries, Waits, is_cancelled, message, outcome
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
-from multistep.reconcile.sweep.emit_sweep_events import foreign_trials, transitions
-from multistep.reconcile.sweep.record_branches import load_branches
-from multistep.reconcile.sweep.regrade_source import regraded_sweep, unfinished_source
-from multistep.reconcile.sweep.resolve_tasks import SweepTasks
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
+from multistep.reconcile.sweep.decide_at_start import SweepTasks, load_branches, regraded_sweep, unfinished_source
 from multistep.reconcile.sweep.trial_cache import SweepCache, SweepEntry
-from multistep.reconcile.trial.emit_trial_events import Transition
 from multistep.reconcile.trial.source_checkpoints import SOURCE_ACTIVE, SOURCE_SECONDS
-from multistep.reconcile.trial.write_status import emit_events
-from multistep.sources.task.condition_reasons import FETCHING
+from multistep.reconcile.trial.write_status import Transition, emit_events
 from multistep.telemetry.metrics import Metrics
+
+_SHOWN: Final = 3
+
+
+def transitions(old: SweepStatus, new: SweepStatus) -> list[Transition]:
+    """Return the transitions between two statuses of a sweep, in order."""
+    found = []
+    if new.start_time and not old.start_time:
+        found.append(Transition("SweepStarted", _message(new)))
+    if old.phase == "Suspended" and new.phase in ("Pending", "Running"):
+        found.append(Transition("Resumed", _message(new)))
+    changed = _why(new) != _why(old)
+    if new.phase in ("Suspended", "Complete") and changed:
+        found.append(Transition(_why(new)[1], _message(new)))
+    if changed and (new.phase in ("Halting", "Failed") or holds(new, "Stalled")):
+        found.append(Transition(_why(new)[1], _message(new), "Warning"))
+    return found
+
+
+def _why(status: SweepStatus) -> tuple[str | None, str]:
+    return status.phase, status.conditions[0].reason if status.conditions else ""
+
+
+def _message(status: SweepStatus) -> str:
+    return status.conditions[0].message
+
+
+def foreign_trials(names: Sequence[str]) -> Transition:
+    """Return a warning about trials that claim to be the sweep's, but were not created by the operator."""
+    shown = f"{', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
+    text = (
+        f"{plural(len(names), 'trial claims', 'trials claim')} to be of this sweep, which did not create it ({shown}); not counted"
+    )
+    return Transition("ForeignTrials", bounded(text), "Warning")
+
 
 logger = logging.getLogger(__name__)
 

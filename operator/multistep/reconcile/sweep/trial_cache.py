@@ -15,7 +15,7 @@ from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.own_trials import Members
 from multistep.engine.sweep.trial_manifests import Plan, facts, owner_of
 from multistep.reconcile.admission.concurrency_limit import Key
-from multistep.reconcile.queue.resource_version import is_older
+from multistep.reconcile.queue.event_filter import is_older
 
 
 @dataclass

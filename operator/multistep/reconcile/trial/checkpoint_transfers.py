@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from multistep.api.trial.runner_records import Record
-from multistep.api.trial.status import CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
-from multistep.api.trial.step_runs import ANOTHER_TRIAL
+from multistep.api.trial.status import ANOTHER_TRIAL, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import Checkpoint, Restore
 from multistep.engine.journal.results_limits import Headroom
@@ -28,9 +27,8 @@ from multistep.runner_client.checkpoint_requests import (
 )
 from multistep.runner_client.session import Session
 from multistep.runner_client.transfer_bodies import DownloadResult
-from multistep.store.checkpoints.checkpoint_files import NAMES, Base, Blob, Commit, Name
-from multistep.store.checkpoints.copy_checkpoints import ADOPTED
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.checkpoints.checkpoint_files import ADOPTED, NAMES, Base, Blob, Commit, Name
+from multistep.store.results_volume import TrialKey, Volume
 
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
 # Error codes of the runner that blame the size or kind of the agent's changes. TooSlow is not listed, because storing is also slow

@@ -17,7 +17,7 @@ from multistep.store.bucket.upload_results import Shipping
 from multistep.store.evidence import statement
 from multistep.store.evidence.statement import Finished
 from multistep.store.harbor import trial_files
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.results_volume import TrialKey, Volume
 
 Sign = Callable[[bytes], bytes]
 NO_LOGS: Mapping[str, bytes] = MappingProxyType({})

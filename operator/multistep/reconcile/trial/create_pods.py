@@ -9,7 +9,7 @@ from multistep.api.trial.failure_table import MADE_ROOM
 from multistep.api.trial.status import VerifierStatus
 from multistep.engine.lifecycle import decisions, next_decision, pod_start
 from multistep.engine.lifecycle.decisions import PodFacts
-from multistep.engine.lifecycle.suspensions import QUEUED_FOR_MODEL, WAITS_FOR_VERIFIERS
+from multistep.engine.lifecycle.stop_and_suspend import QUEUED_FOR_MODEL, WAITS_FOR_VERIFIERS
 from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.engine.status import trial_status
@@ -17,12 +17,12 @@ from multistep.errors import ClusterError, InvalidSpec
 from multistep.kube.cluster_protocols import Object
 from multistep.pods import pod_identity
 from multistep.pods import pod_manifest as pods
-from multistep.reconcile.queue.requeue import CONTINUE, Requeue, Result
+from multistep.reconcile.queue.work_queue import CONTINUE, Requeue, Result
 from multistep.reconcile.trial.owned_pods import QUOTA_EXCEEDED, former
-from multistep.reconcile.trial.session_progress import VerifierRequired
+from multistep.reconcile.trial.session_state import VerifierRequired
 from multistep.reconcile.trial.trial_run import TrialContext
-from multistep.runner_client import sealed_messages
-from multistep.store.volume.results_volume import TrialKey
+from multistep.runner_client import exchange as sealed_messages
+from multistep.store.results_volume import TrialKey
 
 _ROOM_SECONDS = 600.0  # longest wait of a trial that made room for others' verifiers
 _ROOM_RETRY_SECONDS = 10.0

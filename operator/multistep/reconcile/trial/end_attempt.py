@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, SOURCE_UNUSABLE
-from multistep.api.trial.phases import AGENT, AGENT_SETUP
 from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.api.trial.values import AGENT, AGENT_SETUP
 from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.lifecycle import decisions, next_decision
-from multistep.engine.score.gateway_report import SETUP_ACCESS, ModelReport, report
+from multistep.engine.plan.plan_services import PodServices
+from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelReport, report
 from multistep.engine.script.compare_verdicts import interrupted
 from multistep.engine.script.trial_script import aggregate, goes_on, lift
 from multistep.engine.status import trial_status
+from multistep.errors import ClusterError, NotFound
+from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.resources import TRIALS
 from multistep.pods import pod_identity
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, CONTINUE, Requeue, Result
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, CONTINUE, Requeue, Result
 from multistep.reconcile.trial.owned_pods import named_verifiers
-from multistep.reconcile.trial.service_logs import service_logs
 from multistep.reconcile.trial.trial_run import TrialContext
+from multistep.store.harbor.trial_files import service_log
+
+_LINES: Final = 20_000
+_BYTES: Final = 2 << 20  # maximum per service, so that the results of many trials stay small
+
+
+async def service_logs(cluster: Cluster, trial: MultiStepTrial, services: PodServices | None) -> dict[str, bytes]:
+    """Return the last lines of each service's output, by path in the results. They explain a failure but decide nothing, so an
+    output that cannot be read is replaced by the reason."""
+    found: dict[str, bytes] = {}
+    pod = trial.status.pod_name
+    for each in services.order if services and pod and trial.status.pod_uid else ():
+        try:
+            read = cluster.logs(trial.metadata.namespace, pod or "", each.container, tail_lines=_LINES, limit_bytes=_BYTES)
+            found[service_log(each.name)] = b"".join([chunk async for chunk in read])
+        except NotFound:
+            break  # the pod was deleted
+        except ClusterError as error:
+            found[service_log(each.name)] = f"the output cannot be read: {error}\n".encode(errors="replace")
+    return found
 
 
 class TrialEnding(TrialContext):

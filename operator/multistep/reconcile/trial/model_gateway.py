@@ -23,16 +23,15 @@ from multistep.api.common.problems import shown
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.score.gateway_report import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
+from multistep.engine.score.usage_totals import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.keyring import Keyring
-from multistep.gateway.keys.tokens import LONGEST_SECONDS, Limits, SigningKey, StepClaims, StepKey
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, Keyring, Limits, SigningKey, StepClaims, StepKey
 from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.operator_client import AcceptedTokens, GatewayAdmin, step_token
-from multistep.gateway.pace.answer_counts import ModelLoad
+from multistep.gateway.pace import ModelLoad
 from multistep.providers import BY_KEY_VARIABLE, Provider
 
 ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys

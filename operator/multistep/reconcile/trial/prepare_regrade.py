@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from multistep.api.trial.conditions import holds
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.regrade import RegradeSpec, RegradeStatus, SourceAgent, SourceStep
-from multistep.api.trial.status import StepException, StepStatus, TrialFailure, TrialStatus
+from multistep.api.trial.status import StepException, StepStatus, TrialFailure, TrialStatus, holds
 from multistep.api.trial.trial import parse_status
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.score.trial_score import Score, outcome
@@ -17,13 +16,13 @@ from multistep.engine.script.regrade_script import is_verified, source_exception
 from multistep.engine.status import trial_status
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import CheckpointLost
-from multistep.reconcile.queue.requeue import CONTINUE, Result
+from multistep.reconcile.queue.work_queue import CONTINUE, Result
 from multistep.reconcile.trial import source_checkpoints
 from multistep.reconcile.trial.end_attempt import TrialEnding
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_ACTIVE, SOURCE_SECONDS, SourceTrial
-from multistep.store.checkpoints.copy_checkpoints import ADOPTED
-from multistep.store.evidence.predicate import PredicateStep
-from multistep.store.volume.results_volume import TrialKey
+from multistep.store.checkpoints.checkpoint_files import ADOPTED
+from multistep.store.evidence.statement import PredicateStep
+from multistep.store.results_volume import TrialKey
 
 _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 

@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from multistep.agents import script_of
-from multistep.api.trial.conditions import holds, is_finished
 from multistep.api.trial.failure_table import (
     ACCESS_DENIED,
     MADE_ROOM,
@@ -19,12 +18,16 @@ from multistep.api.trial.failure_table import (
     RESULT_UNKNOWN,
     VERIFIER_ENVIRONMENT_FAILED,
 )
-from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.api.trial.status import holds, is_finished
+from multistep.api.trial.trial import MultiStepTrial, parse_trial, salvaged
+from multistep.api.trial.values import FETCHING
 from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAILABLE
 from multistep.engine.journal.journal import AttemptLost, Journal
-from multistep.engine.lifecycle import deadlines, decisions, next_decision, suspensions
+from multistep.engine.lifecycle import decisions, next_decision
+from multistep.engine.lifecycle import stop_and_suspend as deadlines
+from multistep.engine.lifecycle import stop_and_suspend as suspensions
 from multistep.engine.lifecycle.decisions import PodFacts, ProtocolViolation, Situation, ViolationReason
-from multistep.engine.lifecycle.gateway_outages import unless_model_failed
+from multistep.engine.lifecycle.failure_causes import unless_model_failed
 from multistep.engine.lifecycle.pod_start import UNSCHEDULABLE
 from multistep.engine.script.choose_checkpoint import blamed
 from multistep.engine.status import trial_status
@@ -63,25 +66,23 @@ from multistep.reconcile.queue.error_outcome import (
     message,
     outcome,
 )
-from multistep.reconcile.queue.partial_parse import salvaged
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, CONTINUE, SOON_SECONDS, Requeue, Result
 from multistep.reconcile.trial.create_pods import TrialCreation
-from multistep.reconcile.trial.emit_trial_events import Transition, task_warnings
-from multistep.reconcile.trial.owned_pods import former
+from multistep.reconcile.trial.owned_pods import PodHint, PodHints, former
 from multistep.reconcile.trial.prepare_regrade import TrialRegrade
-from multistep.reconcile.trial.remembered_pods import PodHint, PodHints
-from multistep.reconcile.trial.session_progress import (
+from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
     DriveResult,
+    Hooks,
     PausedBetweenSteps,
+    Pods,
     Progressed,
     RootRequired,
     TransferQueued,
     VerifierRequired,
 )
-from multistep.reconcile.trial.session_state import Hooks, Pods
-from multistep.sources.load.missing_images import ImageMissing
-from multistep.sources.task.condition_reasons import FETCHING
+from multistep.reconcile.trial.write_status import Transition, task_warnings
+from multistep.sources.load.load_trial import ImageMissing
 
 logger = logging.getLogger(__name__)
 

@@ -19,33 +19,30 @@ from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.admission.model_slots import ModelSlots
-from multistep.reconcile.admission.pod_starts import PodStarts
+from multistep.reconcile.admission.pod_starts import PodStarts, VerifierRoom
 from multistep.reconcile.admission.quotas import Quotas
-from multistep.reconcile.admission.verifier_preemption import VerifierRoom
 from multistep.reconcile.loading.build_images import Builds
-from multistep.reconcile.loading.fetch_tasks import Fetches
-from multistep.reconcile.loading.read_tasks import Reads
+from multistep.reconcile.loading.load_tasks import Fetches, Reads
 from multistep.reconcile.queue.error_outcome import ErrorSeries, is_of_another_server
 from multistep.reconcile.queue.event_filter import Changed, PodEvent
-from multistep.reconcile.queue.requeue import AT_NEXT_EVENT, SOON_SECONDS, Requeue
+from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, SOON_SECONDS, Requeue
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.complete_results import Finisher, Sign
 from multistep.reconcile.trial.model_gateway import ModelAccess
-from multistep.reconcile.trial.owned_pods import TrialPods
+from multistep.reconcile.trial.owned_pods import PodHints, TrialPods
 from multistep.reconcile.trial.reconcile_trial import TrialReconcile
-from multistep.reconcile.trial.remembered_pods import PodHints
 from multistep.reconcile.trial.run_sessions import Driver
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
-from multistep.reconcile.trial.transition_metrics import Tally
 from multistep.reconcile.trial.trial_run import Tools
+from multistep.reconcile.trial.write_status import Tally
 from multistep.settings import Settings
 from multistep.sources.load.image_registry import ImageRegistry, Registry
 from multistep.sources.load.load_trial import TrialLoader
 from multistep.sources.load.remote_tasks import Remote
 from multistep.sources.reader.read_task import TaskReader
 from multistep.store.bucket.upload_results import Shipping
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from multistep.telemetry.metrics import Metrics
 
 STARTED_REQUEUE_SECONDS = 1.0  # delay of the reconcile after a pod's scheduling gates or errors are gone: usually the pod runs then

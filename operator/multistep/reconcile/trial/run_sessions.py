@@ -28,11 +28,10 @@ from multistep.engine.journal.operations import (
     place_of,
 )
 from multistep.engine.lifecycle.decisions import PodFacts
-from multistep.engine.lifecycle.suspensions import prestarts
-from multistep.engine.plan.verdict_isolation import isolation, users_of
+from multistep.engine.lifecycle.stop_and_suspend import prestarts
+from multistep.engine.plan.plan import isolation, users_of
 from multistep.engine.script.compare_verdicts import lost_pod
-from multistep.engine.script.records_match_status import changed_rewards, lost_verdict, missing_records
-from multistep.engine.script.replay import Progress, Replay
+from multistep.engine.script.replay import Progress, Replay, changed_rewards, lost_verdict, missing_records
 from multistep.engine.script.trial_script import AgentScript
 from multistep.errors import (
     CheckpointLost,
@@ -50,23 +49,19 @@ from multistep.pods import pod_manifest as pods
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit
 from multistep.reconcile.trial import checkpoint_transfers as checkpoints
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
-from multistep.reconcile.trial.free_space import Room
 from multistep.reconcile.trial.model_gateway import ModelAccess, with_model_access
-from multistep.reconcile.trial.presigned_uploads import Direct, Gathering, marked_as_sent
-from multistep.reconcile.trial.service_sessions import Joined, ServiceSessions, of_main
-from multistep.reconcile.trial.session_progress import (
+from multistep.reconcile.trial.presigned_uploads import Direct, Gathering, Room, marked_as_sent
+from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
+    Drive,
     DriveResult,
+    Hooks,
     PausedBetweenSteps,
+    Pods,
     Progressed,
     RootRequired,
     TransferQueued,
     VerifierRequired,
-)
-from multistep.reconcile.trial.session_state import (
-    Drive,
-    Hooks,
-    Pods,
     agent_works,
     milestones,
     needs_root,
@@ -74,7 +69,7 @@ from multistep.reconcile.trial.session_state import (
     started_part,
     user_of,
 )
-from multistep.reconcile.trial.switch_networks import NetworkSwitch
+from multistep.reconcile.trial.sidecar_sessions import Joined, NetworkSwitch, ServiceSessions, of_main
 from multistep.runner_client.exchange import HOST_PROTOCOL
 from multistep.runner_client.perform_operations import call_host, perform, upload
 from multistep.runner_client.session import Session
@@ -82,8 +77,8 @@ from multistep.settings import Settings
 from multistep.sources.load.load_trial import Loaded
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.harbor import trial_files
+from multistep.store.results_volume import Volume
 from multistep.store.trial.unpack_download import Pointer, Received
-from multistep.store.volume.results_volume import Volume
 from multistep.telemetry.metrics import Metrics
 
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely

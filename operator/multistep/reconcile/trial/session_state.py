@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from multistep.api.trial.runner_records import Hello, Record
 from multistep.api.trial.status import TrialStatus
@@ -17,7 +17,7 @@ from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.plan.plan import StepPlan
 from multistep.engine.script.operation_scope import KeptStep, Scope
 from multistep.engine.script.trial_script import AgentScript
-from multistep.engine.status.redact_status import redacted
+from multistep.engine.status.status_size import redacted
 from multistep.engine.status.tampering_findings import merged
 from multistep.engine.status.trial_status import step_status
 from multistep.kube.cluster_protocols import ExecStream
@@ -27,8 +27,8 @@ from multistep.runner_client.session import Session
 from multistep.sources.load.load_trial import Loaded
 from multistep.store.checkpoints.checkpoint_files import Commit
 from multistep.store.harbor import trial_files
+from multistep.store.results_volume import TrialKey
 from multistep.store.trial.collect_files import Stored
-from multistep.store.volume.results_volume import TrialKey
 
 Report = Callable[[Journal, str], Awaitable[None]]
 Dismiss = Callable[[StepPlan], Awaitable[None]]
@@ -212,3 +212,48 @@ def needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> b
 def user_of(hello: Hello) -> str:
     """Return the user that the runner runs as, as UID:GID."""
     return f"{hello.user.uid}:{hello.user.gid}"
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A result: the script finished (``journal.finished``), or waits for a phase that takes long."""
+
+    journal: Journal
+
+
+@dataclass(frozen=True)
+class AgentStillRuns:
+    """A result: there was nothing to do, because the agent host is still running the current step's agent."""
+
+
+@dataclass(frozen=True)
+class PausedBetweenSteps:
+    """A result: the suspended trial finished a step."""
+
+    journal: Journal
+
+
+@dataclass(frozen=True)
+class RootRequired:
+    """A result: the pod must be created again as root. image_user: the image's user, which then runs the phases."""
+
+    image_user: str
+
+
+@dataclass(frozen=True)
+class VerifierRequired:
+    """A result: a step's verifier pod must be created. image_user: the image's user, if the pod must be recreated as root."""
+
+    journal: Journal
+    step: StepPlan
+    image_user: str | None = None
+
+
+@dataclass(frozen=True)
+class TransferQueued:
+    """A result: a checkpoint must be stored or restored, and the limit of concurrent transfers is reached."""
+
+    journal: Journal
+
+
+DriveResult: TypeAlias = Progressed | AgentStillRuns | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.status import CheckpointStatus, StepStatus
+from multistep.api.trial.status import CheckpointStatus, StepStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.engine.script.choose_checkpoint import chain_of
 from multistep.errors import CheckpointLost, NotFound
@@ -17,10 +16,10 @@ from multistep.kube.resources import TRIALS
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.checkpoints.checkpoint_files import Commit
 from multistep.store.checkpoints.checkpoint_files import Stored as StoredCheckpoints
-from multistep.store.evidence import file_names
-from multistep.store.evidence.predicate import MAX_BYTES, Predicate, parse_predicate
-from multistep.store.trial.results_protocol import ResultsStore
-from multistep.store.volume.results_volume import TrialKey, Volume
+from multistep.store.evidence import file_list as file_names
+from multistep.store.evidence.statement import MAX_BYTES, Predicate, parse_predicate
+from multistep.store.files.trial_key import ResultsStore
+from multistep.store.results_volume import TrialKey, Volume
 
 GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
 SOURCE_ACTIVE: Final = "SourceActive"

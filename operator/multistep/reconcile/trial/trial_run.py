@@ -7,40 +7,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from multistep.api.trial.image_status import ImageStatus
-from multistep.api.trial.status import TrialStatus, Usage
-from multistep.api.trial.status_values import Phase
+from multistep.api.trial.status import ImageStatus, TrialStatus, Usage
 from multistep.api.trial.trial import MultiStepTrial
+from multistep.api.trial.values import Phase
 from multistep.engine.journal.journal import Journal
-from multistep.engine.lifecycle import deadlines, decisions, suspensions
+from multistep.engine.lifecycle import decisions
+from multistep.engine.lifecycle import stop_and_suspend as deadlines
+from multistep.engine.lifecycle import stop_and_suspend as suspensions
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.status import trial_status
-from multistep.engine.status.redact_status import redacted
+from multistep.engine.status.status_size import redacted
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.logs import also_about
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.admission.model_slots import ModelSlots
-from multistep.reconcile.admission.pod_starts import PodStarts
+from multistep.reconcile.admission.pod_starts import PodStarts, VerifierRoom
 from multistep.reconcile.admission.quotas import Quotas
-from multistep.reconcile.admission.verifier_preemption import VerifierRoom
 from multistep.reconcile.queue.error_outcome import ErrorSeries
 from multistep.reconcile.queue.event_filter import Changed
-from multistep.reconcile.queue.requeue import CONTINUE, SOON_SECONDS, Requeue, Result, earliest
+from multistep.reconcile.queue.work_queue import CONTINUE, SOON_SECONDS, Requeue, Result, earliest
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.complete_results import Finisher
 from multistep.reconcile.trial.model_gateway import ModelAccess
-from multistep.reconcile.trial.owned_pods import TrialPods
-from multistep.reconcile.trial.remembered_pods import PodHints
+from multistep.reconcile.trial.owned_pods import PodHints, TrialPods
 from multistep.reconcile.trial.run_sessions import Driver
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import Start, StartingPoints
-from multistep.reconcile.trial.transition_metrics import Tally
-from multistep.reconcile.trial.write_status import TrialWriter
+from multistep.reconcile.trial.write_status import Tally, TrialWriter
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import Loaded, TrialLoader
 from multistep.store.harbor import trial_files
-from multistep.store.volume.results_volume import Volume
+from multistep.store.results_volume import Volume
 from multistep.telemetry.metrics import Metrics
 
 

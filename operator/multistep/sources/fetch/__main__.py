@@ -10,12 +10,12 @@ import sys
 import zlib
 from pathlib import Path
 
+from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.fetch.address_guard import install
 from multistep.sources.fetch.fetch_messages import Fetched, Order, answer
-from multistep.sources.fetch.split_archive import split
+from multistep.sources.fetch.http_client import install
+from multistep.sources.fetch.output_file import split
 from multistep.sources.task.bundle import read_members
-from multistep.sources.task.condition_reasons import TOO_LARGE
 
 INCOMING = "incoming"
 _DATA_BYTES = 448 << 20

@@ -20,15 +20,14 @@ from typing import Final, TypeVar
 from dulwich.repo import Repo
 
 from multistep.api.task.allowed_names import has_credentials
+from multistep.api.trial.values import DIGEST, TOO_LARGE
 from multistep.errors import SourceError
 from multistep.sources.fetch import git
-from multistep.sources.fetch.address_guard import check_named, host_of, listed
 from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
-from multistep.sources.fetch.http_client import body
+from multistep.sources.fetch.http_client import body, check_named, host_of, listed
 from multistep.sources.fetch.output_file import Budget, Output, write_tar
 from multistep.sources.fetch.url import response_to
 from multistep.sources.task.bundle import digest_of
-from multistep.sources.task.condition_reasons import DIGEST, TOO_LARGE
 from multistep.sources.task.harbor_registry import REGISTRY_BYTES, DatasetTask, Selection, distinct_names, find, parse, select
 
 MAX_TASKS: Final = 10_000

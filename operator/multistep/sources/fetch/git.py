@@ -24,14 +24,13 @@ from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import Repo
 from urllib3.exceptions import HTTPError
 
+from multistep.api.trial.values import DENIED, NOT_FOUND, TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.fetch.address_guard import check_named, host_of, listed
 from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, Order
-from multistep.sources.fetch.http_client import basic, connection_error, make_pool
+from multistep.sources.fetch.http_client import basic, check_named, connection_error, host_of, listed, make_pool
 from multistep.sources.fetch.oci import kept_in
 from multistep.sources.fetch.output_file import Budget, Output, name_prefix, write_tar
 from multistep.sources.task.bundle import Entry
-from multistep.sources.task.condition_reasons import DENIED, NOT_FOUND, TOO_LARGE
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _PACK_BYTES = 512 << 20

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from multistep.api.trial.values import NOT_FOUND, TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.task.bundle import Entry, Limits, tar_chunks
-from multistep.sources.task.condition_reasons import TOO_LARGE
+from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Order
+from multistep.sources.task.bundle import Entry, Limits, read_members, tar_chunks
 
 
 def name_prefix(pid: int) -> str:
@@ -74,3 +76,38 @@ class Budget:
             raise SourceError(f"{self._what} has more than {self._limits.uncompressed} bytes, which is the limit", reason=TOO_LARGE)
         if self._entries > self._limits.entries:
             raise SourceError(f"{self._what} has more than {self._limits.entries} files, which is the limit", reason=TOO_LARGE)
+
+
+_NAME_CHARACTERS = 253
+
+
+def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
+    """Return the entries below a path in the archive, keyed by the path relative to it."""
+    prefix = f"{path}/" if path else ""
+    with file.open("rb") as stream:
+        members = read_members(stream, order.rules.limits)
+        return {name.removeprefix(prefix): entry for name, entry in members if name.startswith(prefix)}
+
+
+def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
+    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if the archive has no tasks."""
+    found: dict[str, dict[str, Entry]] = defaultdict(dict)
+    for name, entry in below(file, path, order).items():
+        top, _, rest = name.partition("/")
+        if rest:
+            found[top][rest] = entry
+    tasks = sorted(name for name, entries in found.items() if entries.get("task.toml", Entry("dir")).kind == "file")
+    if not tasks:
+        where = f"below {order.request.path!r}" if order.request.path.strip("/") else "below its top"
+        text = f"{order.request.location.partition('?')[0]} has no tasks: no directory directly {where} has a task.toml"
+        raise SourceError(text, reason=NOT_FOUND)
+    for name in tasks:
+        if not name.isprintable() or len(name) > _NAME_CHARACTERS:
+            raise SourceError(f"the directory {name!r} cannot name a task: at most {_NAME_CHARACTERS} printable characters can")
+    return Fetched(revision, "", tasks=tuple(_written(file.parent, name, found[name]) for name in tasks))
+
+
+def _written(directory: Path, name: str, entries: dict[str, Entry]) -> FetchedTask:
+    with Output(directory) as output:
+        write_tar(output, sorted(entries.items()))
+    return FetchedTask(name, output.digest, output.path.name)

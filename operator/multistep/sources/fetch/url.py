@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from multistep.api.trial.values import DENIED, DIGEST
 from multistep.errors import SourceError
-from multistep.sources.fetch.address_guard import check_named, host_of, listed
 from multistep.sources.fetch.fetch_messages import Fetched, Order, Request, Rules
-from multistep.sources.fetch.http_client import Http, Response, basic, check_status, make_pool, pieces
+from multistep.sources.fetch.http_client import Http, Response, basic, check_named, check_status, host_of, listed, make_pool, pieces
 from multistep.sources.fetch.oci import kept_in
-from multistep.sources.fetch.output_file import Output, write_tar
-from multistep.sources.fetch.split_archive import below
-from multistep.sources.task.condition_reasons import DENIED, DIGEST
+from multistep.sources.fetch.output_file import Output, below, write_tar
 
 _SIGNED_FOR = datetime.timedelta(minutes=10)
 _S3 = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")

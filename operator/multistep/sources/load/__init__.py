@@ -4,8 +4,6 @@ In: a trial. Out: Loaded: task, plan, uploads; or an error with a condition's re
 
 load_trial        task and plan of a trial
 remote_tasks      a request to fetch, with credentials
-fetch_process     runs the child process that fetches
-task_cache        fetched tasks on the operator's disk
+task_cache        runs the child process that fetches; fetched tasks on the operator's disk
 image_registry    registry of the images that the cluster builds
-missing_images    the error of a trial whose images are not built yet
 """

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from multistep.errors import SourceError
 from multistep.settings import Settings
-from multistep.sources.fetch.address_guard import listed
-from multistep.sources.fetch.http_client import Http, make_pool
-from multistep.sources.fetch.image_reference import DIGEST, Reference, login
+from multistep.sources.fetch.http_client import Http, listed, make_pool
+from multistep.sources.fetch.registry_client import DIGEST_FORM as DIGEST
+from multistep.sources.fetch.registry_client import Reference, login
 from multistep.sources.fetch.registry_client import Registry as Repository
 
 

@@ -9,23 +9,42 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from multistep.api.common.base_model import EnvVar, KeySelector, Metadata
-from multistep.api.trial.image_status import ImageStatus
+from multistep.api.trial.status import ImageStatus
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.plan.image_builds import needed
+from multistep.api.trial.values import DIGEST
+from multistep.engine.plan.image_builds import ImageBuild, needed
 from multistep.engine.plan.make_plan import make_plan
 from multistep.engine.plan.network_types import Egress
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.errors import InvalidSpec, NotFound, SourceError
-from multistep.sources.load.missing_images import Building
 from multistep.sources.load.remote_tasks import Remote
 from multistep.sources.load.task_cache import CachedFile
 from multistep.sources.reader.read_task import ReadTask, TaskReader
-from multistep.sources.task import configmaps
-from multistep.sources.task.condition_reasons import DIGEST
+from multistep.sources.task import stored_bundles as configmaps
+
+BUILDING: Final = "ImageBuilding"
+RETRYING: Final = "ImageBuildRetrying"
+
+
+class ImageMissing(SourceError):
+    """An image of the trial is not built yet, or cannot be built. images: the builds that the trial needs."""
+
+    def __init__(self, message: str, error: SourceError, images: Sequence[ImageStatus]) -> None:
+        super().__init__(message, transient=error.transient, reason=error.reason, retry_seconds=error.retry_seconds)
+        self.images = list(images)
+
+
+class Building(Protocol):
+    """Builds images of tasks; implemented in reconcile.loading.build_images."""
+
+    async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
+        """Return the built images. Images in the trial's status are returned unchanged; if builds are disabled, only these
+        are returned. Raises ImageMissing."""
+
 
 Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # called with namespace and name; returns the object, or raises NotFound
 

@@ -12,11 +12,11 @@ from multistep.api.sweep.sweep import TrialSweep
 from multistep.api.sweep.tasks_source import DatasetSource
 from multistep.api.trial.task_source import TaskSource, TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
+from multistep.api.trial.values import DIGEST, NOT_ALLOWED
 from multistep.errors import NotFound, SourceError
 from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, Request
 from multistep.sources.fetch.oci import DOCKER_CONFIG
 from multistep.sources.load.task_cache import Cache, CachedFile
-from multistep.sources.task.condition_reasons import DIGEST, NOT_ALLOWED
 
 GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from multistep.api.task.layout import StepLayout
 from multistep.api.trial.content_references import Content
+from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
 from multistep.sources.reader.read_messages import Answer, ContentKey, Span
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.condition_reasons import TOO_LARGE
 from multistep.sources.task.read_limits import ANSWER_BYTES, CONTENTS_BYTES, check_size
 from multistep.sources.task.task import Task, config_table, load_task
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast
 from pydantic import TypeAdapter
 
 from multistep.api.task.layout import TaskLayout
-from multistep.api.task.unknown_keys import UnknownKey
+from multistep.api.task.suspicious_values import UnknownKey
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
 
 _MESSAGE_LENGTH: Final = 2000

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.task.condition_reasons import TOO_LARGE
 
 _CHUNK = 1 << 20
 _BLOCK = 512

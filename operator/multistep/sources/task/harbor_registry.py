@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
+from multistep.api.trial.values import NOT_FOUND
 from multistep.errors import SourceError
-from multistep.sources.task.condition_reasons import NOT_FOUND
 
 _T = TypeVar("_T")
 REGISTRY_BYTES: Final = 16 << 20

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 import multistep
-from multistep.api.task.compose_services import Host, IgnoredKey, Mount, Service, Services
+from multistep.api.task.layout import Host, IgnoredKey, Mount, Service, Services
 from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.engine.plan.plan_services import placeholder
 from multistep.engine.plan.resolve_templates import referenced

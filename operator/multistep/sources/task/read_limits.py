@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from multistep.api.task.task_toml import TaskConfig
+from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.task.condition_reasons import TOO_LARGE
 
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0
@@ -72,3 +72,9 @@ def check_size(config: TaskConfig, table_bytes: int) -> None:
     if steps * each_step > _ITEMS:
         text = f"task.toml: {steps} steps, each with {each_step} artifacts, hooks and variables of the whole task"
         raise SourceError(f"{text}, are more than {_ITEMS} items, which is the limit", reason=TOO_LARGE)
+
+
+def child_environment(*passed: str) -> dict[str, str]:
+    """Return the variables of a child process. passed: names of the operator's variables that the child receives, too."""
+    given = {name: os.environ[name] for name in ("PATH", "LANG", *passed) if name in os.environ}
+    return given | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"}

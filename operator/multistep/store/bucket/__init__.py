@@ -2,6 +2,5 @@
 
 object_store      an object store by URL: s3://, gs://, az://
 bucket_results    results of a trial in it
-upload_results    uploads finished trials
-direct_uploads    presigned URLs for uploads by pods
+upload_results    uploads finished trials; presigned URLs for uploads by pods
 """

@@ -9,13 +9,12 @@ from contextlib import aclosing
 
 from multistep.errors import StoreError
 from multistep.store.bucket.object_store import Bucket, Stored
-from multistep.store.files.stream_digest import StreamDigest
+from multistep.store.files.known_digests import StreamDigest
 from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import Volume
 from multistep.store.trial import object_manifest
-from multistep.store.trial.listing import is_result
+from multistep.store.trial.listing import END, header, is_result, padding
 from multistep.store.trial.object_manifest import DIRECT_UPLOADS, Line
-from multistep.store.trial.write_archive import END, header, padding
-from multistep.store.volume.results_volume import Volume
 
 TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
 _DELETED_AT_ONCE = 500

@@ -4,6 +4,5 @@ In: a stream of the runner. Out: layers, from which a later attempt, a regrade o
 Open checkpoint_store.py.
 
 checkpoint_store    checkpoints of all trials, within limits
-checkpoint_files    checkpoints in a trial's directory
-copy_checkpoints    copies them to another trial
+checkpoint_files    checkpoints in a trial's directory, and copies of them to another trial
 """

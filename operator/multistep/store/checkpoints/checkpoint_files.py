@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from multistep.api.trial.status import StepStatus, Tampering
+from multistep.api.trial.status import ANOTHER_TRIAL, StepStatus, Tampering
 from multistep.engine.journal.results_limits import Amount
 from multistep.errors import StoreError
 from multistep.store.files.file_trees import pread_all
@@ -293,3 +294,66 @@ def usage(namespace: Path) -> Mapping[str, Usage]:
             trial = f"{path.parents[2].name}/{path.parents[1].name}"
             found.setdefault(trial, {})[Collection(*id, "all")] = Amount(sum(sizes), len(sizes))
     return found
+
+
+ADOPTED: Final = ANOTHER_TRIAL  # attempt number of the copies
+_ATTEMPT = re.compile(r"\d+/")
+
+
+def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Commit]:
+    """Copy the layers of a checkpoint, lowest first, and return the copies. source: directory of the trial that has the layers.
+
+    Idempotent: an equal copy that exists stays, a different one is replaced. A copy differs if the operator stopped before it made
+    all copies, and the source trial then ran the step again.
+    """
+    copies: list[Commit] = []
+    for layer in chain:
+        copy = adopted(layer, copies[-1] if copies else None, source.parent.name).sealed()
+        if read(to.path / path_of(copy.id)) != copy:
+            _copy(to, source / path_of(layer.id), copy)
+        copies.append(copy)
+    return copies
+
+
+def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> None:
+    with to.work() as work:
+        draft = work / "checkpoint"
+        draft.mkdir()
+        for name in commit.files:
+            _link(layer / name, draft / name)
+        to.check()
+        shutil.rmtree(to.path / path_of(commit.id), ignore_errors=True)
+        publish(to, draft, commit)
+
+
+def _link(file: Path, copy: Path) -> None:
+    try:
+        os.link(file, copy)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without hard links, or too many links to one file
+        shutil.copyfile(file, copy)
+
+
+def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
+    """Return the commit of a layer's copy, with attempt number 0 in the commit and in its records. below: the copy of the layer
+    below.
+
+    trial: name of the trial that has the layer. Steps that it copied from a third trial keep the name of the trial that ran them.
+    """
+    base = Base(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
+    return layer.model_copy(
+        update={
+            "attempt": ADOPTED,
+            "final": False,  # the other trial can continue after the step at which the source trial finished
+            "base": base,
+            "attempts": (ADOPTED,) * len(layer.attempts),
+            "steps": tuple(each.model_copy(update={"trial": each.trial or trial}) for each in layer.steps),
+            "records": tuple(_renumbered(each) for each in layer.records),
+        }
+    )
+
+
+def _renumbered(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose id names attempt 0 instead of the attempt that made the record."""
+    return {**record, "id": _ATTEMPT.sub(f"{ADOPTED}/", str(record["id"]), count=1)}

@@ -11,10 +11,10 @@ from typing import Final
 
 from multistep.engine.journal.results_limits import Amount, Headroom, Limits
 from multistep.errors import CheckpointLost, StoreError
+from multistep.store.checkpoints import checkpoint_files as copy_checkpoints
 from multistep.store.checkpoints import checkpoint_files as files
-from multistep.store.checkpoints import copy_checkpoints
 from multistep.store.checkpoints.checkpoint_files import NAMES, Commit, Name, Stored
-from multistep.store.files.download_buffer import Spool, close
+from multistep.store.files.thread_pool import Spool, close
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial.disk_calls import Disk
 from multistep.store.trial.volume_usage import Admission, Collection, Ledger

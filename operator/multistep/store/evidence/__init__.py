@@ -3,10 +3,10 @@
 In: a finished trial's directory. Out: statement, list and envelope in it; for `multistep verify` the differences. Open writer.py
 and compare_results.py.
 
-writer                             writes the evidence of a finished trial
-statement, predicate               the statement; what other trials read of it
-file_list, file_names              all files with digests; names of the evidence's files
-signing                            DSSE envelopes
-compare_results, compare_claims    fetched results against their evidence
-fetched_results, find_trials       reads fetched results
+writer             writes the evidence of a finished trial
+statement          the statement; what other trials read of it
+file_list          all files with digests; names of the evidence's files
+signing            DSSE envelopes
+compare_results    fetched results against their evidence
+fetched_results    finds and reads fetched results
 """

@@ -5,6 +5,7 @@ Links are never followed, and the bytes that are read into memory are bounded.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from multistep.errors import MultistepError
+from multistep.errors import MultistepError, StoreError
+from multistep.store.evidence import file_list as file_names
 from multistep.store.evidence.file_list import Kind
 from multistep.store.files.file_trees import MAX_DEPTH, open_below, walk
 from multistep.store.files.known_digests import read_sha256
@@ -160,3 +162,49 @@ def sha256(results: Results, item: Present) -> str:
             return read_sha256(file.fileno())[0]
         except OSError as error:
             raise Damaged(item.path, f"cannot be read: {error.strerror}") from error
+
+
+_MARKS: Final = frozenset({*file_names.OWN, object_manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
+_OF_JOBS: Final = frozenset({"result.json", "config.json", "lock.json"})
+_MAX_RESULT_BYTES = 64 << 20
+_MAX_DEPTH = 8  # maximum depth of a trial's directory below the given one; an object store has PREFIX/NAMESPACE/NAME/UID
+_MAX_DIRECTORIES = 100_000
+
+
+def trial_directories(top: Path) -> list[Path]:
+    """Return the directories of all trials at or below a directory, in order. Links are not followed.
+
+    Raises StoreError if there are too many directories.
+    """
+    found, ahead, count = list[Path](), [(top, 0)], 0
+    while ahead:
+        path, depth = ahead.pop()
+        if (count := count + 1) > _MAX_DIRECTORIES:
+            raise StoreError(f"{top} has more than {_MAX_DIRECTORIES} directories: name one with fewer trials")
+        if _is_trial(path):
+            found.append(path)
+        elif depth < _MAX_DEPTH:
+            ahead += [(each, depth + 1) for each in reversed(_directories(path))]
+    return found
+
+
+def _is_trial(path: Path) -> bool:
+    """Report whether a directory is that of a trial. The directory of a fetched sweep (a job) has some files of the same names."""
+    marks = {name for name in _MARKS if os.path.lexists(path / name)}
+    return bool(marks) and not (marks <= _OF_JOBS and _is_job(path))
+
+
+def _is_job(path: Path) -> bool:
+    try:
+        document = json.loads(read(Directory(path), "result.json", _MAX_RESULT_BYTES))
+    except (Damaged, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "n_total_trials" in document
+
+
+def _directories(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(path / each.name for each in entries if each.is_dir(follow_symlinks=False))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error

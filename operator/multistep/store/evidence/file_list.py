@@ -103,3 +103,9 @@ def artifacts_directory(path: str) -> str | None:
     if top == "artifacts" and below:
         return top
     return "/".join([top, *below[:2]]) if top == "steps" and len(below) == 3 and below[1] == "artifacts" else None
+
+
+STATEMENT: Final = "evidence.json"
+ENVELOPE: Final = "evidence.dsse.json"
+FILES: Final = "evidence.files.jsonl"
+OWN: Final = frozenset({STATEMENT, ENVELOPE, FILES})

@@ -9,22 +9,33 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
 
 from multistep.api.common import labels
+from multistep.api.common.base_model import Model
 from multistep.api.trial.content_references import Content
-from multistep.api.trial.egress_status import EgressStatus
-from multistep.api.trial.status import AttemptStatus, ResumeStatus, StartStatus, TrialStatus, Usage
+from multistep.api.trial.status import (
+    AttemptStatus,
+    EgressStatus,
+    ResumeStatus,
+    StartStatus,
+    Tampering,
+    TrialFailure,
+    TrialStatus,
+    Usage,
+)
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import StepPlan, TrialPlan
-from multistep.engine.status.redact_status import MARK
+from multistep.engine.status.status_size import MARK
 from multistep.engine.status.tampering_findings import merged
 from multistep.engine.sweep.trial_manifests import owning_sweep
-from multistep.store.evidence import file_names
+from multistep.store.evidence import file_list as file_names
 from multistep.store.evidence.file_list import Digests
 from multistep.store.harbor import trial_files
-from multistep.store.harbor.agent_info import agent_info, own_version
+from multistep.store.harbor.trial_files import agent_info, own_version
 
 TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://multistep.dev/evidence/v1"
@@ -240,3 +251,84 @@ def _egress(of: Finished, egress: EgressStatus | None) -> dict[str, Any] | None:
 
 def _usage(usage: Usage | None) -> dict[str, Any] | None:
     return None if usage is None else usage.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+MAX_BYTES = 16 * 2**20
+
+
+class Sha256(Model):
+    """A digest."""
+
+    sha256: str
+
+
+class Digested(Model):
+    """The digest of a checkpoint or of a directory of tests. name: the tests' directory in the task; "" for a checkpoint."""
+
+    digest: Sha256
+    name: str = ""
+
+
+class PredicateTask(Model):
+    """The task. digest: hexadecimal digests, by algorithm."""
+
+    digest: dict[str, str]
+
+
+class PredicateAgent(Model):
+    """The agent."""
+
+    name: str
+    version: str = "unknown"
+    model: str | None = None
+
+
+class PredicateTrial(Model):
+    """The trial. sweep_uid: UID of the sweep that created it, "" if no sweep did; None in statements of earlier releases."""
+
+    sweep_uid: Annotated[str | None, Field(alias="sweepUID")] = None
+
+
+class PredicateStep(Model):
+    """A step. trial: the other trial that ran it, None if the trial itself ran it; exception: its type; exception_phase: the phase
+    that raised it."""
+
+    name: str
+    trial: str | None = None
+    checkpoint: Digested | None = None
+    exception: str | None = None
+    exception_phase: str | None = None
+    tests: Sequence[Digested] = ()
+
+
+class PredicateSource(Model):
+    """The trial that a regrade verified again."""
+
+    trial: str
+
+
+class Predicate(Model):
+    """The predicate of a statement (store.evidence.statement). Statements of earlier releases have no failure, score and passed."""
+
+    trial: PredicateTrial = PredicateTrial()
+    outcome: Literal["Complete", "Failed"]
+    failure: TrialFailure | None = None
+    score: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    passed: bool | None = None
+    task: PredicateTask
+    agent: PredicateAgent
+    steps: Sequence[PredicateStep] = ()
+    tampering: Sequence[Tampering] = ()
+    regraded: PredicateSource | None = None
+
+
+class _Statement(Model):
+    predicate: Predicate
+
+
+def parse_predicate(data: bytes) -> Predicate | None:
+    """Return a statement's predicate; None if the statement does not have the format of this operator's statements."""
+    try:
+        return _Statement.model_validate_json(data).predicate
+    except ValidationError:
+        return None

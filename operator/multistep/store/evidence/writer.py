@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from multistep.store.evidence import file_names
+from multistep.store.evidence import file_list as file_names
 from multistep.store.evidence.file_list import Digesting, Digests, Item
 from multistep.store.files import known_digests
 from multistep.store.files.file_trees import Entry, walk
 from multistep.store.files.known_digests import KnownDigests
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial import directory
+from multistep.store.trial.collect_files import pointers
 from multistep.store.trial.directory import TrialDirectory
 from multistep.store.trial.disk_calls import Disk
-from multistep.store.trial.step_files import pointers
 from multistep.store.trial.unpack_download import Pointer
 
 

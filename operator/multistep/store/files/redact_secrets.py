@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from secrets import token_hex
 
-from multistep.engine.status.redact_status import MARK
+from multistep.engine.status.status_size import MARK
 from multistep.store.files.file_trees import Entry, pread_all, walk, write_all
 
 _SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text, as in Harbor 0.25

@@ -2,8 +2,6 @@
 
 In: plan and journal of a trial; a sweep and the results of its trials. Out: texts by path. Open trial_files.py first.
 
-trial_files    config.json, result.json, lock.json and the other files of a trial's directory
-agent_info     agent's name, version and usage in result.json
-trial_log      trial.log
+trial_files    config.json, result.json, trial.log and the other files of a trial's directory
 job_files      the files of a job's directory
 """

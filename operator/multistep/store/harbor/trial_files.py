@@ -9,23 +9,147 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from multistep.api.common import labels
 from multistep.api.common.base_model import API_VERSION, EnvVar
+from multistep.api.common.plural import plural
 from multistep.api.task.layout import TaskLayout
 from multistep.api.task.task_toml import TaskConfig
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.api.trial.phases import AGENT, VERIFIER
+from multistep.api.trial.status import Usage
 from multistep.api.trial.trial import PLURAL, MultiStepTrial
+from multistep.api.trial.values import AGENT, VERIFIER
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
-from multistep.engine.plan.resolve_templates import Unresolved, resolve
-from multistep.engine.plan.template_variables import compose_variables
-from multistep.engine.status.redact_status import MARK
+from multistep.engine.plan.resolve_templates import Unresolved, compose_variables, resolve
+from multistep.engine.status.status_size import MARK
 from multistep.engine.status.tampering_findings import merged
-from multistep.store.harbor.agent_info import agent_info, agent_result
-from multistep.store.harbor.trial_log import iso, trial_log
+from multistep.engine.status.trial_status import LATEST
+from multistep.timestamps import rfc3339
+
+_COMMAND: Final = "command"
+_MULTISTEP: Final = "multistep"  # the key of Multistep's own metadata, which no agent can set
+
+
+def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return Harbor's AgentInfo: for an agent of Harbor, as the agent reported it; for Multistep's own agents, their name and
+    Multistep's version; for a regrade, that of the source trial. The name of the agent "command" is replaced by the agent's name
+    in the sweep, because Harbor's viewer groups by name."""
+    info = _agent_info(plan, trial, journal)
+    return {**info, "name": trial.metadata.annotations.get(labels.AGENT, _COMMAND)} if info["name"] == _COMMAND else info
+
+
+def _agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    agent = journal.agent
+    if (source := trial.status.regraded) is not None:
+        provider, slash, name = (source.agent.model or "").rpartition("/")
+        model = {"name": name, "provider": provider if slash else None} if name else None
+        return {"name": source.agent.name, "version": source.agent.version, "model_info": model}
+    if agent is None:
+        version = "unknown" if plan.hosted is not None else own_version()
+        return {"name": plan.agent_name, "version": version, "model_info": None}
+    model = {"name": agent.model_name, "provider": agent.model_provider} if agent.model_name else None
+    return {"name": agent.name, "version": agent.version, "model_info": model}
+
+
+def agent_result(run: StepRun) -> dict[str, Any]:
+    """Return Harbor's AgentContext of a step."""
+    usage = run.usage or Usage()
+    return {
+        "n_input_tokens": usage.input_tokens,
+        "n_cache_tokens": usage.cached_tokens,
+        "n_output_tokens": usage.output_tokens,
+        "cost_usd": usage.cost_usd,
+        "model_usage": None,
+        "rollout_details": None,
+        "metadata": _metadata(run, usage),
+    }
+
+
+def _metadata(run: StepRun, usage: Usage) -> dict[str, Any] | None:
+    """Return the agent's own metadata and, for a usage that the model gateway counted, the values for which Harbor has no field."""
+    own = None if run.metadata is None else {name: value for name, value in run.metadata.items() if name != _MULTISTEP}
+    if usage.source != "Gateway":
+        return own
+    counted = usage.model_dump(by_alias=True, include={"source", "prices", "requests", "incomplete", "held_seconds"})
+    return {**(own or {}), _MULTISTEP: counted}
+
+
+@cache
+def own_version() -> str:
+    """Return Multistep's version, which is also the version of its agents."""
+    try:
+        return version("multistep")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
+    """Return trial.log: one line for each event, sorted by time."""
+    events = [
+        *_trial_events(plan, trial, journal, now, failure),
+        *(event for run in journal.steps if run.trial is None for event in _step_events(run)),
+    ]
+    return "".join(f"{iso(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
+
+
+def _trial_events(
+    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, failure: StepException | None
+) -> Iterator[tuple[float, str]]:
+    start = trial.status.start_time
+    if start:
+        yield start.timestamp(), f"trial {trial.metadata.name} started: task {plan.task_name}, agent {plan.agent_name}"
+    if start and (source := trial.status.started_from):
+        yield start.timestamp(), f"it continues after step {source.step} of trial {source.trial}"
+    for attempt in trial.status.attempts:
+        if attempt.end_time:
+            yield attempt.end_time.timestamp(), f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
+    if journal.started_at is not None:
+        yield journal.started_at, "the environment is running"
+    if exception := journal.exception or failure:
+        yield now, f"the trial ended with {exception.type}: {exception.message}"
+    yield now, f"the trial ended; rewards: {json.dumps(None if failure else journal.rewards)}"
+
+
+def _step_events(run: StepRun) -> Iterator[tuple[float, str]]:
+    name = f"step {run.name}"
+    if run.started_at is not None:
+        yield run.started_at, f"{name} started"
+    for phase, (start, end) in run.timings.items():
+        yield start, f"{name}: {phase} started"
+        if end is not None:
+            yield end, f"{name}: {phase} finished after {end - start:.3f} s"
+    if run.completed_at is not None:
+        for text in _outcome(run):
+            yield run.completed_at, f"{name}: {text}"
+
+
+def _outcome(run: StepRun) -> Iterable[str]:
+    if run.exception:
+        yield f"{run.exception.type}: {run.exception.message}"
+    if run.collected:
+        yield f"{plural(run.collected.count, 'file')} collected, {run.collected.bytes} bytes"
+        yield from (f"collected incompletely: {each}" for each in run.collected.incomplete)
+    if run.gate_failure:
+        yield f"the gate was not met: {run.gate_failure}"
+    yield f"ended; rewards: {json.dumps(run.rewards)}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines())[:4096]
+
+
+def iso(seconds: float | None) -> str | None:
+    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a
+    runner may report any number."""
+    if seconds is None:
+        return None
+    return rfc3339(min(max(seconds, 0.0), LATEST), "milliseconds")
+
 
 ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
 _SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)

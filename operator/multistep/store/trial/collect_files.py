@@ -3,26 +3,104 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from multistep.api.task.task_toml import ArtifactConfig
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import Part
 from multistep.engine.journal.results_limits import Headroom
-from multistep.errors import RunnerError
-from multistep.store.files.download_buffer import Spool, close
+from multistep.errors import RunnerError, StoreError
+from multistep.store.files import known_digests
 from multistep.store.files.read_tar import InvalidTar
-from multistep.store.files.thread_pool import as_store_error
+from multistep.store.files.thread_pool import Spool, as_store_error, close
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.trial import step_files
+from multistep.store.trial import directory
 from multistep.store.trial.directory import TrialDirectory
 from multistep.store.trial.disk_calls import Disk
-from multistep.store.trial.step_files import Step
-from multistep.store.trial.unpack_download import Pointer, Received
-from multistep.store.trial.volume_usage import Admission, Collection, Counts, Ledger, usage_on_disk
+from multistep.store.trial.listing import picked_chunks
+from multistep.store.trial.unpack_download import Members, Pointer, Received, Unpacked, unpack
+from multistep.store.trial.volume_usage import Admission, Collection, Counts, Ledger, usage_on_disk, write_note
+
+_MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (see TrialDirectory.store_step_data)
+
+
+class Step(Protocol):
+    """The attributes of a step that the store needs; engine.plan.plan.StepPlan has them. directory: None for a single-step task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def directory(self) -> str | None: ...
+    @property
+    def artifacts(self) -> tuple[ArtifactConfig, ...]: ...
+
+
+def unpack_step(
+    to: TrialDirectory,
+    *,
+    fd: int,
+    attempt: int,
+    step: Step,
+    types: Sequence[str],
+    part: Part,
+    sent: Mapping[str, Pointer],
+    received: Received,
+) -> Unpacked:
+    """Unpack a step's download into the trial's directory. fd: descriptor of the spooled file."""
+    to.start_attempt(attempt)
+    with to.work() as work:
+        unpacked = unpack(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
+        if unpacked.pointers or to.step_data(_POINTERS, attempt):
+            pointers = {f"{_prefix(step)}{path}": asdict(each) for path, each in unpacked.pointers.items()}
+            to.store_step_data(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
+        if part == "agent":
+            members = [asdict(each) for each in unpacked.members]
+            to.store_step_data(_MEMBERS, attempt, step.index, json.dumps(members).encode())
+        if unpacked.digests:
+            to.note(known_digests.NOTE, b"".join(unpacked.digests))
+        if step.directory is not None and part == "all":
+            to.put(work, f"steps/{step.directory}")
+        else:
+            for path in sorted(work.iterdir()):
+                to.put(path, f"{_prefix(step)}{path.name}")
+    to.log((f"step {step.name}: {note}" for note in unpacked.notes), time.time())
+    write_note(to, Collection(attempt, step.index, part), unpacked.used)
+    return unpacked
+
+
+def pointers(to: TrialDirectory) -> dict[str, Pointer]:
+    """Return the files that pods uploaded directly to the object store, by path in the results."""
+    current, found = to.attempt(), dict[str, Pointer]()
+    for attempt in range(1, current + 1):
+        top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
+        for data in to.step_data(_POINTERS, attempt).values():
+            found |= {f"{top}{path}": Pointer(**each) for path, each in json.loads(data).items()}
+    return found
+
+
+def collected(to: TrialDirectory, attempt: int) -> set[int]:
+    """Return the indexes of the steps whose files an attempt collected for a separate verifier."""
+    return set(to.step_data(_MEMBERS, attempt))
+
+
+def _prefix(step: Step) -> str:
+    return "" if step.directory is None else f"steps/{step.directory}/"
+
+
+def picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
+    """Return a tar stream of one artifact entry's stored files. entry: its index. Raises StoreError if they were not collected."""
+    data = to.step_data(_MEMBERS, attempt).get(step.index)
+    if data is None:
+        raise StoreError(f"the files collected in step {step.name!r} no longer exist")
+    return picked_chunks(to.path / f"{_prefix(step)}artifacts", Members(**json.loads(data)[entry]).names())
+
 
 _RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
 
@@ -72,7 +150,7 @@ class Collections:
         """
         await spool.flush()
         unpack = partial(
-            step_files.unpack_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
+            unpack_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
             received=received or Received(),
         )  # fmt: skip
         await self._read_usage(key.namespace)
@@ -99,11 +177,11 @@ class Collections:
 
     async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
         """Return the files that pods uploaded directly to the object store, by path in the results."""
-        return await self._disk.run(key, "reading pointers", step_files.pointers)
+        return await self._disk.run(key, "reading pointers", pointers)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
         """Yield a tar stream of the files stored for an artifact entry of part "agent". entry: index in the step's artifacts."""
-        chunks = await self._disk.run(key, "reading artifacts", lambda to: step_files.picked(to, attempt, step, entry))
+        chunks = await self._disk.run(key, "reading artifacts", lambda to: picked(to, attempt, step, entry))
         async for chunk in self._disk.stream(key, chunks):
             yield chunk
 
@@ -130,4 +208,4 @@ class Stored:
 
 def _stored(to: TrialDirectory, attempt: int) -> Stored:
     records = {step: json.loads(data) for step, data in to.step_data(_RECORDS, attempt).items()}
-    return Stored(records, frozenset(step_files.collected(to, attempt)))
+    return Stored(records, frozenset(collected(to, attempt)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator
+import tarfile
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from multistep.store.files.file_trees import Entry, open_below, pread_all, walk
@@ -64,3 +66,104 @@ def part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
         return b"".join(pread_all(fd, start, limit)) if stat.S_ISREG(info.st_mode) else None
     finally:
         os.close(fd)
+
+
+CHUNK_BYTES = 256 * 1024
+END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+def tar_chunks(top: Path) -> Generator[bytes, None, None]:
+    """Yield a tar stream of a directory, without hidden names at its top and without owners. Names are relative to the top."""
+    return _joined(_pieces(top))
+
+
+def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
+    """Yield a tar of selected files. As in Harbor 0.25, it has no links to targets outside of the tar.
+
+    names: names in the tar, by selected path.
+    """
+    return _joined(_picked_pieces(top, names))
+
+
+def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
+    for entry in walk(top):
+        name = names.get(entry.path)
+        if name and not (stat.S_ISLNK(entry.info.st_mode) and _leads_out(name, entry.link_target())):
+            yield from _member(entry, name)
+    yield END
+
+
+def _leads_out(name: str, target: str) -> bool:
+    """Return whether a link may lead out of the tar. True for a target with ``..`` after a name: the name may be that of a link."""
+    parts = [each for each in target.split("/") if each not in ("", ".")]
+    up = len(list(takewhile(lambda each: each == "..", parts)))
+    return target.startswith("/") or up > name.count("/") or ".." in parts[up:]
+
+
+def _pieces(top: Path) -> Iterator[bytes]:
+    for entry in walk(top, hidden=False):
+        yield from _member(entry, entry.path)
+    yield END
+
+
+def _member(entry: Entry, name: str) -> Iterator[bytes]:
+    if stat.S_ISDIR(entry.info.st_mode):
+        yield _header(entry, name, tarfile.DIRTYPE)
+    elif stat.S_ISLNK(entry.info.st_mode):
+        yield _header(entry, name, tarfile.SYMTYPE, target=entry.link_target())
+    elif stat.S_ISREG(entry.info.st_mode):
+        yield from _file(entry, name)
+
+
+def _file(entry: Entry, name: str) -> Iterator[bytes]:
+    try:
+        fd = entry.open()
+    except FileNotFoundError:
+        return
+    try:
+        size = os.fstat(fd).st_size
+        yield _header(entry, name, tarfile.REGTYPE, size=size)
+        sent = 0
+        for chunk in pread_all(fd, 0, size):
+            sent += len(chunk)
+            yield chunk
+        yield from _zeros(size - sent)  # if the file shrank meanwhile, pad it to the size in its header
+        yield padding(size)
+    finally:
+        os.close(fd)
+
+
+def _zeros(size: int) -> Iterator[bytes]:
+    while size > 0:
+        yield bytes(min(size, CHUNK_BYTES))
+        size -= CHUNK_BYTES
+
+
+def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
+    return header(name, kind, stat.S_IMODE(entry.info.st_mode), int(entry.info.st_mtime), size=size, target=target)
+
+
+def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
+    """Return a tar member's header. mtime: whole seconds since the epoch. A file's contents must be followed by ``padding``."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind, size, target
+    info.mode, info.mtime = mode, mtime
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def padding(size: int) -> bytes:
+    """Return the zeros that pad a file of size bytes to a multiple of 512."""
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _joined(pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+    """Join small pieces into chunks: otherwise each small file would cost two small writes."""
+    held, size = [], 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= CHUNK_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)

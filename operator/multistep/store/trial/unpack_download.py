@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from types import MappingProxyType
 
 from multistep.api.common.plural import plural
 from multistep.api.task.task_toml import ArtifactConfig
-from multistep.engine.journal.incomplete_files import CHANGED, UNREADABLE, Incomplete, summaries
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import LOGS, LOGS_AGENT, LOGS_VERIFIER, Part
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Filling, Headroom
@@ -21,6 +21,45 @@ from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, ma
 from multistep.errors import StoreError
 from multistep.store.files.file_trees import Skipped, TreeWriter, safe_parts, walk
 from multistep.store.files.read_tar import MAX_MEMBERS, Kind, Member, members
+
+MAX_NAMED = 100  # maximum number of files listed by name per source
+CHANGED = "changed while it was read"
+UNREADABLE = "could not be read"
+
+
+@dataclass
+class Incomplete:
+    """Files of one collected path (source) that are missing or were changed. whole_reason: why the copy of the whole source ended
+    early; "" if it did not."""
+
+    files: list[tuple[str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    whole_reason: str = ""
+
+    def add(self, path: str, reason: str, kind: str = "") -> None:
+        """Add a file. kind: short form of the reason; the summary shows the number of files per kind. "" means ``reason``."""
+        self.reasons[kind or reason] += 1
+        if len(self.files) < MAX_NAMED:
+            self.files.append((path, reason))
+
+    def __bool__(self) -> bool:
+        return bool(self.reasons or self.whole_reason)
+
+    def entries(self) -> list[dict[str, str]]:
+        """Return the entries for manifest.json: one per listed file, and one with the path "" if the source's copy ended early."""
+        cut = [("", self.whole_reason)] if self.whole_reason else []
+        return [{"path": path, "reason": reason} for path, reason in [*cut, *self.files]]
+
+    def summary(self, source: str) -> str:
+        """Return one line for the status, without file names, which an agent chooses."""
+        counts = [f"{count} {'file' if count == 1 else 'files'}: {reason}" for reason, count in self.reasons.items()]
+        return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
+
+
+def summaries(sources: Sequence[str], found: Sequence[Incomplete]) -> tuple[str, ...]:
+    """Return a line for each source that is incomplete."""
+    return tuple(each.summary(source) for source, each in zip(sources, found, strict=True) if each)
+
 
 MAX_NOTES = 100
 CROWDED = "the results of other trials leave no room within the namespace's results limit for artifacts that the verifier needs"

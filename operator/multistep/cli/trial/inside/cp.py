@@ -43,7 +43,7 @@ def cp(source: str, directory: Path, max_mb: int, namespace: str | None, kubecon
 
 async def _cp(target: Target, source: str, directory: Path, max_mb: int) -> None:
     from multistep.cli import cluster
-    from multistep.cli.trial.inside.copy_files import copy, parse_source
+    from multistep.cli.trial.inside.container import copy, parse_source
 
     trial, path = parse_source(source)
     async with cluster.connect(target) as connected:

@@ -38,8 +38,7 @@ async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:
 
     from multistep.cli import cluster
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.inside.container import CONTAINER, find_pod
-    from multistep.cli.trial.inside.interactive import Session
+    from multistep.cli.trial.inside.container import CONTAINER, Session, find_pod
 
     async with cluster.connect(target) as connected:
         pod = await find_pod(connected, target.namespace or connected.namespace, trial)

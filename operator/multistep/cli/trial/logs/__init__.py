@@ -1,7 +1,7 @@
 """`multistep logs`.
 
-command                       options
-trial_output, follow_output   reads the output of a trial's phases; follows it by polling
-service_output, build_log     output of a service; logs of image builds
-log_pieces, print_logs        output by phase, step and attempt; its formats
+command          options
+trial_output     reads the output of a trial's phases or of a service
+follow_output    follows it, or the log of an image build, by polling
+print_logs       divides output by phase, step and attempt; formats it
 """

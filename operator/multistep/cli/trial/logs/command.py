@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from multistep.api.trial.phases import PRINTING
+from multistep.api.trial.values import PRINTING
 from multistep.cli.options import Target, complete_steps, kubeconfig_options, namespace_option, trial_argument
 
 if TYPE_CHECKING:
     from multistep.api.trial.status import TrialStatus
     from multistep.cli.cluster import Cluster
-    from multistep.cli.trial.logs.log_pieces import Wanted
-    from multistep.cli.trial.logs.print_logs import Form
+    from multistep.cli.trial.logs.print_logs import Form, Wanted
     from multistep.cli.trial.logs.trial_output import Reader
 
 _EPILOG = """\b
@@ -78,7 +77,7 @@ def logs(
     output: str,
 ) -> None:
     """Show the output of the phases of TRIAL, while it runs and afterwards."""
-    from multistep.cli.trial.logs.log_pieces import Wanted
+    from multistep.cli.trial.logs.print_logs import Wanted
 
     target = Target(kubeconfig, context, namespace)
     if service is not None:
@@ -96,7 +95,7 @@ def logs(
 
 async def _service(target: Target, trial: str, service: str, *, raw: bool, follow: bool, tail: int | None) -> None:
     from multistep.cli import cluster
-    from multistep.cli.trial.logs import service_output
+    from multistep.cli.trial.logs import trial_output as service_output
 
     form = _text_form(titles=False, raw=raw)
     async with cluster.connect(target) as connected:
@@ -138,14 +137,14 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
 
 async def _build_logs(target: Target, trial: str, form: Form, *, follow: bool) -> None:
     from multistep.cli import cluster
-    from multistep.cli.trial.logs.build_log import show_build_logs
+    from multistep.cli.trial.logs.follow_output import show_build_logs
 
     async with cluster.connect(target) as connected:
         await show_build_logs(connected, target.namespace or connected.namespace, trial, form, follow=follow)
 
 
 def _nothing(trial: str, status: TrialStatus) -> str:
-    from multistep.api.trial.conditions import is_finished
+    from multistep.api.trial.status import is_finished
     from multistep.cli.trial.outcome import outcome
 
     if not is_finished(status):
@@ -167,7 +166,7 @@ async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wan
 
 
 def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
-    from multistep.cli.trial.logs.log_pieces import pieces
+    from multistep.cli.trial.logs.print_logs import pieces
     from multistep.errors import UsageError
 
     if wanted.step is not None and not pieces(status, wanted):

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from itertools import groupby
 from typing import Final
 from urllib.parse import quote
 
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.phases import AGENT, HEALTHCHECK, VERIFIER
-from multistep.api.trial.status import TrialStatus
-from multistep.cli.cluster import Cluster
+from multistep.api.trial.status import TrialStatus, is_finished
+from multistep.api.trial.trial import parse_status
+from multistep.api.trial.values import AGENT, HEALTHCHECK, VERIFIER
+from multistep.cli.cluster import Cluster, existing_trial
 from multistep.cli.terminal import print_err
-from multistep.cli.trial.logs.log_pieces import Piece, Wanted, pieces
-from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Form, Tail
+from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Form, Piece, Tail, Wanted, pieces
 from multistep.cli.trial.results.fetch import read_part
 from multistep.engine.journal.operations import Place
+from multistep.engine.plan.plan_services import container_name
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError
 from multistep.pods import agent_host, pod_identity
 from multistep.pods import pod_manifest as pods
 from multistep.runner_client.session import OUTPUT_PROTOCOL, Session
+from multistep.store.harbor.trial_files import service_log
 
 PART_BYTES: Final = 256 * 1024
 SESSION_SECONDS: Final = 10.0  # maximum length of an exec session, which uses memory of the API server; proxies close long sessions
@@ -205,3 +206,37 @@ RETRYABLE = (
     PodError,
     ClusterError,
 )  # errors after which a retry may succeed: the pod is starting or terminating, a connection broke
+
+
+async def show(cluster: Cluster, namespace: str, trial: str, service: str, form: Form, *, follow: bool, tail: int | None) -> None:
+    """Show a service's output. follow: continue until the container terminates. Raises UsageError if the output cannot be read."""
+    status = parse_status(await existing_trial(cluster, namespace, trial))
+    if is_finished(status):
+        await _stored(cluster, status.results or "", service, form, tail)
+    elif status.pod_name is None:
+        raise UsageError(f"trial {trial} has no pod yet")
+    else:
+        await _live(cluster, namespace, status.pod_name, service, form, follow=follow, tail=tail)
+    form.close()
+
+
+async def _live(cluster: Cluster, namespace: str, pod: str, service: str, form: Form, *, follow: bool, tail: int | None) -> None:
+    try:
+        read = cluster.logs(namespace, pod, container_name(service), follow=follow, tail_lines=tail)
+        async with aclosing(read):
+            async for chunk in read:
+                form.show(chunk)
+    except ClusterError as error:
+        if error.status not in (400, 403, 404):
+            raise
+        raise UsageError(f"the output of service {service!r} in pod {pod} cannot be read: {error}") from error
+
+
+async def _stored(cluster: Cluster, uri: str, service: str, form: Form, tail: int | None) -> None:
+    offset, whole = 0, b""
+    while uri and (part := await read_part(cluster, uri, quote(service_log(service)), offset, MAX_TAIL_BYTES)) is not None:
+        offset, whole = offset + len(part), whole + part
+        if len(part) < MAX_TAIL_BYTES:
+            lines = whole.splitlines(keepends=True)
+            return form.show(b"".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))
+    raise UsageError(f"the results have no output of a service {service!r}")

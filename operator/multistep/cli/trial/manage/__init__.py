@@ -1,1 +1,6 @@
-"""`multistep list`, `show`, `stop`, `retry` and `delete`: one module per command. retry_trial creates the retry of a trial."""
+"""`multistep list`, `show`, `stop`, `retry` and `delete`.
+
+list_and_show      `list`, `show`
+stop_and_delete    `stop`, `delete`
+retry              `retry`; retry_trial creates the new trial
+"""

@@ -37,7 +37,7 @@ def retry(trial: str, namespace: str | None, kubeconfig: str | None, context: st
 
 async def _retry(target: Target, trial: str) -> None:
     from multistep.cli import cluster
-    from multistep.cli.sweep.retry import retry_one
+    from multistep.cli.sweep.owned_trials import retry_one
     from multistep.cli.terminal import print_err, print_line
     from multistep.cli.trial.manage.retry_trial import retry_alone
     from multistep.engine.sweep.trial_manifests import owner_of

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from multistep.api.trial.conditions import is_finished
-from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err, working
 from multistep.cli.trial.outcome import outcome

@@ -60,7 +60,7 @@ def _check_all(top: Path, key: PublicKey | None) -> list[Checked]:
     """Check every trial below a directory. Raises UsageError if the directory contains no trial."""
     from multistep.errors import UsageError
     from multistep.store.evidence.compare_results import check
-    from multistep.store.evidence.find_trials import trial_directories
+    from multistep.store.evidence.fetched_results import trial_directories
 
     checked = [check(each, key) for each in trial_directories(top)]
     if not checked:

@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from multistep.api.trial import harbor_agents
-from multistep.api.trial.agent_names import BUILT_IN, agent_label
+from multistep.api.trial.values import BUILT_IN, agent_label
 from multistep.cli.options import ModelOptions
 from multistep.cli.trial.run.manifests import Manifest, optional, variable_from_secret
 from multistep.errors import UsageError
@@ -152,3 +153,43 @@ def _credential(text: str, model: str | None) -> Manifest:
         raise UsageError(f"--key-from-secret {text}: the variable for the key of {provider or 'no provider'!r} is not known; give "
                          f"NAME={text}")  # fmt: skip
     return variable_from_secret(name or KEY_VARIABLES[provider], secret, key)
+
+
+MAX_BYTES: Final = 32 * 1024
+"""Maximum size of a script: each trial has a copy in its spec. Linux allows 128 KiB for one argument."""
+_STARTER: Final = """\
+file=$(mktemp "${TMPDIR:-/tmp}/agent.XXXXXX") && printf %s "$1" >"$file" && chmod 700 "$file" || exit 126
+shift
+"$file" "$@"
+status=$?
+rm -f "$file"
+exit $status
+"""
+"""Writes the script, its first argument, to a file and runs it, so that the script's shebang chooses the interpreter."""
+
+
+def script_command(path: Path, arguments: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a script with these arguments. Raises UsageError if the file is not a usable script."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--agent-file {path}: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"--agent-file {path} has more than {MAX_BYTES // 1024} KiB, the limit, as each trial has a copy in its spec: put the "
+            "program into the task's image, or let a small script fetch it"
+        )
+    if not data.strip():
+        raise UsageError(f"--agent-file {path} is empty: it must be a script, such as #!/bin/bash and its commands")
+    if b"\r\n" in data:
+        raise UsageError(
+            f"--agent-file {path} has CRLF line endings, which no shell understands: convert it with sed -i 's/\\r$//'"
+        )
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--agent-file {path} is not a script: it is not UTF-8 text: {error}") from error
+    if "\0" in text:
+        raise UsageError(f"--agent-file {path} is not a script: it has a NUL byte")
+    return ["sh", "-c", _STARTER, path.name, text, *arguments]

@@ -8,8 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from multistep.api.trial.conditions import holds, is_finished
-from multistep.api.trial.status import Durations, StepStatus, TrialStatus
+from multistep.api.trial.status import Durations, StepStatus, TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.cluster import Cluster
 from multistep.cli.exits import Gone

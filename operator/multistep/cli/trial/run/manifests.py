@@ -15,7 +15,7 @@ from multistep.api.common.base_model import API_VERSION, GROUP
 from multistep.api.trial.trial import KIND
 from multistep.errors import UsageError
 from multistep.pods.kueue import QUEUE
-from multistep.sources.task.configmaps import split
+from multistep.sources.task.stored_bundles import split
 
 BUNDLE_LABEL: Final = f"{GROUP}/bundle"
 Manifest = dict[str, Any]

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from multistep.api.trial.agent_names import PLAIN
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_trial
+from multistep.api.trial.values import PLAIN
 from multistep.cli import cluster
 from multistep.cli.cluster import Cluster
 from multistep.cli.exits import Exit, Interrupted, exit_of
@@ -27,7 +27,7 @@ from multistep.cli.trial.run.manifests import TrialImage, TrialRequest
 from multistep.cli.trial.run.submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
 from multistep.cli.values import Values, given_values
 from multistep.engine.plan.image_builds import FROM_DOCKERFILE
-from multistep.engine.plan.selected_steps import branch_of
+from multistep.engine.plan.task_steps import branch_of
 from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageError
 from multistep.kube.resources import TRIALS
 from multistep.sources.task.task import load_task

@@ -12,8 +12,7 @@ from multistep.cli.cluster import Cluster, create
 from multistep.cli.image.images import plan_build
 from multistep.cli.options import ModelOptions
 from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.run.agent_choice import agent_entry, check_images, check_keys, label
-from multistep.cli.trial.run.agent_script import script_command
+from multistep.cli.trial.run.agent_choice import agent_entry, check_images, check_keys, label, script_command
 from multistep.cli.trial.run.manifests import (
     Manifest,
     TrialImage,

@@ -1,0 +1,125 @@
+"""How long each step waited for the provider: refused (stalled), or without a part of an answer (silent)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.keys.tokens import StepKey
+
+_MAX_STEPS: Final = 20_000
+_SHORTEST_SECONDS: Final = 1.0  # shorter silences are usual
+
+
+class _Kept(NamedTuple):
+    """A silence whose clock has stopped. until: when, in seconds since the epoch."""
+
+    seconds: float
+    until: float
+
+
+class Silence:
+    """The silences of all steps, in memory only: after a restart of the gateway its downtime explains what an agent did. clock:
+    monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: OrderedDict[StepKey, _Kept] = OrderedDict()
+        self._since: dict[StepKey, float] = {}
+        self._waiting = Counter[StepKey]()
+
+    def seconds(self, step: StepKey) -> float:
+        """Return how long the step has waited since the provider's last answer, in seconds."""
+        running = self._clock() - self._since[step] if step in self._since else 0.0
+        return (self._kept[step].seconds if step in self._kept else 0.0) + running
+
+    def until(self, step: StepKey) -> float | None:
+        """Return when the clock of the step's silence stopped, in seconds since the epoch; None if there is no silence."""
+        return self._kept[step].until if step in self._kept else None
+
+    def wait(self, step: StepKey) -> Callable[[], None]:
+        """Count a request of the step that waits for the provider. Return a function that ends this; it may be called twice."""
+        self._waiting[step] += 1
+        self._since.setdefault(step, self._clock())
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                self._end(step)
+
+        return end
+
+    def heard(self, step: StepKey) -> None:
+        """Note that the provider sent a part of an answer to the step."""
+        self._kept.pop(step, None)
+        if step in self._since:
+            self._since[step] = self._clock()
+
+    def stop(self, step: StepKey) -> None:
+        """Note that the step's agent has ended: its open requests, which a process may hold that it left running, count no longer.
+        An answer to them still ends the silence."""
+        self._keep(step)
+
+    def _end(self, step: StepKey) -> None:
+        self._waiting[step] -= 1
+        if self._waiting[step]:
+            return
+        del self._waiting[step]
+        self._keep(step)
+
+    def _keep(self, step: StepKey) -> None:
+        """Stop the clock of a step that waits, and keep the length of its silence."""
+        if step not in self._since:
+            return
+        seconds = self.seconds(step)
+        del self._since[step]
+        if seconds < _SHORTEST_SECONDS:
+            return
+        self._kept[step] = _Kept(seconds, time.time())
+        self._kept.move_to_end(step)
+        if len(self._kept) > _MAX_STEPS:
+            self._kept.popitem(last=False)
+
+
+class Stalls:
+    """The stalls of all steps. seconds: the stalls in the ledger, by StepKey as text; clock: monotonic, in seconds."""
+
+    def __init__(self, ledger: Ledger, seconds: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._seconds = dict(seconds)
+        self._waiting: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
+
+    def seconds(self, step: StepKey) -> float:
+        """Return how long the step was stalled until now, in seconds."""
+        key = str(step)
+        running = self._clock() - self._since[key] if key in self._since else 0.0
+        return self._seconds.get(key, 0.0) + running
+
+    @asynccontextmanager
+    async def waiting(self, step: StepKey) -> AsyncIterator[None]:
+        """Count the step as stalled inside the context."""
+        key = str(step)
+        self._waiting[key] += 1
+        self._since.setdefault(key, self._clock())
+        try:
+            yield
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                self._seconds[key] = self.seconds(step)
+                del self._waiting[key], self._since[key]
+                await self._ledger.write_stall(step, self._seconds[key])
+
+    def forget(self, ended: Callable[[StepKey], bool]) -> None:
+        """Drop the steps that have ended and do not wait; the ledger keeps their stalls."""
+        self._seconds = {
+            key: each for key, each in self._seconds.items() if key in self._waiting or not ended(StepKey(*key.split("/")))
+        }

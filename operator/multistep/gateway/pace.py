@@ -1,0 +1,246 @@
+"""How many requests each provider gets at once: lanes per credential and model, and counts of answers and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+CALM_SECONDS: Final = 30.0
+"""If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
+_CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
+_MAX_IDLE_LANES: Final = 1024
+_FEW: Final = 16  # a trial with at most the 16th part of the window may take the last free slot
+_LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: other users of the key may have caused it
+
+
+class HoldExpired(Exception):
+    """The request waited too long for its turn. over_share: a slot was free, but the request's trial had too many slots; too_long:
+    the provider asked for a pause that would not fit either if the trial's other requests had not made the request wait."""
+
+    def __init__(self, *, over_share: bool = False, too_long: bool = False) -> None:
+        super().__init__()
+        self.over_share = over_share
+        self.too_long = too_long
+
+
+class _Line(deque[asyncio.Future[None]]):
+    """The waiting requests of one trial. over_share: whether a slot was free and refusals did not narrow the window, but the trial
+    had too many slots; reset when one of these requests is admitted."""
+
+    over_share = False
+
+
+class Lane:
+    """The queue of one credential and model. size: maximum of the window; sent: how many requests the lane has sent (the n-th has
+    the number n); answered: highest number of a request that the provider has completely answered; reached: the same, also if its
+    answer of status 200 reports an error; refuses_stream_options: whether the provider rejected the field stream_options."""
+
+    def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.sent = 0
+        self.answered = 0
+        self.reached = 0
+        self.refuses_stream_options = False
+        self._size = size
+        self._clock = clock
+        self._window = float(size)
+        self._in_flight = Counter[str]()  # by trial
+        self._paused_until = -math.inf
+        self._refused_at = -math.inf
+        self._waiting: OrderedDict[str, OrderedDict[str, _Line]] = OrderedDict()  # by sweep and trial
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def window(self) -> int:
+        """Return how many requests may be in flight."""
+        return max(1, int(self._window))
+
+    @property
+    def narrowed(self) -> bool:
+        """Return whether refusals keep the window below its maximum."""
+        return self._window < self._size
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many requests are in flight."""
+        return self._in_flight.total()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait."""
+        return sum(len(line) for lines in self._waiting.values() for line in lines.values())
+
+    @property
+    def idle(self) -> bool:
+        """Return whether the lane can be deleted: it has no request, and its window is at its maximum, as in a new lane."""
+        return not self._in_flight and not self._waiting and self._window >= self._size
+
+    async def enter(self, sweep: str, trial: str, seconds: float, *, retry: bool = False) -> None:
+        """Acquire a slot (freed by ``leave``); wait at most ``seconds``. retry: queued before other requests of the sweep.
+
+        Raises HoldExpired.
+        """
+        if not self._waiting and self._has_room() and self._in_flight[trial] <= self._share():
+            self._in_flight[trial] += 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lines = self._waiting.setdefault(sweep, OrderedDict())
+        line = lines.setdefault(trial, _Line())
+        (line.appendleft if retry else line.append)(waiter)
+        if retry:
+            lines.move_to_end(trial, last=False)
+        self._admit()
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter
+        except BaseException as error:
+            self._withdraw(sweep, trial, waiter)
+            if isinstance(error, TimeoutError):
+                raise HoldExpired(over_share=line.over_share) from error
+            raise
+
+    def leave(self, trial: str) -> None:
+        """Free a slot of the trial; after a refusal (429, 503, 529, no connection) only if the request must not be sent again."""
+        self._free(trial)
+        if self.in_flight + 1 >= self.window or self._waiting:  # widen the window only if it is too small
+            calm = self._clock() - self._refused_at > CALM_SECONDS
+            self._window = min(self._size, self._window + (1.0 if calm else _CAUTIOUS_STEP / self._window))
+        self._admit()
+
+    def leave_refused(self, trial: str, pause: float) -> None:
+        """Free a slot of the trial after a refusal. If no other request is in flight, the lane sends no request for ``pause``
+        seconds, at most for a minute."""
+        self._free(trial)
+        self._refused_at = self._clock()
+        self._window = max(1.0, min(self._window, float(self.in_flight)))
+        if not self._in_flight:
+            self._paused_until = self._clock() + min(pause, _LONGEST_PAUSE)
+        self._admit()
+
+    def give_back(self, trial: str) -> None:
+        """Free a slot of the trial with which no request was sent."""
+        self._free(trial)
+        self._admit()
+
+    def _has_room(self) -> bool:
+        return self.in_flight < self.window and self._clock() >= self._paused_until
+
+    def _share(self) -> int:
+        """Return the maximum number of slots that a trial may have in order to get another one."""
+        return max(self.window - self.in_flight, self.window // _FEW)
+
+    def _free(self, trial: str) -> None:
+        self._in_flight[trial] -= 1
+        self._in_flight = +self._in_flight  # drops the trials that have no slot
+
+    def _admit(self) -> None:
+        while self._has_room() and (turn := self._next_turn()):
+            sweep, trial = turn
+            lines = self._waiting.pop(sweep)
+            line = lines.pop(trial)
+            waiter, line.over_share = line.popleft(), False
+            if line:
+                lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
+            if lines:
+                self._waiting[sweep] = lines  # moves the sweep to the end: other sweeps are next
+            if not waiter.done():
+                self._in_flight[trial] += 1
+                waiter.set_result(None)
+        self._wake_after_pause()
+
+    def _next_turn(self) -> tuple[str, str] | None:
+        """Return the sweep and the trial whose turn it is, if there is room; trials that have their share are passed over."""
+        share = self._share()
+        for sweep, lines in self._waiting.items():
+            for trial, line in lines.items():
+                if self._in_flight[trial] <= share:
+                    return sweep, trial
+                line.over_share = line.over_share or not self.narrowed
+        return None
+
+    def _wake_after_pause(self) -> None:
+        left = self._paused_until - self._clock()
+        if self._waiting and left > 0 and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(left + 0.001, self._resume)
+
+    def _resume(self) -> None:
+        self._timer = None
+        self._admit()
+
+    def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
+        if waiter.done() and not waiter.cancelled():
+            self.give_back(trial)  # the slot was granted just when the wait timed out or was cancelled
+        elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, _Line())):
+            line.remove(waiter)
+            if not line:
+                del lines[trial]
+            if not lines:
+                del self._waiting[sweep]
+
+
+class Lanes:
+    """All lanes, by account and model. Requests that use no tokens have separate lanes: providers limit them separately."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lanes: dict[tuple[Hashable, str, bool], Lane] = {}
+
+    def of(self, account: Hashable, model: str, *, counted: bool = True) -> Lane:
+        """Return the lane of an account and model. counted: whether the lane's requests use tokens."""
+        key = account, model, counted
+        if key not in self._lanes:
+            if len(self._lanes) >= _MAX_IDLE_LANES:  # bounds memory: agents can send any model name
+                self._lanes = {each: lane for each, lane in self._lanes.items() if not lane.idle}
+            self._lanes[key] = Lane(self._size)
+        return self._lanes[key]
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+
+@contextmanager
+def stopwatch(add: Callable[[float], None]) -> Iterator[None]:
+    """Call ``add`` with the seconds that the context took, even if it raised."""
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        add(time.monotonic() - start)
+
+
+_MAX_MODELS: Final = 1024
+
+
+class ModelLoad(BaseModel):
+    """Numbers of a provider's answers for one model. refused: answers with status 429, 503 or 529; answered: all other answers."""
+
+    model_config = ConfigDict(frozen=True)
+
+    answered: int = Field(default=0, ge=0)
+    refused: int = Field(default=0, ge=0)
+
+
+class Loads:
+    """The totals by requested model since the gateway's start. Above _MAX_MODELS, the least recently requested model is dropped,
+    because agents can request any name."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, ModelLoad] = {}
+
+    @property
+    def totals(self) -> Mapping[str, ModelLoad]:
+        """The totals by model."""
+        return self._totals
+
+    def count(self, model: str, *, refused: bool) -> None:
+        """Count an answer of the provider."""
+        before = self._totals.pop(model, ModelLoad())
+        self._totals[model] = ModelLoad(answered=before.answered + (not refused), refused=before.refused + refused)
+        if len(self._totals) > _MAX_MODELS:
+            del self._totals[next(iter(self._totals))]
