@@ -296,7 +296,7 @@ class Tail:
 
     def add(self, data: bytes) -> None:
         """Add output, and drop the oldest lines above the maximum number."""
-        for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
+        for line in lines_of(data):
             if self._held and not self._held[-1].endswith(b"\n"):
                 line = self._held.pop() + line
             self._held.append(line)
