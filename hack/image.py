@@ -157,7 +157,7 @@ def _ensure_program(name: str) -> Path:
 
 def version() -> str:
     """Return Multistep's version."""
-    text = (ROOT / "operator" / "multistep" / "__init__.py").read_text()
+    text = (ROOT / "operator" / "multistep" / "version.py").read_text()
     return text.partition('__version__ = "')[2].partition('"')[0]
 
 

@@ -6,11 +6,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from multistep.version import __version__
+
 if TYPE_CHECKING:
     from multistep.client import AsyncClient, AsyncRun, Client, Rollout, Run, Step
 
-__all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step"]
-__version__ = "0.1.0"
+__all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

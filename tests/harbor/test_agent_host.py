@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hack import image
-from multistep import __version__
 from multistep.api.trial import harbor_agents
 from multistep.providers import BY_KEY_VARIABLE
+from multistep.version import __version__
 from tests.harbor.environment import Python, harbor_python
 
 PROJECT = Path(__file__).parents[2] / "agent-host"

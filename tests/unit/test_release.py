@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from multistep import __version__
+from multistep.version import __version__
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-from multistep import __version__
 from multistep.cli.exits import Exit, exit_of
 from multistep.cli.groups import SuggestingGroup
 from multistep.errors import MultistepError
+from multistep.version import __version__
 
 COMPLETION_VARIABLE: Final = "_MULTISTEP_COMPLETE"  # the shell's completion script sets it
 COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
@@ -44,7 +44,7 @@ COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
     "agent": ("agent.commands", "List Harbor's agents, and build images of their programs."),
     "doctor": ("doctor.command", "Check the cluster and the installation, and name the fix of each fault."),
     "completion": ("completion", "Print the completion script of a shell."),
-    "version": ("version", "Print the version."),
+    "version": ("main", "Print the version."),
 }
 
 _EPILOG = """\b
@@ -101,6 +101,12 @@ class LazyGroup(SuggestingGroup):
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 def cli() -> None:
     """Run multi-step agent trials in a Kubernetes cluster."""
+
+
+@click.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"multistep {__version__}")
 
 
 def main() -> None:

@@ -16,12 +16,13 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from multistep import __version__, errors
+from multistep import errors
 from multistep.api.trial.failure_table import ATTEMPTS
 from multistep.api.trial.values import SWEEP_PHASES, TRIAL_PHASES
 from multistep.errors import MultistepError
 from multistep.settings import Settings
 from multistep.telemetry.metric_types import Choice, Row, bounded_counter, bounded_histogram, by_phase, counter, gauge, histogram
+from multistep.version import __version__
 
 UNFORESEEN: Final = "Unforeseen"
 ERRORS: Final = sorted(

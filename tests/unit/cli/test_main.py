@@ -8,7 +8,6 @@ import sys
 import click
 import pytest
 
-from multistep import __version__
 from multistep.cli.exits import Exit, Gone, Interrupted, exit_of
 from multistep.cli.main import COMMANDS, LazyGroup, cli
 from multistep.errors import (
@@ -23,6 +22,7 @@ from multistep.errors import (
     Unavailable,
     UsageError,
 )
+from multistep.version import __version__
 
 from .conftest import Invoke
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
-from multistep import __version__
 from multistep.api.common.plural import plural
 from multistep.cli.doctor.observe import Finding, Object, Observation, settings_of
+from multistep.version import __version__
 
 _MIN_FREE_BYTES: Final = 1 << 30
 _VERSION_LABEL: Final = "app.kubernetes.io/version"

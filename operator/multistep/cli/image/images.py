@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import multistep
 from multistep.cli.image.engines import Command, DockerLike, Engine, Localkube, answers, execute, find_engine
 from multistep.cli.image.kubeconfig import CurrentCluster
 from multistep.cli.task.task_directory import TaskDirectory
@@ -23,7 +22,7 @@ from multistep.sources.task.bundle import pack
 
 RUNNER_VARIABLE: Final = "MULTISTEP_RUNNER"
 RUNNER_IN_IMAGE: Final = "/multistep/runner"
-_PACKAGE = Path(multistep.__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[2]  # operator/multistep
 
 
 def find_runner() -> Path | None:

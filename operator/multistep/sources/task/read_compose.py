@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-import multistep
 from multistep.api.task.layout import Host, IgnoredKey, Mount, Service, Services
 from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.engine.plan.plan_services import placeholder
@@ -28,7 +27,7 @@ from multistep.sources.task.read_limits import more_processes
 
 COMPOSE_FILE: Final = "docker-compose.yaml"
 _NAME: Final = "compose"
-_PACKAGE = Path(multistep.__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[2]  # operator/multistep
 _MAX_REFUSED: Final = 50
 _PLACES = (Path("/multistep") / _NAME, _PACKAGE / "_runner" / _NAME, _PACKAGE.parents[1] / "compose" / "bin" / _NAME)
 _SECONDS: Final = 30
