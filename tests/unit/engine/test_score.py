@@ -181,6 +181,16 @@ def test_the_tasks_own_reward_counts_0_for_what_an_agents_error_prevented() -> N
     assert chosen(THREE, {"c/verifier": rewarded()}, strategy="AsTask") == Scored(2 / 3)
 
 
+def test_the_tasks_own_reward_counts_0_for_declared_steps_after_those_that_another_trial_ran() -> None:
+    """Steps that another trial ran count in the mean of the task's own reward, but are no declared steps of this trial."""
+    steps = [{"name": "a", "trial": "source", "rewards": {"reward": 1}}, {"name": "b", "rewards": {"reward": 1}}]
+    status = {
+        "score": 0.5, "passed": False, "steps": steps, "scoreRule": {"steps": 2, "strategy": "Mean"},
+        "failure": {"class": "Agent", "reason": "NonZeroAgentExitCodeError"},
+    }  # fmt: skip
+    assert scored(status, Scoring(strategy="AsTask")) == Scored(2 / 3)
+
+
 def test_the_tasks_own_reward_counts_0_if_no_float_can_hold_it() -> None:
     huge = {f"{name}/verifier": rewarded(txt="1e308") for name in "abc"}
     assert chosen(THREE, huge, strategy="AsTask") == Scored(0.0, invalid=True)

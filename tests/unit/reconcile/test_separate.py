@@ -94,6 +94,24 @@ async def test_one_dry_run_per_attempt_checks_the_verifiers_pods_that_differ() -
     assert dry_runs(await ran(CONFIG)) == []
 
 
+@dataclass
+class StoppedMeanwhile(Wrapped):
+    """A cluster in which a user stops the trial as soon as its status names a verifier's pod."""
+
+    async def apply_status(self, *args: Any, status: Object, **options: Any) -> Object:
+        written = await self.cluster.apply_status(*args, status=status, **options)
+        if status.get("verifier") and not written["spec"].get("stop"):
+            self.cluster.put({**written, "spec": {**written["spec"], "stop": True}})
+        return written
+
+
+async def test_no_pod_is_created_for_the_verifier_of_a_trial_that_changed_since_it_was_read() -> None:
+    """Nothing would delete the pod if another operator had finished the trial meanwhile."""
+    world = World(manifest(config=SEPARATE), wrap=lambda cluster: cast(Cluster, StoppedMeanwhile(cluster)))
+    await world.run()
+    assert (created(world), world.condition[:2]) == (["t-1"], ("Failed", "Stopped"))
+
+
 # -- a trial from its creation to its end
 
 

@@ -57,6 +57,17 @@ async def test_trials_that_fill_a_node_make_room_for_each_others_verifiers() -> 
     assert gave_way == [[], [], ["MadeRoom"]], "one trial made room for both others"
 
 
+async def test_a_trial_that_leaves_room_only_waits() -> None:
+    """Its wait is no suspension by a user, from which the trial would be resumed at each reconcile."""
+    node = Node(slots=3, trials=3, activeDeadlineSeconds=3000)
+    waits = node.worlds[2]
+    while "WaitsForVerifiers" not in [each.reason for each in waits.status.conditions]:
+        await node.run(10)
+    phase, writes = waits.status.phase, waits.status_writes
+    await waits.reconcile(3)
+    assert (waits.status.phase, waits.status_writes) == (phase, writes) == ("Pending", writes)
+
+
 async def test_trials_whose_steps_are_verified_once_more_keep_their_verdicts_if_there_is_no_room() -> None:
     node = Node(slots=2, trials=2, config=CONFIG, verifier={"isolation": "Both"}, activeDeadlineSeconds=3000)
     await node.run(3000)

@@ -6,14 +6,16 @@ import gzip
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of, pack, safe_path, tar_chunks
+from multistep.sources.task.bundle import Bundle, Entry, Limits, copy_plain, digest_of, pack, safe_path, tar_chunks
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=120).filter(
     lambda name: name not in (".", "..")
@@ -135,6 +137,19 @@ def test_broken_bytes_are_refused(directory: Path) -> None:
         opened(gzip.compress(b"x" * 2000))
     with pytest.raises(SourceError, match="more than the limit"):
         opened(whole, Limits(compressed=10))
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bytes])
+def test_a_plain_copy_is_bounded(compress: Callable[[bytes], bytes]) -> None:
+    whole, copy = b"".join(tar_chunks([("a", Entry("file", data=bytes(5000)))])), io.BytesIO()
+    copy_plain(io.BytesIO(compress(whole)), copy, Limits(uncompressed=len(whole)))
+    assert copy.getvalue() == whole
+    with pytest.raises(SourceError, match="when uncompressed, which is the limit") as caught:
+        copy_plain(io.BytesIO(compress(whole)), io.BytesIO(), Limits(uncompressed=len(whole) - 1))
+    assert caught.value.reason == TOO_LARGE
+    with pytest.raises(SourceError, match="more than the limit") as caught:
+        copy_plain(io.BytesIO(gzip.compress(whole)), io.BytesIO(), Limits(compressed=10))
+    assert caught.value.reason == TOO_LARGE
 
 
 def test_a_tar_that_ends_early_is_refused() -> None:

@@ -179,6 +179,16 @@ def test_a_statement_that_contradicts_the_results_is_refused(
         assert any(what in each.problem for each in check(top).findings)
 
 
+def test_the_statement_names_the_digest_of_the_result(signed: Signed) -> None:
+    with copy_of(signed.results["rewards"]) as top:
+        (top / "evidence.dsse.json").unlink()
+        stated = json.loads((top / "evidence.json").read_text())
+        stated["subject"][0]["digest"]["sha256"] = "0" * 64
+        (top / "evidence.json").write_text(json.dumps(stated))
+        found = problems(check(top))
+    assert found == {"result.json": "is not the one that evidence.json names: its SHA-256 differs"}
+
+
 # -- signatures
 
 
