@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from multistep.agents.command_exception import broken, is_first, not_started, out_of_memory, require_user, timed_out
+from multistep.agents.command_exception import broken, is_first, not_started, out_of_memory, timed_out
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.runner_records import PhaseResult
 from multistep.api.trial.values import AGENT
@@ -74,7 +74,6 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         exit_code_file=f"{LOGS_AGENT}/exit-code.txt",
     )
     result = PhaseResult.from_record(record)
-    require_user(scope, run, result)
     run.timed(AGENT, record)
     run.lost = not_started(scope, result, lacks_program=lacks_program)
     if run.lost is not None:

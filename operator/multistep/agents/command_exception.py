@@ -5,9 +5,9 @@ from __future__ import annotations
 from multistep.api.trial.failure_table import AGENT_NOT_STARTED
 from multistep.api.trial.runner_records import PhaseResult
 from multistep.api.trial.values import AGENT
-from multistep.engine.journal.journal import AttemptLost, StepException, StepRun
+from multistep.engine.journal.journal import AttemptLost, StepException
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.script.operation_scope import NO_USER, Scope, TrialError, at_timeout, ending, killed_for_memory
+from multistep.engine.script.operation_scope import Scope, at_timeout, ending, killed_for_memory
 
 NOT_STARTED = (126, 127)
 """Exit statuses of a shell whose command cannot be executed, or does not exist."""
@@ -40,16 +40,9 @@ def broken(result: PhaseResult) -> StepException | None:
 
 
 def is_first(scope: Scope) -> bool:
-    """Return whether no step of the trial's own agent ran before this one: then the agent cannot have removed its own program or
-    user."""
+    """Return whether no step of the trial's own agent ran before this one: then the agent cannot have removed its own
+    program."""
     return scope.step is not None and scope.step.index == len(scope.kept) and not scope.has_own_files
-
-
-def require_user(scope: Scope, run: StepRun, result: PhaseResult) -> None:
-    """Raise TrialError, as for every kind of agent, if the image lacks the agent's user: the agent's phase then did not start."""
-    if result.error is not None and result.error.code == NO_USER and is_first(scope):
-        run.timings.pop(AGENT, None)
-        raise TrialError(StepException("RuntimeError", f"the agent could not be started: {result.error.message}"))
 
 
 def not_started(scope: Scope, result: PhaseResult, *, lacks_program: bool) -> AttemptLost | None:

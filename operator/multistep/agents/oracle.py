@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.agents.command_exception import broken, out_of_memory, require_user, timed_out
+from multistep.agents.command_exception import broken, out_of_memory, timed_out
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.runner_records import PhaseResult
 from multistep.api.trial.values import AGENT
@@ -36,7 +36,6 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         exit_code_file=f"{LOGS_AGENT}/exit-code.txt",
     )
     result = PhaseResult.from_record(record)
-    require_user(scope, run, result)
     run.timed(AGENT, record)
     return timed_out(step, result) or broken(result) or out_of_memory(result)
 

@@ -118,13 +118,6 @@ NO_PROGRAM = {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "c
 TWO = TASK + '[[steps]]\nname = "b"\n[steps.agent]\nuser = "alice"\n'
 
 
-@pytest.mark.parametrize("agent", ["oracle", "command"])
-def test_a_user_that_the_image_lacks_is_the_tasks_failure_for_every_agent(agent: str) -> None:
-    journal = run(agent, {"a/agent": NO_USER}).journal
-    assert journal.broken and journal.exception is not None and "no user alice" in journal.exception.message
-    assert failure_class.of_failed("EnvironmentFailed", journal) == "Task"
-
-
 @pytest.mark.parametrize(
     "result",
     [NO_PROGRAM, {"exitCode": None, "error": {"code": "Permission", "message": "x"}}],

@@ -254,19 +254,16 @@ NO_PROGRAM = {"exitCode": None, "error": {"code": "NoSuchCommand", "message": "n
         ("not-started", {"name": "command", "command": ["x"]}, {"task/agent": NO_PROGRAM}),
         ("not-started", OWN, {"/host/agent-setup": played_outcome(error=("AgentClassNotFoundError", "x"), exitCode=78)}),
         ("not-started", CREDENTIALS, {"task/host/agent": played_outcome(error=("ValueError", "model_api is missing"))}),
-        ("no-user", {"name": "command", "command": ["x"]}, {"task/agent": NO_USER}),
-        ("no-user", {"name": "oracle"}, {"task/agent": NO_USER}),
-        ("no-user", CREDENTIALS, {"/agent-setup-admit": NO_USER}),
+        ("no-user", {"name": "command", "command": ["x"], "user": "alice"}, {"/user-0": NO_USER}),
+        ("no-user", {"name": "oracle", "user": "alice"}, {"/user-0": NO_USER}),
+        ("no-user", {**CREDENTIALS, "user": "alice"}, {"/user-0": NO_USER}),
     ],
 )
 def test_an_agent_that_could_not_start_has_the_verdict_of_its_row(key: str, agent: dict[str, Any], results: dict[str, Any]) -> None:
     (row,) = (each for each in STARTS if each.key == key)
-    journal = play(plan(IMAGE, {"agent": agent}), results).journal
-    if journal.broken:
-        assert (row.failure_class, row.reason) == (failure_class.of_failed(row.reason, journal), "EnvironmentFailed")
-    else:
-        assert journal.lost is not None and (journal.lost.reason, journal.lost.final) == (row.reason, not row.retried)
-        assert failure_class.of_failed(row.reason, None) == row.failure_class
+    lost = play(plan(IMAGE, {"agent": agent}), results).journal.lost
+    assert lost is not None and (lost.reason, lost.final) == (row.reason, not row.retried)
+    assert failure_class.of_failed(row.reason, None) == row.failure_class
 
 
 def outcome_of(row: Blame) -> tuple[object, ...]:

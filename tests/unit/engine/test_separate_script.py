@@ -53,6 +53,7 @@ def separate(results: Mapping[str, Mapping[str, Any]] | None = None, **options: 
 MIXED_ORDER = [
     "/prepare",
     "/environment",
+    "/user-0",
     "a/begin",
     "a/baseline",
     "a/solution",

@@ -186,11 +186,11 @@ async def test_a_failure_of_the_provider_is_no_reward_and_its_own_class() -> Non
     "agent", [{"importPath": "my.agents:Mine", "model": "openai/m"}, {"name": "claude-code", "access": "Direct"}]
 )
 async def test_an_agents_user_that_the_image_lacks_is_the_tasks_failure_without_a_score(agent: dict[str, str]) -> None:
-    lacks = {"/agent-setup-admit": {"error": {"code": "NoSuchUser", "message": "no user x"}}}
-    world = World(trial=manifest({"agent": agent}), **{**HOSTED_OPTIONS, "results": lacks})
+    lacks = {"/user-0": {"exitCode": None, "error": {"code": "NoSuchUser", "message": "no user x"}}}
+    world = World(trial=manifest({"agent": {**agent, "user": "x"}}), **{**HOSTED_OPTIONS, "results": lacks})
     await world.run()
     failure = world.status.failure
-    assert world.condition[:2] == ("Failed", "EnvironmentFailed") and "no user x" in world.condition[2], world.condition
+    assert world.condition[:2] == ("Failed", "NoSuchUser") and "no user x" in world.condition[2], world.condition
     assert failure is not None and (failure.class_, world.status.score, world.status.attempts) == ("Task", None, [])
 
 

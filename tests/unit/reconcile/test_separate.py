@@ -239,6 +239,15 @@ async def test_the_verifiers_pod_is_created_of_the_verifiers_environment() -> No
     assert start["env"] == {"V": "1"}
 
 
+async def test_a_verifiers_image_without_its_user_is_the_tasks_failure_and_no_0_of_the_agent() -> None:
+    steps = [{**MIXED["steps"][0], "verifier": {"environment": {"docker_image": "judge"}, "user": "judge"}}]
+    lacks = {"exitCode": None, "error": {"code": "NoSuchUser", "message": '/etc/passwd has no user "judge"'}}
+    world = await ran({**MIXED, "steps": steps}, results={"a/verifier/user-0": lacks})
+    assert world.condition == ("Failed", "NoSuchUser", 'verifier.user of step a: /etc/passwd has no user "judge"')
+    assert world.status.failure is not None
+    assert (world.status.failure.class_, world.status.score, world.status.attempts, world.pods) == ("Task", None, [], [])
+
+
 @pytest.mark.parametrize("length", [1, 40, 63, 200])
 def test_names_of_pods_are_host_names(length: int) -> None:
     name = pod_identity.verifier_pod_name("x" * length, 12, 99, as_root=True)

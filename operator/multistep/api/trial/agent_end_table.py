@@ -8,7 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from multistep.api.trial.failure_table import AGENT_NOT_STARTED, MODEL_ACCESS_DENIED, MODEL_GATEWAY_DOWN, PROVIDER_FAILED
+from multistep.api.trial.failure_table import (
+    AGENT_NOT_STARTED,
+    MODEL_ACCESS_DENIED,
+    MODEL_GATEWAY_DOWN,
+    NO_SUCH_USER,
+    PROVIDER_FAILED,
+)
 from multistep.api.trial.status import FailureClass
 
 Score = Literal["verdict", "none"]
@@ -98,7 +104,7 @@ STARTS: Final = (
         "in the first step, the agent's program, its class, or an option, a model or a key that it needs is missing",
         AGENT_NOT_STARTED,
     ),
-    Blame("no-user", "the image lacks the agent's user", "Task", "EnvironmentFailed"),
+    Blame("no-user", "the image lacks a user that the task names for any step, or `spec.agent.user`", "Task", NO_SUCH_USER),
 )
 """Agents that could not start."""
 

@@ -15,6 +15,7 @@ PROVIDER_FAILED: Final = "ProviderFailed"
 MODEL_ACCESS_DENIED: Final = "ModelAccessDenied"
 MODEL_GATEWAY_DOWN: Final = "ModelGatewayDown"
 AGENT_NOT_STARTED: Final = "AgentNotStarted"
+NO_SUCH_USER: Final = "NoSuchUser"
 AGENT_SETUP_FAILED: Final = "AgentSetupFailed"
 RESTORE_FAILED: Final = "RestoreFailed"
 SOURCE_CHECKPOINT_MISSING: Final = "SourceCheckpointMissing"
@@ -269,8 +270,7 @@ FAILED = (
     Failure(
         "EnvironmentFailed",
         "Task",
-        "the environment's healthcheck failed, files could not be uploaded, or the environment lacks the user of a Harbor agent "
-        "(class Agent after an agent has run)",
+        "the environment's healthcheck failed, or files could not be uploaded (class Agent after an agent has run)",
         "read the message",
     ),
     Failure(
@@ -331,6 +331,13 @@ FAILED = (
         "126 or 127 of one of Harbor's agents before its first model request), the agent host lacks the class in "
         "`spec.agent.importPath`, or the agent lacks an option, a model or a key that it needs",
         "read the message; check `spec.agent` and the image that holds the program",
+    ),
+    Failure(
+        NO_SUCH_USER,
+        "Task",
+        "the image lacks a user that the task names (`agent.user`, `verifier.user` or `verifier.collect.user` of any step), or "
+        "`spec.agent.user`; found before the first step, for a verifier's own image before its tests",
+        "create the user in the Dockerfile, or name another one",
     ),
     Failure(
         BUDGET_USED_BY_LOST_ATTEMPTS,

@@ -16,7 +16,6 @@ from multistep.engine.journal.journal import StepException
 from multistep.engine.journal.operations import Healthcheck, Place, operation_id
 from multistep.engine.plan.plan import StepPlan, TrialPlan
 
-NO_USER = "NoSuchUser"  # error code of a phase whose user the image lacks
 _MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
 
 

@@ -48,6 +48,7 @@ from multistep.engine.script.checkpoint_operations import (
 )
 from multistep.engine.script.compare_verdicts import keep_files, verify_again
 from multistep.engine.script.inspect_environment import baseline, inspect
+from multistep.engine.script.named_users import named_users, require_users
 from multistep.engine.script.network_switch import enter_environment, enter_phase, leave_step
 from multistep.engine.script.operation_scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
 from multistep.engine.script.service_operations import artifact_source, service_hooks, start_main
@@ -113,7 +114,10 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     if scope.kept and not (yield from restore(scope, journal)):
         return
     yield from _prepare(scope, journal)
-    yield from agent.setup(scope, journal)
+    if not scope.has_own_files:
+        journal.lost = yield from require_users(scope, named_users(scope.plan))
+    if journal.lost is None:
+        yield from agent.setup(scope, journal)
 
 
 @dataclass

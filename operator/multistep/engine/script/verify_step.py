@@ -37,6 +37,7 @@ from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT, RewardError, parse_reward_files
 from multistep.engine.script.checkpoint_operations import resume_steps
 from multistep.engine.script.inspect_environment import inspect
+from multistep.engine.script.named_users import require_users, verifiers_user
 from multistep.engine.script.network_switch import enter_verification, enter_verifiers_pod, leave_verifiers_pod
 from multistep.engine.script.operation_scope import (
     DiskFilled,
@@ -125,6 +126,10 @@ def _furnish(
     directories = (Directory(LOGS_AGENT, keep=True), Directory(LOGS_VERIFIER), Directory(LOGS_ARTIFACTS, keep=True))
     if fault := (yield from _timed(Reset(there.id("prepare"), directories, where="verifier"), run)):
         return _not_taken(fault, "creating /logs")
+    if environment.own_image or there.plan.regrade:
+        run.lost = yield from require_users(there, {verifier.user: verifiers_user(step.name)})
+        if run.lost is not None:
+            return StepException("RuntimeError", run.lost.message, VERIFIER)
     if environment.files:
         upload = Upload(there.id("files"), there.workdir, Content("environment"), where="verifier")
         if fault := (yield from _timed(upload, run)):
