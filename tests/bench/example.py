@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.cli.trial.run.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.kube.client import Client
 from multistep.sources.task.bundle import digest_of, pack
 

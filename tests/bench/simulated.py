@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.cli.trial.run.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
 from multistep.engine.status.status_size import status_bytes
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from multistep.api.trial.status import TrialStatus, holds
-from multistep.cli.trial.run.manifests import Manifest, bundle_config_maps, dns_label
+from multistep.client.submit.manifests import Manifest, bundle_config_maps, dns_label
 from multistep.errors import MultistepError
 from multistep.sources.task.bundle import digest_of
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.trial.trial import KIND
-from multistep.cli.trial.run.manifests import Manifest
+from multistep.client.submit.manifests import Manifest
 
 from .case import Case
 from .options import ECHO_AGENT, SHELL_AGENT, AgentOptions, ArtifactOptions, Options, VerifierOptions

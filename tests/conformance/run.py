@@ -16,9 +16,9 @@ import aiohttp
 
 from multistep.api.trial.status import TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
-from multistep.cli.trial.results.fetch import ServicePath, locate
-from multistep.cli.trial.results.unpack import unpack
-from multistep.cli.trial.run.manifests import Manifest
+from multistep.client.results.fetch import ServicePath, locate
+from multistep.client.results.unpack import unpack
+from multistep.client.submit.manifests import Manifest
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import Client
 from multistep.kube.resources import NAMESPACES, TRIALS

@@ -11,7 +11,7 @@ from hack import image
 from localkube.errors import LocalkubeError
 from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
-from multistep.cli.trial.run.manifests import Manifest
+from multistep.client.submit.manifests import Manifest
 from tests.support.image_trees import ImageTree, image_tree, named_image_tree
 from tests.support.process_world import Trials, fresh, process_world
 

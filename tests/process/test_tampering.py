@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from hack.paths import ROOT
-from multistep.cli.trial.run.manifests import bundle_config_maps
+from multistep.client.submit.manifests import bundle_config_maps
 from multistep.engine.status.tampering_findings import HINTS
 from multistep.kube.resources import SWEEPS
 from multistep.sources.task.bundle import digest_of, pack

@@ -12,8 +12,8 @@ from localkube import targets
 from localkube.config import load_config
 from multistep.api.trial import harbor_agents
 from multistep.cli.agent.agent_programs import PROGRAMS
-from multistep.cli.options import ModelOptions
-from multistep.cli.trial.run.agent_choice import agent_entry
+from multistep.client.options import ModelOptions
+from multistep.client.submit.agent_choice import agent_entry
 from tests.support.model_script import Item, Turn, next_turn
 
 STEPS = sorted((paths.ROOT / agent_demo.TASK / "steps").iterdir())

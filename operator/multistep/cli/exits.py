@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from multistep.errors import ClusterError, MultistepError, StoreError, Unavailable
+
+if TYPE_CHECKING:
+    from multistep.client.outcome import Outcome
 
 
 class Exit(IntEnum):
@@ -25,15 +29,20 @@ class Interrupted(MultistepError):
     """Raised after Ctrl-C if a trial or sweep continues in the cluster; the text has the commands to follow or stop it."""
 
 
-class Gone(MultistepError):
-    """Raised if the trial or sweep is deleted while the command follows it."""
-
-
 def exit_of(error: MultistepError) -> Exit:
     """Return the exit code for an error."""
+    from multistep.client.watch import Gone
+
     if isinstance(error, Interrupted):
         return Exit.INTERRUPTED
     if isinstance(error, Gone):
         return Exit.FAILED
     rejected = isinstance(error, ClusterError) and error.status == 401  # the server rejected the credentials, not the input
     return Exit.UNREACHABLE if rejected or isinstance(error, Unavailable | StoreError) else Exit.BAD_INPUT
+
+
+def exit_of_outcome(found: Outcome) -> Exit:
+    """Return the exit code of a command that followed a trial or sweep."""
+    if found.failed:
+        return Exit.FAILED
+    return Exit.FAULT if found.faults else Exit.OK

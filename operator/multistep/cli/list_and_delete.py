@@ -15,7 +15,7 @@ from multistep.api.trial.values import agent_label
 from multistep.cli.options import kubeconfig_options, namespace_option
 
 if TYPE_CHECKING:
-    from multistep.cli.cluster import Cluster
+    from multistep.client.connection import Cluster
     from multistep.kube.resources import Resource
 import sys
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from multistep.errors import UsageError
 
 if TYPE_CHECKING:
-    from multistep.cli.cluster import Cluster
+    from multistep.client.connection import Cluster
     from multistep.kube.resources import Resource
 
 _CELL_CHARACTERS: Final = 253  # the length of the longest name of an object
@@ -222,7 +222,7 @@ def _age(found: Object, now: datetime | None) -> str:
 
 
 async def _selected(cluster: Cluster, resource: Resource, namespace: str | None, selector: str) -> AsyncIterator[Object]:
-    from multistep.cli.cluster import crd_required
+    from multistep.client.objects import crd_required
 
     with crd_required(resource):
         async with aclosing(cluster.each(resource, namespace, label_selector=selector)) as found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,38 +13,9 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from multistep.client.options import ModelOptions
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Target:
-    """The cluster and namespace of a command. None: the value in the kubeconfig."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """The options for agents of Harbor. keys, kwargs, images: values of --key-from-secret, --agent-kwarg and --agent-image."""
-
-    model: str | None = None
-    version: str | None = None
-    keys: Sequence[str] = ()
-    kwargs: Sequence[str] = ()
-    base_url: str | None = None
-    access: str | None = None
-    preinstalled: bool = False
-    images: Sequence[str] = ()
-    max_cost: float | None = None
-    max_input_tokens: int | None = None
-    max_output_tokens: int | None = None
-
-    @property
-    def given(self) -> bool:
-        """Report whether any option is given."""
-        return self != ModelOptions()
 
 
 def task_argument(function: F) -> F:

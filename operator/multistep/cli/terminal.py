@@ -27,8 +27,9 @@ from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.score import Level
 from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus, Usage
 from multistep.api.trial.values import PRINTING
-from multistep.cli.task.examine import Report, StepSummary
-from multistep.cli.trial.outcome import brief, level, outcome, words
+from multistep.cli.exits import exit_of_outcome
+from multistep.client.outcome import brief, level, outcome, words
+from multistep.client.task.examine import Report, StepSummary
 from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED
 from multistep.engine.score.trial_score import REWARD
 from multistep.engine.score.usage_totals import omission
@@ -376,7 +377,7 @@ def status_document(namespace: str, name: str, status: TrialStatus, results: str
         "name": name,
         "phase": found.phase,
         "outcome": status.outcome,
-        "exitCode": int(found.exit),
+        "exitCode": exit_of_outcome(found),
         "why": found.why,
         "faults": list(found.faults),
         "results": results,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option
+from multistep.cli.options import complete_sweeps, kubeconfig_options, namespace_option
+from multistep.client.options import Target
 from multistep.errors import UsageError
 
 _EPILOG = """\b

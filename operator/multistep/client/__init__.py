@@ -1,4 +1,20 @@
-"""The Python client: run sweeps from notebooks, scripts and training loops (docs/how-to/python.md)."""
+"""The library below the command line: connects, validates, submits, watches, fetches. It imports no click and prints nothing.
+
+For users it is the Python client (docs/how-to/python.md): ``Client`` and ``AsyncClient`` run sweeps from notebooks, scripts and
+training loops. The command line calls the other modules. Open async_client.py first.
+
+async_client, blocking    the Python client, asynchronous and blocking
+run                       a sweep that it created, and its trials as they finish
+submission                the sweep that it submits
+trl                       a reward function for TRL
+connection, kubeconfig    the connection; the kubeconfig's current cluster
+objects, watch            finds trials and sweeps by name; watches one of them
+outcome                   the outcome of a trial or a sweep, from its status
+options                   the cluster, and the agent's model, as users choose them
+task/                     checks a task's directory
+submit/                   manifests; creates trials and sweeps
+results/                  reads results
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

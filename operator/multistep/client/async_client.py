@@ -14,12 +14,13 @@ from urllib.parse import quote
 from multistep.api.common import labels
 from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.status import is_finished
-from multistep.cli.cluster import existing_sweep, open_client
-from multistep.cli.options import Target
-from multistep.cli.sweep.run_sweep import create_sweep
-from multistep.cli.trial.results.fetch import download, read_part
+from multistep.client.connection import open_client
+from multistep.client.objects import existing_sweep
+from multistep.client.options import Target
+from multistep.client.results.fetch import download, read_part
 from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submission import Agent, Task, submission
+from multistep.client.submit.create import submit
 from multistep.errors import MultistepError, NotFound, StoreError, UsageError
 from multistep.kube.client import Client as Cluster
 from multistep.kube.resources import SWEEPS
@@ -108,7 +109,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
         planned = submission(tasks, agents, fields, name=name, image=image, namespace=self.namespace)
-        run = AsyncRun(self._cluster, parse_sweep(await create_sweep(self._cluster, planned)))
+        run = AsyncRun(self._cluster, parse_sweep(await submit(self._cluster, planned)))
         if lease_seconds is not None:
             renewal = asyncio.create_task(self._renew(run, lease_seconds / _RENEWALS))
             self._leased[run.uid] = run, renewal

@@ -13,9 +13,10 @@ from multistep.api.sweep.sweep import Scoring, SweepStatus, TrialSweep, parse_sw
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
+from multistep.client.watch import until_finished
 from multistep.engine.sweep.own_trials import Members
 from multistep.engine.sweep.trial_manifests import owner_of
-from multistep.errors import NotFound, Unavailable
+from multistep.errors import NotFound
 from multistep.kube.client import Client as Cluster
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
@@ -183,22 +184,13 @@ class AsyncRun:
     async def _watch_sweep(self, finished: asyncio.Queue[Object | Exception | None]) -> None:
         """When the sweep has finished, put its finished trials into the queue, then None, which ends the queue."""
         try:
-            await self._until_finished()
+            await until_finished(self._cluster, SWEEPS, self.namespace, self.name, uid=self.uid)
             for each in await self._cluster.list_all(TRIALS, self.namespace, label_selector=f"{SWEEP}={self.name}"):
                 if await self._has_finished(each):
                     finished.put_nowait(each)
             finished.put_nowait(None)
         except Exception as error:  # also one that nobody expects: the loop over the trials must not wait for ever
             finished.put_nowait(error)
-
-    async def _until_finished(self) -> None:
-        async with aclosing(self._cluster.watch(SWEEPS, self.namespace, field_selector=f"metadata.name={self.name}")) as events:
-            async for event in events:
-                if event.type == "DELETED" or event.object["metadata"]["uid"] != self.uid:
-                    raise NotFound(f"sweep {self.name} was deleted before it finished", status=404)
-                if is_finished(parse_sweep_status(event.object)):
-                    return
-        raise Unavailable(f"the API server ended the watch of sweep {self.name}")
 
     async def _has_finished(self, trial: Object) -> bool:
         owner = owner_of(trial)

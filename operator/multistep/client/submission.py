@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from multistep.api.sweep.sweep import SweepSpec, parse_sweep
-from multistep.cli.sweep.sweep_manifest import SweepOptions, SweepSubmission, agent_of_text, find_tasks, sweep_of_tasks
-from multistep.cli.task.examine import examine
-from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.run.manifests import Manifest, TrialImage, checked_name, new_name
-from multistep.cli.trial.run.run_trial import refuse
+from multistep.api.sweep.sweep import parse_sweep
+from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
+from multistep.client.submit.sweep_manifest import SweepOptions, agent_of_text, directories, find_tasks, sweep_of_tasks
+from multistep.client.task.task_directory import TaskDirectory
+from multistep.client.task.validate import validate_tasks
 from multistep.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ def submission(
     name: str | None,
     image: str | None,
     namespace: str,
-) -> SweepSubmission:
+) -> Submission:
     """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError if a task's image
     or a variable is missing, InvalidTask if a task cannot be run, InvalidSpec if a field is invalid. Logs the tasks' warnings."""
     for argument, value in (("tasks", tasks), ("agents", agents)):
@@ -45,12 +44,10 @@ def submission(
     name = checked_name(name, "name") if name else new_name("rollouts")
     planned = sweep_of_tasks(given, images, SweepOptions(name), namespace, given_image)
     entries = [_agent(each) for each in agents]
-    sweep = {**planned.sweep, "spec": {**planned.sweep["spec"], **fields, "agents": entries}}
+    sweep = {**planned.main, "spec": {**planned.main["spec"], **fields, "agents": entries}}
     spec = parse_sweep(sweep).spec
-    for each in given:
-        if isinstance(each, TaskDirectory):
-            _check(each, spec, image)
-    return SweepSubmission(sweep, planned.owned, planned.others)
+    validate_tasks(directories(given), spec, show=_show, remedy=_variables_of_spec, image=image)
+    return Submission(sweep, planned.owned)
 
 
 def _agent(agent: Agent) -> Manifest:
@@ -63,15 +60,13 @@ def _agent(agent: Agent) -> Manifest:
         raise UsageError(str(error).replace("--agent ", "agents: ")) from None
 
 
-def _check(task: TaskDirectory, spec: SweepSpec, image: str | None) -> None:
-    specs = [spec.template.spec, *(each.spec for each in spec.overrides)]
-    agents = [each.agent for each in spec.agents]
-    verification = not spec.template.spec.verifier.disable
-    report = examine(task.bundle(), task.directory_name, verification=verification, agents=agents, image=image)
-    for warning in report.warnings:
-        logger.warning("task %s: %s", task.name, warning)
-    given = {variable.name for each in specs for variable in each.variables}
-    refuse(report, task.directory_name, given, "set it in spec['template']['spec']['variables']: {}")
+def _variables_of_spec(names: Sequence[str]) -> str:
+    return f"set it in spec['template']['spec']['variables']: {', '.join(names)}"
+
+
+def _show(kind: str, text: str) -> None:
+    if kind == "warning":
+        logger.warning(text)
 
 
 def _tasks(task: Task) -> list[TaskDirectory | Manifest]:

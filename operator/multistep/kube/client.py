@@ -6,7 +6,7 @@ succeeded, so the caller must read again. Every call has a timeout, and every fa
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from multistep.errors import NotFound
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
-from multistep.kube.exec import WebsocketExec, open_exec
+from multistep.kube.exec import HANDSHAKE_ATTEMPTS, WebsocketExec, open_exec
 from multistep.kube.requests import Http
 from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_path, from_discovery
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
@@ -157,11 +157,31 @@ class Client(AbstractAsyncContextManager["Client"]):
             return False
         return True
 
-    async def open_exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], **options: Any) -> WebsocketExec:
-        """Run argv in a container (multistep.kube.exec). options: tty, on_stderr, attempts."""
+    async def open_exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        on_stderr: Callable[[bytes], object] | None = None,
+        attempts: int = HANDSHAKE_ATTEMPTS,
+    ) -> WebsocketExec:
+        """Run argv in a container (multistep.kube.exec)."""
         http = self._http
         return await open_exec(
-            self.connection, namespace, pod, container, argv, gate=http.gate, observe=http.observe, check=http.check, **options
+            self.connection,
+            namespace,
+            pod,
+            container,
+            argv,
+            gate=http.gate,
+            observe=http.observe,
+            check=http.check,
+            tty=tty,
+            on_stderr=on_stderr,
+            attempts=attempts,
         )
 
     async def logs(

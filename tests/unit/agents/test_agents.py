@@ -14,7 +14,7 @@ from multistep.agents.command import lookup
 from multistep.api.task.layout import StepLayout
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.values import BUILT_IN
-from multistep.cli.trial.run.agent_choice import script_command
+from multistep.client.submit.agent_choice import script_command
 from multistep.engine.journal.operations import Note, Start, Upload
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score import failure_class

@@ -13,9 +13,9 @@ import pytest
 from multistep.api.trial import harbor_agents
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.cli.agent.agent_programs import PROGRAMS, files_of
-from multistep.cli.options import ModelOptions
-from multistep.cli.sweep.sweep_manifest import SweepOptions, sweep_of_source
-from multistep.cli.trial.run.agent_choice import agent_entry, check_images, check_keys
+from multistep.client.options import ModelOptions
+from multistep.client.submit.agent_choice import agent_entry, check_images, check_keys
+from multistep.client.submit.sweep_manifest import SweepOptions, sweep_of_source
 from multistep.errors import UsageError
 
 from .conftest import Invoke
@@ -109,7 +109,7 @@ def test_a_trial_gets_the_image_of_its_agent() -> None:
 def test_an_agent_of_a_sweep_gets_its_image_by_the_name_that_the_sweep_gives_it() -> None:
     agents = ("new=codex@openai/gpt-5", "old=codex@openai/gpt-5", "codex@openai/gpt-5-mini")
     options = SweepOptions("s", agents=agents, model=ModelOptions(images=("new=x:2", "codex=x:1"), keys=("keys:openai",)))
-    made = sweep_of_source({"git": {"url": "https://x/y", "ref": "main"}}, None, options).sweep
+    made = sweep_of_source({"git": {"url": "https://x/y", "ref": "main"}}, None, options).main
     assert [each["agent"]["image"] for each in made["spec"]["agents"]] == ["x:2", "x:1", "x:1"]
 
 
@@ -174,7 +174,7 @@ def test_a_sweep_resumes_trajectories_if_all_its_agents_can(invoke: Invoke) -> N
     agents = ("codex@openai/gpt-5", "mine=aider@openai/gpt-5")
     options = SweepOptions("s", agents=agents, resume=True, model=ModelOptions(keys=("keys:openai",)))
     planned = sweep_of_source({"git": {"url": "https://x/y", "ref": "main"}}, None, options)
-    assert planned.sweep["spec"]["template"]["spec"]["resumeTrajectory"] is True
+    assert planned.main["spec"]["template"]["spec"]["resumeTrajectory"] is True
     given = (*(part for each in (*agents, "slim=terminus-2@openai/gpt-5", "oracle") for part in ("--agent", each)), "--resume")
     result = invoke("sweep", "run", "examples/hello-multi-step-advanced", *given, "--key-from-secret", "keys:openai")
     assert result.exit_code == 2 and "--resume: slim, oracle cannot resume a trajectory" in result.stderr

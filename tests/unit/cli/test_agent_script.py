@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.cli.trial.run.agent_choice import MAX_BYTES, script_command
+from multistep.client.submit.agent_choice import MAX_BYTES, script_command
 
 from .conftest import Invoke
 from .fakes import CliCluster

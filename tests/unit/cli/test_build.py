@@ -12,7 +12,7 @@ import pytest
 from multistep.cli.image import engines, images
 from multistep.cli.image import images as runner
 from multistep.cli.image.engines import Buildah, Command, DockerLike, Localkube, find_engine
-from multistep.cli.image.kubeconfig import CurrentCluster, current_cluster
+from multistep.client.kubeconfig import CurrentCluster, current_cluster
 from multistep.errors import UsageError
 
 from .conftest import Invoke
@@ -105,7 +105,7 @@ def test_the_runner_is_a_layer_of_its_own(
 
 
 def test_the_default_name_is_that_of_the_contents(dockerfile_task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multistep.cli.task.task_directory import TaskDirectory
+    from multistep.client.task.task_directory import TaskDirectory
 
     def name() -> str:
         return images.plan_build(TaskDirectory.open(dockerfile_task)).name

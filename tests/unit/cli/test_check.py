@@ -9,9 +9,9 @@ import pytest
 
 from hack import image
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.cli.task.examine import examine
-from multistep.cli.task.findings import key_lines
-from multistep.cli.task.task_directory import TaskDirectory
+from multistep.client.task.examine import examine
+from multistep.client.task.findings import key_lines
+from multistep.client.task.task_directory import TaskDirectory
 
 from .conftest import TASK_TOML, Invoke
 

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from multistep.cli import cluster as cluster_module
 from multistep.cli.cluster import connect
-from multistep.cli.options import Target
 from multistep.cli.terminal import print_err
+from multistep.client.options import Target
 from multistep.errors import Unavailable
 from multistep.kube.resources import PODS
 from tests.support.api_server import serve

@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from multistep.cli.cluster import Cluster
 from multistep.cli.dashboard import board as boards
 from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.server import serve
 from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES
+from multistep.client.connection import Cluster
 from multistep.errors import ClusterError, Unavailable, UsageError
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent

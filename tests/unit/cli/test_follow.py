@@ -13,11 +13,12 @@ from rich.text import Text
 
 from multistep.api.trial.status import TrialStatus, Usage, is_finished
 from multistep.api.trial.trial import parse_status
-from multistep.cli.exits import Gone
+from multistep.cli.exits import exit_of_outcome
 from multistep.cli.terminal import Progress, bytes_text, clean, seconds_text, trial_view, usage_text
-from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.run import follow
 from multistep.cli.trial.run.follow import describe
+from multistep.client.outcome import outcome
+from multistep.client.watch import Gone
 from multistep.errors import Unavailable
 from multistep.kube.watch import WatchEvent
 
@@ -141,7 +142,7 @@ def test_new_facts_are_reported_once(old: Mapping[str, Any] | None, new: Mapping
     [(GOOD, 0, True), (GATE, 1, True), (RAISED, 1, True), (FAILED, 3, True), (AGENT, 0, False), ({}, 0, False)],
 )
 def test_exit_codes_of_trials(document: Mapping[str, Any], code: int, over: bool) -> None:
-    assert outcome(_status(document)).exit == code
+    assert exit_of_outcome(outcome(_status(document))) == code
     assert is_finished(_status(document)) == over
 
 
@@ -284,7 +285,7 @@ async def test_following_ends_without_the_trial(story: list[dict[str, Any]], err
 async def test_an_absent_operator_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import asyncio
 
-    monkeypatch.setattr(follow, "UNHEARD_SECONDS", 0.0)
+    monkeypatch.setattr("multistep.client.watch.UNHEARD_SECONDS", 0.0)
 
     class Slow(CliCluster):
         async def watch(self, *arguments: Any, **options: Any) -> Any:
@@ -311,4 +312,4 @@ def test_what_an_agent_used_is_one_line() -> None:
 def test_a_trial_that_started_from_another_one_shows_which_and_is_not_blamed_for_its_steps() -> None:
     shown = "\n".join(_shown(BRANCHED))
     assert "by base" in shown and "started: after step a of trial base" in shown
-    assert "fault" not in shown and outcome(_status(BRANCHED)).exit == 0
+    assert "fault" not in shown and outcome(_status(BRANCHED)).faults == ()

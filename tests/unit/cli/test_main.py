@@ -8,8 +8,9 @@ import sys
 import click
 import pytest
 
-from multistep.cli.exits import Exit, Gone, Interrupted, exit_of
+from multistep.cli.exits import Exit, Interrupted, exit_of
 from multistep.cli.main import COMMANDS, LazyGroup, cli
+from multistep.client.watch import Gone
 from multistep.errors import (
     ClusterError,
     Conflict,
@@ -85,7 +86,7 @@ def test_control_c_is_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("multistep.cli.task.task_directory.TaskDirectory.open", interrupt)
+    monkeypatch.setattr("multistep.client.task.task_directory.TaskDirectory.open", interrupt)
     assert invoke("check", ".").exit_code == 130
 
 

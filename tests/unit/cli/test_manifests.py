@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial.trial import parse_trial
-from multistep.cli.trial.run import manifests
+from multistep.client.submit import manifests
 from multistep.errors import UsageError
 from multistep.sources.task.bundle import Bundle
 from multistep.sources.task.stored_bundles import join

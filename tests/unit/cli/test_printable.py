@@ -14,7 +14,7 @@ from rich.text import Text
 from multistep.cli import terminal
 from multistep.cli.doctor import command as doctor
 from multistep.cli.doctor.observe import Finding
-from multistep.cli.trial.run.manifests import to_yaml
+from multistep.client.submit.manifests import to_yaml
 
 from .conftest import Invoke
 from .fakes import CliCluster, status, step

@@ -10,8 +10,8 @@ import yaml
 
 from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.trial import parse_trial
-from multistep.cli.sweep.sweep_manifest import SweepOptions, sweep_of_source
-from multistep.cli.trial.run.manifests import TrialImage
+from multistep.client.submit.manifests import TrialImage
+from multistep.client.submit.sweep_manifest import SweepOptions, sweep_of_source
 
 from .conftest import Invoke
 from .fakes import CliCluster
@@ -56,7 +56,7 @@ def test_the_template_of_a_sweep_has_the_resources(task: Path, invoke: Invoke, c
 def test_the_template_of_a_sweep_from_a_source_has_image_and_resources() -> None:
     source = {"dataset": {"registry": "https://example.com/registry.json", "name": "bench"}}
     planned = sweep_of_source(source, TrialImage("i:1"), SweepOptions("s", resources=RESOURCES))
-    assert planned.sweep["spec"]["template"]["spec"]["environment"] == {"image": "i:1", "resources": RESOURCES}
+    assert planned.main["spec"]["template"]["spec"]["environment"] == {"image": "i:1", "resources": RESOURCES}
 
 
 def test_a_file_with_a_sweep_sets_its_resources_itself(tmp_path: Path, invoke: Invoke, cluster: CliCluster) -> None:

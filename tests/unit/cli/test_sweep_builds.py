@@ -9,7 +9,7 @@ import pytest
 
 from hack import image
 from multistep.cli.image.engines import Command, Localkube
-from multistep.cli.image.kubeconfig import CurrentCluster
+from multistep.client.kubeconfig import CurrentCluster
 from tests.unit.report.samples import trial
 
 from .conftest import TASK_TOML, Invoke

@@ -287,7 +287,7 @@ def test_a_name_that_is_taken_is_reported_before_and_after_building(
     async def nobody(*arguments: object) -> None:
         return None
 
-    monkeypatch.setattr("multistep.cli.sweep.run_sweep.find_sweep", nobody)
+    monkeypatch.setattr("multistep.client.submit.create.find_object", nobody)
     result = invoke("sweep", "run", task, "--name", "s")
     assert (result.exit_code, "sweep 's' already exists" in result.stderr) == (2, True)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 
-from multistep.cli.trial.results.unpack import unpack
+from multistep.client.results.unpack import unpack
 from multistep.store.evidence.compare_results import Checked
 from multistep.store.evidence.signing import Signer
 from multistep.store.results_volume import Volume

@@ -17,8 +17,8 @@ from multistep.api.trial.agent_spec import PROGRAM_DIR
 from multistep.api.trial.values import BUILT_IN
 from multistep.cli.image.engines import Engine, execute
 from multistep.cli.image.images import check_pushable, choose_engine, deliver_image
-from multistep.cli.image.kubeconfig import current_cluster
 from multistep.cli.terminal import table, working
+from multistep.client.kubeconfig import current_cluster
 from multistep.errors import UsageError
 
 

@@ -15,9 +15,9 @@ from multistep.api.sweep.sweep import SweepStatus
 from multistep.api.trial.score import outcome_level, outcome_words
 from multistep.api.trial.status import RefusedTarget, TrialStatus, total
 from multistep.api.trial.trial import parse_status
-from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import bytes_text, stored_text, usage_text
-from multistep.cli.trial.outcome import brief, outcome
+from multistep.client.connection import Cluster
+from multistep.client.outcome import brief, outcome
 from multistep.errors import InvalidSpec, Unavailable
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent

@@ -6,7 +6,8 @@ import asyncio
 
 import click
 
-from multistep.cli.options import Target, kubeconfig_options, namespace_option
+from multistep.cli.options import kubeconfig_options, namespace_option
+from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:
@@ -37,8 +38,8 @@ async def _dashboard(target: Target, port: int, *, everywhere: bool, browser: bo
     from multistep.cli import cluster
     from multistep.cli.dashboard.board import Board
     from multistep.cli.dashboard.server import serve
-    from multistep.cli.image.kubeconfig import current_cluster
     from multistep.cli.terminal import print_err
+    from multistep.client.kubeconfig import current_cluster
     from multistep.errors import UsageError
 
     if everywhere and target.namespace:

@@ -13,7 +13,7 @@ from multistep.sources.fetch.fetch_messages import Request, Rules
 from multistep.sources.task.harbor_registry import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, chosen, find, parse, select
 
 if TYPE_CHECKING:
-    from multistep.cli.task.task_directory import TaskDirectory
+    from multistep.client.task.task_directory import TaskDirectory
 
 _FILE = "registry.json"
 

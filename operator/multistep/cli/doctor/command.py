@@ -9,7 +9,8 @@ import click
 
 from multistep.api.common.plural import plural
 from multistep.cli.exits import Exit
-from multistep.cli.options import Target, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import kubeconfig_options, namespace_option, output_option
+from multistep.client.options import Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,5 @@
 """Images of tasks and agents: names, builds, pushes, loads into a local cluster.
 
-images        the image of a task's environment, with the runner in it
-engines       container engines behind one interface
-kubeconfig    the current cluster, which determines how images are loaded
+images     the image of a task's environment, with the runner in it
+engines    container engines behind one interface
 """

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from multistep.cli.image.engines import Command, DockerLike, Engine, Localkube, answers, execute, find_engine
-from multistep.cli.image.kubeconfig import CurrentCluster
-from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err, working
-from multistep.cli.trial.run.manifests import TrialImage, dns_label
+from multistep.client.kubeconfig import CurrentCluster
+from multistep.client.submit.manifests import TrialImage, dns_label
+from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import UsageError
 from multistep.sources.task.bundle import pack
 
@@ -79,6 +79,13 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
     repository, digest = f"{_REPOSITORY}/{dns_label(task.name)}", _digest(task.environment, runner)
     base = f"{repository}-base:{digest}" if runner else name or f"{repository}:{digest}"
     return ImageBuild(name or f"{repository}:{digest}", base, task.environment, runner)
+
+
+def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
+    """Return the image of --image, else the image that `multistep build` builds for the task; None if the task needs no build."""
+    if image:
+        return TrialImage(image, runner=runner_in_image)
+    return plan_build(task).image if task.needs_build else None
 
 
 def choose_engine(cluster: CurrentCluster | None) -> Engine:

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import (
-    Target,
-    complete_either,
-    image_options,
-    kubeconfig_options,
-    namespace_option,
-    output_option,
-)
+from multistep.cli.options import complete_either, image_options, kubeconfig_options, namespace_option, output_option
+from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:

@@ -16,18 +16,27 @@ from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.trial import KIND, parse_trial
 from multistep.cli import cluster
-from multistep.cli.cluster import Cluster, find_either, find_sweep
 from multistep.cli.exits import Exit
-from multistep.cli.options import Target
+from multistep.cli.image.images import existing_image
 from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.cli.sweep.run_sweep import SweepSession
-from multistep.cli.sweep.sweep_manifest import SweepSubmission
-from multistep.cli.task.task_directory import TaskDirectory
 from multistep.cli.terminal import print_err
-from multistep.cli.trial.results.fetch import check_directory
-from multistep.cli.trial.run.manifests import Manifest, bundle_config_maps, checked_name, environment, new_name, optional
-from multistep.cli.trial.run.run_trial import Followed, check
-from multistep.cli.trial.run.submit import Submission, existing_image
+from multistep.cli.trial.run.run_trial import Followed, show_finding, var_options
+from multistep.client.connection import Cluster
+from multistep.client.objects import find_either, find_sweep
+from multistep.client.options import Target
+from multistep.client.results.fetch import check_directory
+from multistep.client.submit.manifests import (
+    Manifest,
+    Submission,
+    bundle_config_maps,
+    checked_name,
+    environment,
+    new_name,
+    optional,
+)
+from multistep.client.task.task_directory import TaskDirectory
+from multistep.client.task.validate import validate
 from multistep.engine.sweep.trial_manifests import pinned
 from multistep.errors import NotFound, UsageError
 from multistep.kube.cluster_protocols import Object
@@ -162,9 +171,9 @@ class Request:
             raise UsageError(f"--tests: {self.tests} is not a directory")
         directories = [TaskDirectory.open(each) for each in self.tasks]
         made = asyncio.run(self._made(directories))
-        if isinstance(made, SweepSubmission):
+        if made.main["kind"] == SWEEP_KIND:
             ended = SweepSession((), self.target, as_json=self.as_json, detach=self.detach).submitted(made)
-            return ended if self.detach else max(ended, asyncio.run(self._verified(made.sweep["metadata"]["name"])))
+            return ended if self.detach else max(ended, asyncio.run(self._verified(made.main["metadata"]["name"])))
         return asyncio.run(Followed(self.target, self.results, detach=self.detach, as_json=self.as_json).run(made))
 
     async def _verified(self, name: str) -> Exit:
@@ -180,7 +189,7 @@ class Request:
         print_err(f"scores, if any, are unchanged; the first: {impossible[0].trial}: {impossible[0].message}")
         return Exit.FAULT
 
-    async def _made(self, directories: Sequence[TaskDirectory]) -> Submission | SweepSubmission:
+    async def _made(self, directories: Sequence[TaskDirectory]) -> Submission:
         async with cluster.connect(self.target) as connected:
             namespace = self.target.namespace or connected.namespace
             name, trial, sweep = await find_either(connected, namespace, self.source)
@@ -211,7 +220,7 @@ class Request:
             "spec": {**kept, "agent": _no_agent(spec.get("agent", {})), "regrade": {"trial": name}},
         }
         parse_trial(trial)
-        return Submission(parts, trial)
+        return Submission(trial, parts)
 
     def _spec_of_deleted(self, name: str, namespace: str, directories: Sequence[TaskDirectory]) -> Manifest:
         if not directories:
@@ -222,7 +231,7 @@ class Request:
         image = existing_image(directories[0], self.image, runner_in_image=self.runner_in_image)
         return optional(environment=environment(image))
 
-    async def _sweep(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> SweepSubmission:
+    async def _sweep(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> Submission:
         spec = found["spec"]
         agents = [{"name": each["name"], "agent": _no_agent(each["agent"])} for each in spec["agents"]]
         tasks, parts = await self._tasks(found, to, directories)
@@ -242,7 +251,7 @@ class Request:
             },
         }
         parse_sweep(sweep)
-        return SweepSubmission(sweep, parts)
+        return Submission(sweep, parts)
 
     async def _tasks(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> tuple[Manifest, Sequence[Manifest]]:
         """Return spec.tasks or spec.tasksFrom of the new sweep, and the ConfigMaps of the tasks' bundles."""
@@ -286,7 +295,8 @@ def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], *sp
     """Check a task. specs: where ``environment`` may name its image. Raises InvalidTask, UsageError if a variable has no value."""
     image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
     given = [each["name"] for each in variables]
-    check(directory, verification=True, agents=[AgentSpec(name="nop")], given=given, image=image)
+    agents = [AgentSpec(name="nop")]
+    validate(directory, agents=agents, given=given, show=show_finding, remedy=var_options, image=image)
 
 
 def _metadata(to: TaskOf, found: Object | None) -> Manifest:

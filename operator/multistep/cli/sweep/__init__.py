@@ -1,7 +1,7 @@
 """`multistep sweep`: tasks x agents x attempts. Open commands.py first.
 
 commands, manage              options of `run`, `status`, `report`, ...; `list`, `retry`, `stop`, `delete`
-run_sweep, sweep_manifest     `run`: checks, builds, submits; the TrialSweep and the objects that it needs
+run_sweep                     `run`: checks, builds, submits
 sweep_view                    progress until the end
 owned_trials                  trials of a sweep; retries
 sweep_report, report_excerpts    `report`; trials as rows

@@ -13,7 +13,6 @@ from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import (
     FiniteRange,
-    Target,
     agent_env_option,
     agent_secret_option,
     complete_sweeps,
@@ -29,6 +28,7 @@ from multistep.cli.options import (
     verbose_option,
 )
 from multistep.cli.sweep import manage
+from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:

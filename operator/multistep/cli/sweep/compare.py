@@ -11,10 +11,10 @@ from pathlib import Path
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
 from multistep.cli import cluster
-from multistep.cli.cluster import Cluster
-from multistep.cli.options import Target
 from multistep.cli.sweep.sweep_report import pairs_table, read, read_report
 from multistep.cli.terminal import clean, print_err, print_json, print_out
+from multistep.client.connection import Cluster
+from multistep.client.options import Target
 from multistep.errors import UsageError
 from multistep.report.page import number, probability
 from multistep.report.rows import FEWEST, Row

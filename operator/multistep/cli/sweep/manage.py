@@ -23,10 +23,11 @@ from multistep.cli.list_and_delete import (
     phase_option,
     yes_option,
 )
-from multistep.cli.options import Target, complete_sweeps, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import complete_sweeps, kubeconfig_options, namespace_option, output_option
+from multistep.client.options import Target
 
 if TYPE_CHECKING:
-    from multistep.cli.cluster import Cluster
+    from multistep.client.connection import Cluster
 
 _LIST_EPILOG = """\b
 Examples:
@@ -130,10 +131,11 @@ async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> i
     from multistep.cli import cluster
     from multistep.cli.sweep.owned_trials import retry_excluded
     from multistep.cli.terminal import print_err, print_json, print_line
+    from multistep.client.objects import existing_sweep
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        retried = await retry_excluded(connected, namespace, await cluster.existing_sweep(connected, namespace, name))
+        retried = await retry_excluded(connected, namespace, await existing_sweep(connected, namespace, name))
     if as_json and not follow:
         print_json({"namespace": namespace, "sweep": name, "retried": retried})
     elif not follow:
@@ -162,14 +164,15 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
     from multistep.api.sweep.sweep import parse_sweep_status
     from multistep.api.trial.status import is_finished
     from multistep.cli import cluster
-    from multistep.cli.sweep.sweep_view import outcome_of_sweep
     from multistep.cli.terminal import print_err
+    from multistep.client.objects import existing_sweep
+    from multistep.client.outcome import outcome_of_sweep
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         # Raises UsageError if a sweep does not exist, before any sweep is stopped.
-        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
+        found = [await existing_sweep(connected, namespace, name) for name in names]
         active = []
         for name, each in zip(names, found, strict=True):
             status = parse_sweep_status(each)
@@ -185,22 +188,14 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
 
 
 async def _until_stopped(connected: Cluster, namespace: str, name: str) -> None:
-    from contextlib import aclosing
-
     from multistep.api.sweep.sweep import parse_sweep_status
-    from multistep.api.trial.status import is_finished
-    from multistep.cli.sweep.sweep_view import outcome_of_sweep
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.run.follow import versions
+    from multistep.client.outcome import outcome_of_sweep
+    from multistep.client.watch import until_finished
     from multistep.kube.resources import SWEEPS
 
-    async with aclosing(versions(connected, SWEEPS, namespace, name, print_err)) as found:
-        async for each in found:
-            status = parse_sweep_status(each)
-            if is_finished(status):
-                end = outcome_of_sweep(status)
-                print_err(f"{name}: {end.phase}: {end.why}")
-                return
+    end = outcome_of_sweep(parse_sweep_status(await until_finished(connected, SWEEPS, namespace, name, print_err)))
+    print_err(f"{name}: {end.phase}: {end.why}")
 
 
 @click.command(epilog=_DELETE_EPILOG)
@@ -216,12 +211,13 @@ def delete(names: tuple[str, ...], yes: bool, namespace: str | None, kubeconfig:
 async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
     from multistep.api.sweep.sweep import parse_sweep_status
     from multistep.cli import cluster
+    from multistep.client.objects import existing_sweep
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         # Raises UsageError if a sweep does not exist, before any sweep is deleted.
-        found = [await cluster.existing_sweep(connected, namespace, name) for name in names]
+        found = [await existing_sweep(connected, namespace, name) for name in names]
         trials = sum(parse_sweep_status(each).trials.created for each in found)
         what = f"sweep {names[0]} and its" if len(names) == 1 else f"{len(names)} sweeps and their"
         confirm(f"Delete {what} {plural(trials, 'trial')} in namespace {namespace}?", yes=yes)

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from multistep.api.common.labels import SWEEP
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import MAX_RETRIES, parse_scoring, parse_sweep_status
-from multistep.cli.cluster import Cluster
 from multistep.cli.terminal import print_err
+from multistep.client.connection import Cluster
 from multistep.engine.sweep.next_trials import retries_of
 from multistep.engine.sweep.own_trials import Members
 from multistep.engine.sweep.trial_manifests import owner_of

@@ -13,10 +13,11 @@ from multistep.api.common.plural import plural
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT, VERIFIER
-from multistep.cli.cluster import Cluster, find_trial
 from multistep.cli.terminal import Following, print_err
 from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Piece, Wanted, pieces
-from multistep.cli.trial.results.fetch import read_part
+from multistep.client.connection import Cluster
+from multistep.client.objects import find_trial
+from multistep.client.results.fetch import read_part
 from multistep.errors import ClusterError, StoreError
 from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, lines_of, readable, visible
 from multistep.report.rows import Row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,15 +12,21 @@ from pathlib import Path
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
-from multistep.cli.cluster import Cluster, existing_sweep, find_sweep
 from multistep.cli.dataset.registry import DatasetOptions, Selected, reaching_out
-from multistep.cli.exits import Exit
-from multistep.cli.image.images import BuildFailed
-from multistep.cli.options import ModelOptions, Target
+from multistep.cli.exits import Exit, exit_of_outcome
+from multistep.cli.image.images import BuildFailed, existing_image
 from multistep.cli.sweep.owned_trials import counted_rows
-from multistep.cli.sweep.sweep_manifest import (
+from multistep.cli.sweep.sweep_view import follow_sweep, sweep_document, sweep_view
+from multistep.cli.terminal import print_err, print_json, print_line, print_out
+from multistep.cli.trial.run.run_trial import built_image, check_used, show_finding, var_options
+from multistep.client.connection import Cluster
+from multistep.client.objects import existing_sweep, find_sweep
+from multistep.client.options import ModelOptions, Target
+from multistep.client.outcome import outcome_of_sweep
+from multistep.client.submit.create import check_accepted, submit
+from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
+from multistep.client.submit.sweep_manifest import (
     SweepOptions,
-    SweepSubmission,
     directories,
     find_tasks,
     new_sweep_name,
@@ -29,16 +34,10 @@ from multistep.cli.sweep.sweep_manifest import (
     sweep_of_source,
     sweep_of_tasks,
 )
-from multistep.cli.sweep.sweep_view import follow_sweep, outcome_of_sweep, sweep_document, sweep_view
-from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.terminal import print_err, print_json, print_line, print_out
-from multistep.cli.trial.run.manifests import Manifest, TrialImage, checked_name, new_name, owned_by
-from multistep.cli.trial.run.run_trial import built_image, check, check_used
-from multistep.cli.trial.run.submit import existing_image
-from multistep.cli.values import given_values
+from multistep.client.submit.values import given_values
+from multistep.client.task.task_directory import TaskDirectory
+from multistep.client.task.validate import validate_tasks
 from multistep.errors import ClusterError, UsageError
-from multistep.kube.cluster_protocols import Object
-from multistep.kube.resources import SWEEPS
 from multistep.report.rows import FEWEST, Row
 from multistep.sources.fetch.dataset import check_task, pin
 from multistep.sources.fetch.fetch_messages import Request, Rules
@@ -167,20 +166,19 @@ class SweepSession:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
         if wrong := [name for name, value in options.items() if value]:
             raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
-        own, given = sweep_of_file(path).sweep["metadata"].get("namespace"), self.target.namespace
+        own, given = sweep_of_file(path).main["metadata"].get("namespace"), self.target.namespace
         if own and given and own != given:
             raise UsageError(f"--namespace {given}: the sweep in {path} has namespace {own}")
         return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
 
     def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:
         options, here = self._options(name), directories(tasks)
-        planned = sweep_of_tasks(tasks, {}, options)
-        agents = [each.agent for each in parse_sweep(planned.sweep).spec.agents]
-        given = options.values.variables
-        reports = [check(task, verification=True, agents=agents, given=given, image=self.image) for task in here]
+        spec = parse_sweep(sweep_of_tasks(tasks, {}, options).main).spec
+        reports = validate_tasks(here, spec, show=show_finding, remedy=var_options, image=self.image)
         if len(here) == len(tasks):
-            check_used(given, frozenset().union(*(each.used for each in reports)), agents=agents)
-        asyncio.run(self._reserve(name, lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
+            used = frozenset().union(*(each.used for each in reports))
+            check_used(options.values.variables, used, agents=[each.agent for each in spec.agents])
+        asyncio.run(self._reserve(lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
         images, unbuilt = self._images(here, len(tasks))
         built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
         names = ", ".join(each.name for each in unbuilt)
@@ -207,7 +205,7 @@ class SweepSession:
                 print_err(f"error: task {task.name} is left out of the sweep, as its image cannot be built: {error}")
         return images, unbuilt
 
-    def submitted(self, submission: SweepSubmission) -> Exit:
+    def submitted(self, submission: Submission) -> Exit:
         """Create a sweep and follow it."""
         return asyncio.run(self._submit(lambda _: submission))
 
@@ -216,24 +214,20 @@ class SweepSession:
             return existing_image(task, self.image, runner_in_image=self.runner_in_image)
         return built_image(task, task.path, self.target, verbose=self.verbose)
 
-    async def _reserve(self, name: str, make: Callable[[str], SweepSubmission]) -> None:
+    async def _reserve(self, make: Callable[[str], Submission]) -> None:
         """Check by a dry run, before long builds, that the cluster will accept the sweep."""
         async with cluster.connect(self.target) as connected:
-            namespace = self.target.namespace or connected.namespace
-            if await find_sweep(connected, namespace, name):
-                raise UsageError(cluster.taken(SWEEPS, name))
-            planned = make(namespace)
-            await cluster.check_accepted(connected, planned.sweep, planned.owned)
+            await check_accepted(connected, make(self.target.namespace or connected.namespace))
 
-    async def _submit(self, make: Callable[[str], SweepSubmission], fault: str = "") -> Exit:
+    async def _submit(self, make: Callable[[str], Submission], fault: str = "") -> Exit:
         """Create a sweep and follow it. fault: text that names the tasks left out of the sweep, "" without any."""
         async with cluster.connect(self.target) as connected:
             submission = make(self.target.namespace or connected.namespace)
-            metadata = submission.sweep["metadata"]
+            metadata = submission.main["metadata"]
             namespace, name = metadata["namespace"], metadata["name"]
-            if text := _too_few(submission.sweep["spec"]):
+            if text := _too_few(submission.main["spec"]):
                 print_err(text)
-            await create_sweep(connected, submission)
+            await submit(connected, submission)
             if self.detach:
                 status = SweepStatus()
                 print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
@@ -273,12 +267,12 @@ async def _followed(connected: Cluster, namespace: str, name: str) -> SweepStatu
 def _shown(namespace: str, name: str, status: SweepStatus, fault: str = "", *, as_json: bool) -> Exit:
     now, found = datetime.now(UTC), outcome_of_sweep(status)
     if fault:
-        found = replace(found, exit=found.exit or Exit.FAULT, faults=(*found.faults, fault))
+        found = replace(found, faults=(*found.faults, fault))
     if as_json:
         print_json(sweep_document(namespace, name, status, found, now))
     else:
         print_out(sweep_view(name, status, now))
-    return found.exit
+    return exit_of_outcome(found)
 
 
 def _too_few(spec: Manifest) -> str:
@@ -290,25 +284,6 @@ def _too_few(spec: Manifest) -> str:
         f"note: {plural(tasks, 'task')}: fewer than {FEWEST} tasks never show a significant difference between agents, however "
         "many attempts they have"
     )
-
-
-async def create_sweep(connected: Cluster, submission: SweepSubmission) -> Object:
-    """Apply the objects that the sweep does not own, create the sweep, then apply the objects that it owns. Return the sweep.
-
-    No owned object exists without the sweep, even after an interruption. Raises ClusterError if a request fails.
-    """
-    for manifest in submission.others:
-        await connected.apply(manifest)
-    metadata = submission.sweep["metadata"]
-    sweep = await cluster.create(connected, SWEEPS, submission.sweep)
-    try:
-        for manifest in submission.owned:
-            await connected.apply(owned_by(manifest, sweep))
-    except (ClusterError, asyncio.CancelledError):
-        with suppress(ClusterError):
-            await connected.delete(SWEEPS, metadata["namespace"], metadata["name"], uid=sweep["metadata"]["uid"])
-        raise
-    return sweep
 
 
 def open_tasks(selected: Selected) -> list[TaskDirectory | Manifest]:

@@ -15,11 +15,12 @@ from rich.text import Text
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli import cluster
-from multistep.cli.cluster import Cluster, find_sweep
-from multistep.cli.options import Target
 from multistep.cli.sweep.owned_trials import Owned, owned_trials
 from multistep.cli.sweep.report_excerpts import read_excerpts
 from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, table
+from multistep.client.connection import Cluster
+from multistep.client.objects import find_sweep
+from multistep.client.options import Target
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.watch import GONE

@@ -21,12 +21,13 @@ from multistep.api.sweep.sweep import TrialSweep, parse_sweep
 from multistep.api.trial.status import Usage
 from multistep.api.trial.trial import parse_status
 from multistep.cli import cluster
-from multistep.cli.cluster import Cluster, existing_sweep
 from multistep.cli.exits import Exit
-from multistep.cli.options import Target
 from multistep.cli.sweep.owned_trials import owned_trials
 from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
-from multistep.cli.trial.results.fetch import download
+from multistep.client.connection import Cluster
+from multistep.client.objects import existing_sweep
+from multistep.client.options import Target
+from multistep.client.results.fetch import download
 from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.report.rows import Row, chances, counted, ks, means, row

@@ -15,35 +15,14 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
 from multistep.api.trial.score import Level
 from multistep.api.trial.status import holds, is_finished
-from multistep.cli.cluster import Cluster
-from multistep.cli.exits import Exit, Interrupted
+from multistep.cli.exits import Interrupted, exit_of_outcome
 from multistep.cli.terminal import STYLES, Following, clean, clean_lines, seconds_text, table
-from multistep.cli.trial.outcome import Outcome
-from multistep.cli.trial.run.follow import versions
-from multistep.engine.sweep.sweep_status import COST_BUDGET_SPENT
+from multistep.client.connection import Cluster
+from multistep.client.outcome import Outcome, is_out_of_budget, outcome_of_sweep
+from multistep.client.watch import versions
 from multistep.errors import Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS
-
-
-def outcome_of_sweep(status: SweepStatus) -> Outcome:
-    """Return a sweep's outcome or progress. Excluded trials are reported as faults."""
-    if failed := holds(status, "Failed"):
-        return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
-    if complete := holds(status, "Complete"):
-        excluded = status.trials.total - status.trials.counted
-        faults = (f"{excluded} of {status.trials.total} trials are excluded",) if excluded else ()
-        return Outcome(Exit.FAULT if excluded else Exit.OK, "Complete", complete.message, faults)
-    if is_out_of_budget(status) and (spent := holds(status, "Suspended")):
-        return Outcome(Exit.FAILED, "Suspended", f"{spent.reason}: {spent.message}", (spent.message,))
-    now = holds(status, "Reconciling")
-    return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
-
-
-def is_out_of_budget(status: SweepStatus) -> bool:
-    """Return whether the sweep is suspended because its budget is spent, and no trial is running or pending."""
-    spent = holds(status, "Suspended")
-    return spent is not None and spent.reason == COST_BUDGET_SPENT and not (status.trials.running or status.trials.pending)
 
 
 def seconds_left(status: SweepStatus, now: datetime) -> float | None:
@@ -127,7 +106,7 @@ def sweep_document(namespace: str, name: str, status: SweepStatus, found: Outcom
         "namespace": namespace,
         "name": name,
         "phase": found.phase,
-        "exitCode": int(found.exit),
+        "exitCode": exit_of_outcome(found),
         "why": found.why,
         "faults": list(found.faults),
         "secondsLeft": None if left is None else round(left),

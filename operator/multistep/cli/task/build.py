@@ -30,9 +30,9 @@ the digest is that of environment/ and the runner: `multistep package` and `mult
 def build(task: Path, tag: str | None, push: bool, kubeconfig: str | None, context: str | None, verbose: bool, output: str) -> None:
     """Build the image of environment/Dockerfile in directory TASK."""
     from multistep.cli.image.images import build_image, check_pushable, choose_engine, deliver_image, plan_build
-    from multistep.cli.image.kubeconfig import current_cluster
-    from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_json, print_line
+    from multistep.client.kubeconfig import current_cluster
+    from multistep.client.task.task_directory import TaskDirectory
 
     planned = plan_build(TaskDirectory.open(task), tag)
     if push:

@@ -34,9 +34,9 @@ Exit codes:
 @output_option
 def check(task: Path, strict: bool, output: str) -> None:
     """Validate the task in directory TASK and list its steps."""
-    from multistep.cli.task.examine import examine
-    from multistep.cli.task.task_directory import TaskDirectory
     from multistep.cli.terminal import print_json, print_out, report_view
+    from multistep.client.task.examine import examine
+    from multistep.client.task.task_directory import TaskDirectory
 
     directory = TaskDirectory.open(task)
     report = examine(directory.bundle(), directory.directory_name, mistakes=True)

@@ -55,11 +55,12 @@ def package(
 ) -> None:
     """Write the manifests of a trial of the task in directory TASK to stdout."""
     from multistep.api.trial.trial import parse_trial
-    from multistep.cli.task.task_directory import TaskDirectory
+    from multistep.cli.image.images import existing_image
     from multistep.cli.terminal import print_err, print_text
-    from multistep.cli.trial.run.manifests import to_yaml
-    from multistep.cli.trial.run.submit import TrialOptions, existing_image, make_request, make_submission
-    from multistep.cli.values import Values
+    from multistep.client.submit.manifests import to_yaml
+    from multistep.client.submit.trial_manifest import TrialOptions, make_request, make_submission
+    from multistep.client.submit.values import Values
+    from multistep.client.task.task_directory import TaskDirectory
     from multistep.errors import UsageError
 
     if (source_secret or plain_http) and not to:
@@ -81,5 +82,5 @@ def package(
         print_err(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
         request = replace(request, source=published.source)
     submission = make_submission(directory, request, Values(), shared=True)
-    parse_trial(submission.trial)
-    print_text(to_yaml([*submission.dependencies, submission.trial]))
+    parse_trial(submission.main)
+    print_text(to_yaml([*submission.owned, submission.main]))

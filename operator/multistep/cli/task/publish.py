@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.run.manifests import Manifest, dns_label
+from multistep.client.submit.manifests import Manifest, dns_label
+from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import SourceError, Unavailable, UsageError
 from multistep.sources.fetch.http_client import Http, make_pool
 from multistep.sources.fetch.oci import ARTIFACT_TYPE, BUNDLE_TYPE

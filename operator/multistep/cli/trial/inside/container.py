@@ -18,11 +18,12 @@ from typing import Protocol
 from multistep.api.common.plural import plural
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
-from multistep.cli.cluster import Cluster, existing_trial
 from multistep.cli.terminal import bytes_text, print_err, working
-from multistep.cli.trial.outcome import outcome
 from multistep.cli.trial.results.fetch import warn_left_out
-from multistep.cli.trial.results.unpack import IN_MEMORY_BYTES, unpack
+from multistep.client.connection import Cluster
+from multistep.client.objects import existing_trial
+from multistep.client.outcome import outcome
+from multistep.client.results.unpack import IN_MEMORY_BYTES, unpack
 from multistep.errors import ClusterError, NotFound, Unavailable, UsageError
 from multistep.kube.cluster_protocols import ExecStream
 from multistep.kube.resources import PODS

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import Target, complete_trials, kubeconfig_options, namespace_option
+from multistep.cli.options import complete_trials, kubeconfig_options, namespace_option
+from multistep.client.options import Target
 from multistep.errors import UsageError
 
 _EPILOG = """\b

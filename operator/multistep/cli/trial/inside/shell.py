@@ -6,7 +6,8 @@ import asyncio
 
 import click
 
-from multistep.cli.options import Target, kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import kubeconfig_options, namespace_option, trial_argument
+from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:
@@ -47,6 +48,7 @@ async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:
             print_err(f"trial {trial} is active: what you change may change its results")
         session = Session(tty=tty)
         # no retry: a second handshake could start the command twice
-        options = {"tty": tty, "on_stderr": session.write_error, "attempts": 1}
-        stream = await connected.open_exec(pod.namespace, pod.name, CONTAINER, command, **options)
+        stream = await connected.open_exec(
+            pod.namespace, pod.name, CONTAINER, command, tty=tty, on_stderr=session.write_error, attempts=1
+        )
         return await session.run(stream)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from multistep.api.trial.values import PRINTING
-from multistep.cli.options import Target, complete_steps, kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import complete_steps, kubeconfig_options, namespace_option, trial_argument
+from multistep.client.options import Target
 
 if TYPE_CHECKING:
     from multistep.api.trial.status import TrialStatus
-    from multistep.cli.cluster import Cluster
     from multistep.cli.trial.logs.print_logs import Form, Wanted
     from multistep.cli.trial.logs.trial_output import Reader
+    from multistep.client.connection import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -121,9 +122,10 @@ def _text_form(*, titles: bool, raw: bool) -> Form:
 
 async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:
     from multistep.cli import cluster
+    from multistep.cli.exits import exit_of_outcome
     from multistep.cli.terminal import print_err
     from multistep.cli.trial.logs.trial_output import Reader
-    from multistep.cli.trial.outcome import outcome
+    from multistep.client.outcome import outcome
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
@@ -132,7 +134,7 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
     form.close()
     if not reader.shown:
         print_err(_nothing(trial, status))
-    return outcome(status).exit if wanted.follow else 0
+    return exit_of_outcome(outcome(status)) if wanted.follow else 0
 
 
 async def _build_logs(target: Target, trial: str, form: Form, *, follow: bool) -> None:
@@ -145,7 +147,7 @@ async def _build_logs(target: Target, trial: str, form: Form, *, follow: bool) -
 
 def _nothing(trial: str, status: TrialStatus) -> str:
     from multistep.api.trial.status import is_finished
-    from multistep.cli.trial.outcome import outcome
+    from multistep.client.outcome import outcome
 
     if not is_finished(status):
         return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
@@ -155,8 +157,8 @@ def _nothing(trial: str, status: TrialStatus) -> str:
 
 async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     from multistep.api.trial.trial import parse_status
-    from multistep.cli.cluster import existing_trial
     from multistep.cli.trial.logs.follow_output import is_hosted
+    from multistep.client.objects import existing_trial
 
     found = await existing_trial(cluster, namespace, name)
     status = parse_status(found)

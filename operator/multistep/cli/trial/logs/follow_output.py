@@ -9,12 +9,13 @@ from typing import Any, Final
 from multistep.api.trial.status import ImageStatus, TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import BUILT_IN
-from multistep.cli.cluster import Cluster, existing_trial, find_trial
-from multistep.cli.exits import Gone
 from multistep.cli.trial.logs.print_logs import BUILD, Form, Piece
 from multistep.cli.trial.logs.trial_output import RETRYABLE, Reader
-from multistep.cli.trial.outcome import outcome
-from multistep.cli.trial.results.fetch import read_log
+from multistep.client.connection import Cluster
+from multistep.client.objects import existing_trial, find_trial
+from multistep.client.outcome import outcome
+from multistep.client.results.fetch import read_log
+from multistep.client.watch import Gone
 from multistep.errors import Unavailable, UsageError
 
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 5.0

@@ -12,10 +12,11 @@ from urllib.parse import quote
 from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT, HEALTHCHECK, VERIFIER
-from multistep.cli.cluster import Cluster, existing_trial
 from multistep.cli.terminal import print_err
 from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Form, Piece, Tail, Wanted, pieces
-from multistep.cli.trial.results.fetch import read_part
+from multistep.client.connection import Cluster
+from multistep.client.objects import existing_trial
+from multistep.client.results.fetch import read_part
 from multistep.engine.journal.operations import Place
 from multistep.engine.plan.plan_services import container_name
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError

@@ -20,7 +20,8 @@ from multistep.cli.list_and_delete import (
     list_options,
     phase_option,
 )
-from multistep.cli.options import Target, complete_either, complete_sweeps, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import complete_either, complete_sweeps, kubeconfig_options, namespace_option, output_option
+from multistep.client.options import Target
 
 _LIST_EPILOG = """\b
 Examples:
@@ -125,14 +126,16 @@ def show(name: str, follow: bool, namespace: str | None, kubeconfig: str | None,
 async def _show(target: Target, text: str, output: str, *, until_finished: bool) -> int:
     from multistep.api.trial.trial import parse_status
     from multistep.cli import cluster
+    from multistep.cli.exits import exit_of_outcome
     from multistep.cli.terminal import Progress, print_json, print_out, status_document, trial_view
-    from multistep.cli.trial.outcome import outcome
     from multistep.cli.trial.run.follow import follow
+    from multistep.client.objects import existing_either
+    from multistep.client.outcome import outcome
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        kind, found = await cluster.existing_either(connected, namespace, text)
+        kind, found = await existing_either(connected, namespace, text)
         trial = found["metadata"]["name"]
         if kind == SWEEPS:
             from multistep.cli.sweep.run_sweep import show_sweep
@@ -146,4 +149,4 @@ async def _show(target: Target, text: str, output: str, *, until_finished: bool)
         print_json(status_document(namespace, trial, status))
     else:
         print_out(trial_view(trial, status, namespace=namespace))
-    return outcome(status).exit if until_finished else 0
+    return exit_of_outcome(outcome(status)) if until_finished else 0

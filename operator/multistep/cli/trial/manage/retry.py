@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multistep.cli.options import Target, kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import kubeconfig_options, namespace_option, trial_argument
+from multistep.client.options import Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from multistep.cli.cluster import Cluster
+    from multistep.client.connection import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -40,11 +41,12 @@ async def _retry(target: Target, trial: str) -> None:
     from multistep.cli.sweep.owned_trials import retry_one
     from multistep.cli.terminal import print_err, print_line
     from multistep.cli.trial.manage.retry_trial import retry_alone
+    from multistep.client.objects import existing_trial
     from multistep.engine.sweep.trial_manifests import owner_of
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = await cluster.existing_trial(connected, namespace, trial)
+        found = await existing_trial(connected, namespace, trial)
         owner = owner_of(found)
         sweep = await _sweep(connected, namespace, owner) if owner else None
         if sweep is not None:
@@ -60,7 +62,7 @@ async def _retry(target: Target, trial: str) -> None:
 
 async def _sweep(connected: Cluster, namespace: str, owner: tuple[str, str]) -> Mapping[str, Any] | None:
     """Return the sweep that owns a trial; None if it was deleted. owner: name and UID of the sweep."""
-    from multistep.cli import cluster
+    from multistep.client.objects import find_sweep
 
-    found = await cluster.find_sweep(connected, namespace, owner[0])
+    found = await find_sweep(connected, namespace, owner[0])
     return found if found and found["metadata"]["uid"] == owner[1] else None

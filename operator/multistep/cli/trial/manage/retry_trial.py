@@ -10,12 +10,13 @@ from multistep.api.common import labels
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.trial import KIND
-from multistep.cli.cluster import Cluster, create
 from multistep.cli.terminal import print_err
-from multistep.cli.trial.run.manifests import Manifest, optional
+from multistep.client.connection import Cluster
+from multistep.client.submit.create import create
+from multistep.client.submit.manifests import Manifest, optional
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import AlreadyExists, ClusterError, UsageError
-from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
+from multistep.kube.resources import CONFIG_MAPS, SECRETS
 from multistep.report.rows import row
 
 Object = Mapping[str, Any]
@@ -66,7 +67,7 @@ async def _created(cluster: Cluster, manifest: Manifest) -> Object:
         ending = f"-r{number}"
         name = first[: _NAME_CHARACTERS - len(ending)].rstrip("-.") + ending
         try:
-            return await create(cluster, TRIALS, {**manifest, "metadata": {**metadata, "name": name}})
+            return await create(cluster, {**manifest, "metadata": {**metadata, "name": name}})
         except AlreadyExists:
             continue
     raise UsageError(f"trial {first} has {_MAX_RETRIES} retries already")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from multistep.cli.options import Target, complete_trials, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import complete_trials, kubeconfig_options, namespace_option, output_option
+from multistep.client.options import Target
 
 if TYPE_CHECKING:
     from multistep.api.trial.status import TrialStatus
-    from multistep.cli.cluster import Cluster
+    from multistep.client.connection import Cluster
 from multistep.cli.list_and_delete import confirm, delete_all, yes_option
 
 _STOP_EPILOG = """\b
@@ -50,11 +51,12 @@ def stop(
 async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: bool) -> None:
     from multistep.cli import cluster
     from multistep.cli.terminal import print_json, status_document
+    from multistep.client.objects import existing_trial
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         # Raises UsageError if a trial does not exist, before any trial is stopped.
-        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]
+        found = [await existing_trial(connected, namespace, name) for name in trials]
         statuses = [await _request_stop(connected, namespace, each) for each in found]
         if wait:
             statuses = await _wait(connected, namespace, trials, statuses)
@@ -68,7 +70,7 @@ async def _request_stop(connected: Cluster, namespace: str, found: dict[str, obj
     from multistep.api.trial.status import is_finished
     from multistep.api.trial.trial import parse_status
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.outcome import outcome
+    from multistep.client.outcome import outcome
     from multistep.kube.resources import TRIALS
 
     metadata, status = Metadata.model_validate(found["metadata"]), parse_status(found)
@@ -82,14 +84,16 @@ async def _request_stop(connected: Cluster, namespace: str, found: dict[str, obj
 
 async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
     from multistep.api.trial.status import is_finished
+    from multistep.api.trial.trial import parse_status
     from multistep.cli.exits import Interrupted
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.outcome import outcome
-    from multistep.cli.trial.run.follow import until_finished
+    from multistep.client.outcome import outcome
+    from multistep.client.watch import until_finished
+    from multistep.kube.resources import TRIALS
 
     async def one(name: str, status: TrialStatus) -> TrialStatus:
         if not is_finished(status):
-            status = await until_finished(connected, namespace, name, print_err)
+            status = parse_status(await until_finished(connected, TRIALS, namespace, name, print_err))
             end = outcome(status)
             print_err(f"{name}: {end.phase}: {end.why}")
         return status
@@ -124,12 +128,13 @@ def delete(trials: tuple[str, ...], yes: bool, namespace: str | None, kubeconfig
 
 async def _delete(target: Target, trials: tuple[str, ...], *, yes: bool) -> None:
     from multistep.cli import cluster
+    from multistep.client.objects import existing_trial
     from multistep.kube.resources import TRIALS
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
         # Raises UsageError if a trial does not exist, before any trial is deleted.
-        found = [await cluster.existing_trial(connected, namespace, name) for name in trials]
+        found = [await existing_trial(connected, namespace, name) for name in trials]
         what = f"trial {trials[0]}" if len(trials) == 1 else f"{len(trials)} trials"
         confirm(f"Delete {what} in namespace {namespace}?", yes=yes)
         await delete_all(connected, TRIALS, namespace, found)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multistep.cli.options import Target, complete_either, kubeconfig_options, namespace_option
+from multistep.cli.options import complete_either, kubeconfig_options, namespace_option
+from multistep.client.options import Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from multistep.cli.cluster import Cluster
+    from multistep.client.connection import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -48,11 +49,12 @@ def open_(name: str, no_browser: bool, namespace: str | None, kubeconfig: str | 
 
 async def _fetched(target: Target, text: str) -> Path:
     from multistep.cli import cluster
+    from multistep.client.objects import existing_either
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        kind, found = await cluster.existing_either(connected, namespace, text)
+        kind, found = await existing_either(connected, namespace, text)
         directory = _directory(found["metadata"])
         if kind == SWEEPS:
             return await _report(target, found["metadata"]["name"], directory)

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from multistep.api.common.plural import plural
-from multistep.cli.options import Target, kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import kubeconfig_options, namespace_option, trial_argument
+from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:
@@ -28,7 +29,7 @@ Nothing but a kubeconfig is needed: the results are read through the API server.
 @kubeconfig_options
 def results(trial: str, directory: Path, force: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
     """Fetch the results of TRIAL into DIRECTORY."""
-    from multistep.cli.trial.results.fetch import check_directory
+    from multistep.client.results.fetch import check_directory
 
     check_directory(directory, force=force)
     asyncio.run(_results(Target(kubeconfig, context, namespace), trial, directory))
@@ -39,11 +40,12 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
     from multistep.cli import cluster
     from multistep.cli.terminal import bytes_text, print_err, stored_text
     from multistep.cli.trial.results.fetch import fetch_results
+    from multistep.client.objects import find_trial
     from multistep.errors import UsageError
 
     async with cluster.connect(target) as connected:
         namespace = target.namespace or connected.namespace
-        found = await cluster.find_trial(connected, namespace, trial)
+        found = await find_trial(connected, namespace, trial)
         if found is None:
             raise UsageError(
                 f"trial {trial!r} does not exist in namespace {namespace!r}: `multistep list -A` lists all. If it was deleted, "

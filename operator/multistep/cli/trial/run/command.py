@@ -9,7 +9,6 @@ import click
 
 from multistep.cli.groups import TrialCommand
 from multistep.cli.options import (
-    Target,
     agent_env_option,
     image_options,
     kubeconfig_options,
@@ -19,6 +18,7 @@ from multistep.cli.options import (
     trial_options,
     verbose_option,
 )
+from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:
@@ -82,7 +82,7 @@ def run(
 ) -> None:
     """Run a trial of the task in directory TASK and show its outcome."""
     from multistep.cli.trial.run.run_trial import Session
-    from multistep.cli.trial.run.submit import TrialOptions
+    from multistep.client.submit.trial_manifest import TrialOptions
 
     code = Session(
         task=task,

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
 
 from multistep.api.trial.status import Durations, StepStatus, TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
-from multistep.cli.cluster import Cluster
-from multistep.cli.exits import Gone
 from multistep.cli.terminal import Progress, attempt_text, rewards_text, seconds_text
-from multistep.cli.trial.outcome import brief, outcome, words
+from multistep.client.connection import Cluster
+from multistep.client.outcome import brief, outcome, words
+from multistep.client.watch import beside, versions
 from multistep.errors import Unavailable
-from multistep.kube.cluster_protocols import Object
-from multistep.kube.resources import SWEEPS, TRIALS, Resource
-from multistep.kube.watch import WatchEvent
+from multistep.kube.resources import TRIALS
 
-UNHEARD_SECONDS = 10.0
 STILL_SECONDS = 60.0
-_UNHEARD = (
-    "no operator has reconciled it yet: check that an operator runs (`kubectl get pods -A | grep multistep`) "
-    "for this namespace and, if set, for the value of the label multistep.dev/shard"
-)
-_WORDS = {TRIALS.kind: "trial", SWEEPS.kind: "sweep"}
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
@@ -42,7 +32,7 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
             if status is not None and (line := still(status, datetime.now(UTC))):
                 progress.line(line)
 
-    async with _beside(repeat()), aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
+    async with beside(repeat()), aclosing(versions(cluster, TRIALS, namespace, name, progress.note)) as found:
         async for each in found:
             newer = parse_status(each)
             lines = [line for line in describe(status, newer) if line not in waits]
@@ -52,16 +42,6 @@ async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress
             if is_finished(newer):
                 return newer
     raise Unavailable(f"the API server ended the watch of trial {name}")  # unexpected: a watch ends only with an exception
-
-
-async def until_finished(cluster: Cluster, namespace: str, name: str, note: Callable[[str], None]) -> TrialStatus:
-    """Wait for the trial and return its final status. note: called with a hint if no operator reconciles the trial."""
-    async with aclosing(versions(cluster, TRIALS, namespace, name, note)) as found:
-        async for each in found:
-            status = parse_status(each)
-            if is_finished(status):
-                return status
-    raise Unavailable(f"the API server ended the watch of trial {name}")
 
 
 def describe(old: TrialStatus | None, new: TrialStatus) -> list[str]:
@@ -117,46 +97,3 @@ def _phase_lines(before: TrialStatus, new: TrialStatus) -> list[str]:
     if (was.phase, was.why) == (now.phase, now.why) or running or (is_finished(new) and is_finished(before)):
         return []
     return [": ".join(filter(None, (now.phase, words(new), brief(new))))]
-
-
-async def versions(
-    cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None]
-) -> AsyncGenerator[Object, None]:
-    """Yield a trial or sweep, first in its current state, then after each change. Raises Gone if it is deleted, ClusterError if a
-    request fails.
-
-    note: called with a hint if no operator reconciles the object.
-    """
-    status: dict[str, object] = {}
-    events: AsyncGenerator[WatchEvent, None] = cluster.watch(resource, namespace, field_selector=f"metadata.name={name}")
-    async with aclosing(events), _note_if_silent(lambda: bool(status.get("phase")), note):
-        async for event in events:
-            if event.type == "DELETED":
-                raise Gone(f"{_WORDS[resource.kind]} {name} in namespace {namespace} was deleted before it finished")
-            status = event.object.get("status") or {}
-            yield event.object
-
-
-@asynccontextmanager
-async def _note_if_silent(received: Callable[[], bool], note: Callable[[str], None]) -> AsyncIterator[None]:
-    """Call ``note`` with a hint if ``received()`` is still false after UNHEARD_SECONDS."""
-
-    async def wait() -> None:
-        await asyncio.sleep(UNHEARD_SECONDS)
-        if not received():
-            note(_UNHEARD)
-
-    async with _beside(wait()):
-        yield
-
-
-@asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a coroutine until the block ends."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

@@ -12,24 +12,25 @@ from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_trial
 from multistep.api.trial.values import PLAIN
 from multistep.cli import cluster
-from multistep.cli.cluster import Cluster
-from multistep.cli.exits import Exit, Interrupted, exit_of
-from multistep.cli.image.images import build_image, choose_engine, load_image, plan_build
-from multistep.cli.image.kubeconfig import current_cluster
-from multistep.cli.options import Target
-from multistep.cli.task.examine import Report, examine
-from multistep.cli.task.task_directory import TaskDirectory
+from multistep.cli.exits import Exit, Interrupted, exit_of, exit_of_outcome
+from multistep.cli.image.images import build_image, choose_engine, existing_image, load_image, plan_build
 from multistep.cli.terminal import Progress, print_err, print_json, print_line, print_out, status_document, trial_view
-from multistep.cli.trial.outcome import outcome
-from multistep.cli.trial.results.fetch import check_directory, fetch_results
+from multistep.cli.trial.results.fetch import fetch_results
 from multistep.cli.trial.run.follow import follow
-from multistep.cli.trial.run.manifests import TrialImage, TrialRequest
-from multistep.cli.trial.run.submit import Submission, TrialOptions, existing_image, make_request, make_submission, submit
-from multistep.cli.values import Values, given_values
+from multistep.client.connection import Cluster
+from multistep.client.kubeconfig import current_cluster
+from multistep.client.options import Target
+from multistep.client.outcome import outcome
+from multistep.client.results.fetch import check_directory
+from multistep.client.submit.create import check_accepted, submit
+from multistep.client.submit.manifests import Submission, TrialImage, TrialRequest
+from multistep.client.submit.trial_manifest import TrialOptions, make_request, make_submission
+from multistep.client.submit.values import Values, given_values
+from multistep.client.task.task_directory import TaskDirectory
+from multistep.client.task.validate import validate
 from multistep.engine.plan.image_builds import FROM_DOCKERFILE
 from multistep.engine.plan.task_steps import branch_of
-from multistep.errors import InvalidTask, MultistepError, Unavailable, UsageError
-from multistep.kube.resources import TRIALS
+from multistep.errors import MultistepError, Unavailable, UsageError
 from multistep.sources.task.task import load_task
 
 
@@ -56,15 +57,23 @@ class Session:
         values = given_values(self.variables, self.agent_env)
         directory = TaskDirectory.open(self.task)
         request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
-        given = {*values.variables, *(each["name"] for each in request.variables)}
-        spec = parse_trial(make_submission(directory, request, values, shared=False).trial).spec
-        report = check(directory, verification=request.verify, agents=[spec.agent], given=given, image=self.image)
+        spec = parse_trial(make_submission(directory, request, values, shared=False).main).spec
+        given = {each.name for each in spec.variables}
+        report = validate(
+            directory,
+            agents=[spec.agent],
+            given=given,
+            show=show_finding,
+            remedy=var_options,
+            verification=request.verify,
+            image=self.image,
+        )
         check_used(given, report.used, agents=[spec.agent])
         branch_of(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
         request = asyncio.run(self._reserve(directory, request, values))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
-        parse_trial(submission.trial)
+        parse_trial(submission.main)
         followed = Followed(self.target, self.results, detach=self.detach, as_json=self.as_json)
         return asyncio.run(followed.run(submission))
 
@@ -72,11 +81,8 @@ class Session:
         """Check by a dry run, before a long build, that the cluster accepts the trial; return the request with its namespace."""
         async with cluster.connect(self.target) as connected:
             namespace = request.namespace or connected.namespace
-            if await cluster.find_trial(connected, namespace, request.name):
-                raise UsageError(cluster.taken(TRIALS, request.name))
             request = replace(request, namespace=namespace)
-            planned = make_submission(directory, request, values, shared=False)
-            await cluster.check_accepted(connected, planned.trial, planned.dependencies)
+            await check_accepted(connected, make_submission(directory, request, values, shared=False))
             return request
 
     def _image(self, directory: TaskDirectory) -> TrialImage | None:
@@ -96,7 +102,7 @@ class Followed:
 
     async def run(self, submission: Submission) -> Exit:
         """Create the trial and its objects, follow the trial, and return the exit code of its outcome."""
-        metadata = submission.trial["metadata"]
+        metadata = submission.main["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         async with cluster.connect(self.target) as connected:
             await submit(connected, submission)
@@ -140,32 +146,17 @@ class Followed:
             print_out(trial_view(name, status, namespace=namespace))
         if fault is not None:
             print_err(f"error: results were not fetched: {fault}")
-        return outcome(status).exit or (exit_of(fault) if fault else Exit.OK)
+        return exit_of_outcome(outcome(status)) or (exit_of(fault) if fault else Exit.OK)
 
 
-def check(
-    directory: TaskDirectory, *, verification: bool, agents: Sequence[AgentSpec], given: Collection[str], image: str | None = None
-) -> Report:
-    """Print a task's warnings and notes, and return the report. Raises InvalidTask, or UsageError if a variable is missing.
-
-    given: names of the variables that have a value. image: image that replaces the task's image.
-    """
-    report = examine(directory.bundle(), directory.directory_name, verification=verification, agents=agents, image=image or None)
-    for kind, found in (("warning", report.warnings), ("note", report.notes)):
-        for each in found:
-            print_err(f"{kind}: task {directory.name}: {each}")
-    refuse(report, directory.directory_name, given, "give --var {}", " --var ")
-    return report
+def show_finding(kind: str, text: str) -> None:
+    """Print a warning or a note on a task."""
+    print_err(f"{kind}: {text}")
 
 
-def refuse(report: Report, name: str, given: Collection[str], remedy: str, separator: str = ", ") -> None:
-    """Raise InvalidTask if the task with this directory name has problems, and UsageError if a variable is missing. remedy: how to
-    give the variables; their names, joined with the separator, replace ``{}``."""
-    if not report.ok:
-        raise InvalidTask("\n".join([f"the task {name} cannot be run:", *map(str, report.problems)]))
-    missing = [each for each in report.variables if each not in given]
-    if missing:
-        raise UsageError(f"{report.variables[missing[0]]} needs a variable: {remedy.format(separator.join(missing))}")
+def var_options(names: Sequence[str]) -> str:
+    """Return how to give variables a value."""
+    return f"give --var {' --var '.join(names)}"
 
 
 def check_used(given: Collection[str], used: Collection[str], *, agents: Sequence[AgentSpec]) -> None:

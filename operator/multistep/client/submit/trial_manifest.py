@@ -1,38 +1,32 @@
-"""Builds a trial and the objects that it needs from command-line options, and creates them in the cluster."""
+"""Builds a trial and the objects that it needs from a task and options. No access to the cluster."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from multistep.cli.cluster import Cluster, create
-from multistep.cli.image.images import plan_build
-from multistep.cli.options import ModelOptions
-from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.run.agent_choice import agent_entry, check_images, check_keys, label, script_command
-from multistep.cli.trial.run.manifests import (
+from multistep.client.options import ModelOptions
+from multistep.client.submit.agent_choice import agent_entry, check_images, check_keys, label, script_command
+from multistep.client.submit.manifests import (
     Manifest,
+    Submission,
     TrialImage,
     TrialRequest,
     bundle_config_maps,
     checked_name,
     new_name,
     optional,
-    owned_by,
     trial_manifest,
 )
-from multistep.cli.values import Values, from_secret
-from multistep.errors import ClusterError, UsageError
-from multistep.kube.cluster_protocols import Object
-from multistep.kube.resources import TRIALS
+from multistep.client.submit.values import Values, from_secret
+from multistep.client.task.task_directory import TaskDirectory
+from multistep.errors import UsageError
 
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """The values of the options that options.trial_options adds."""
+    """What a user chooses for a trial, as texts of the command line's options."""
 
     agent: str | None = None
     agent_file: Path | None = None
@@ -51,14 +45,6 @@ class TrialOptions:
     to_step: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
     resources: Manifest = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Submission:
-    """The manifests of a trial and of the ConfigMaps and Secrets that it needs."""
-
-    dependencies: Sequence[Manifest]
-    trial: Manifest
 
 
 def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
@@ -120,34 +106,4 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
     env = [*request.agent.get("env", ()), *values.agent_entries(request.name)]
     agent = {**request.agent, **({"env": env} if env else {})}
     trial = trial_manifest(replace(request, config_maps=names, variables=variables, agent=agent))
-    return Submission([*parts, *values.secrets(request.name, request.namespace)], trial)
-
-
-def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
-    """Return the image of --image, else the image that `multistep build` builds for the task; None if the task needs no build."""
-    if image:
-        return TrialImage(image, runner=runner_in_image)
-    return plan_build(task).image if task.needs_build else None
-
-
-async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Create the trial, then the objects that it owns, so that an interruption leaves no orphans. Return the trial.
-
-    Until the objects exist, the operator waits for them. Raises ClusterError if a request fails.
-    """
-    trial = await create(cluster, TRIALS, submission.trial)
-    try:
-        for manifest in submission.dependencies:
-            await cluster.apply(owned_by(manifest, trial))
-    except (ClusterError, asyncio.CancelledError):
-        await _withdraw(cluster, trial)
-        raise
-    return trial
-
-
-async def _withdraw(cluster: Cluster, trial: Object) -> None:
-    """Delete a trial, because an object that it needs could not be created. Kubernetes then deletes the objects that the trial
-    owns."""
-    metadata = trial["metadata"]
-    with suppress(ClusterError):
-        await cluster.delete(TRIALS, metadata["namespace"], metadata["name"], uid=metadata["uid"])
+    return Submission(trial, [*parts, *values.secrets(request.name, request.namespace)])

@@ -1,34 +1,57 @@
-"""Derives a trial's outcome from its status: its phase, its faults and the command's exit code. Pure functions."""
+"""Derives the outcome of a trial or a sweep from its status. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from multistep.api.sweep.sweep import SweepStatus
 from multistep.api.trial.score import Level, outcome_level, outcome_words
 from multistep.api.trial.status import StepStatus, TrialStatus, holds
-from multistep.cli.exits import Exit
+from multistep.engine.sweep.sweep_status import COST_BUDGET_SPENT
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome or progress of a trial or sweep. why: explanation in one sentence; faults: reasons for a non-zero exit code."""
+    """The outcome or progress of a trial or sweep."""
 
-    exit: Exit
     phase: str
     why: str
+    """Explanation in one sentence."""
     faults: tuple[str, ...] = ()
+    """Exceptions, gates that were not met, excluded trials, or why it failed."""
+    failed: bool = False
+    """Whether it could not be run completely, or not at all."""
 
 
 def outcome(status: TrialStatus) -> Outcome:
     """Return the outcome of a trial with this status."""
     if failed := holds(status, "Failed"):
-        return Outcome(Exit.FAILED, "Failed", f"{failed.reason}: {failed.message}", (failed.message,))
+        return Outcome("Failed", f"{failed.reason}: {failed.message}", (failed.message,), failed=True)
     if complete := holds(status, "Complete"):
-        found = tuple(_faults(status))
-        return Outcome(Exit.FAULT if found else Exit.OK, "Complete", complete.message, found)
+        return Outcome("Complete", complete.message, tuple(_faults(status)))
     now = holds(status, "Reconciling")
-    return Outcome(Exit.OK, status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+    return Outcome(status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def outcome_of_sweep(status: SweepStatus) -> Outcome:
+    """Return a sweep's outcome or progress. Excluded trials are reported as faults."""
+    if failed := holds(status, "Failed"):
+        return Outcome("Failed", f"{failed.reason}: {failed.message}", (failed.message,), failed=True)
+    if complete := holds(status, "Complete"):
+        excluded = status.trials.total - status.trials.counted
+        faults = (f"{excluded} of {status.trials.total} trials are excluded",) if excluded else ()
+        return Outcome("Complete", complete.message, faults)
+    if is_out_of_budget(status) and (spent := holds(status, "Suspended")):
+        return Outcome("Suspended", f"{spent.reason}: {spent.message}", (spent.message,), failed=True)
+    now = holds(status, "Reconciling")
+    return Outcome(status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def is_out_of_budget(status: SweepStatus) -> bool:
+    """Return whether the sweep is suspended because its budget is spent, and no trial is running or pending."""
+    spent = holds(status, "Suspended")
+    return spent is not None and spent.reason == COST_BUDGET_SPENT and not (status.trials.running or status.trials.pending)
 
 
 def words(status: TrialStatus) -> str:

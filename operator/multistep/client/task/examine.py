@@ -19,9 +19,9 @@ from multistep.api.task.task_toml import GPU_TYPES, TaskConfig, toml_table
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.trial.task_source import TaskSource
-from multistep.cli.task.findings import Finding, Locator
-from multistep.cli.task.lint import lint, refused_values, reward_key_warnings
-from multistep.cli.task.no_effect import entrypoint, no_effect
+from multistep.client.task.findings import Finding, Locator
+from multistep.client.task.lint import lint, refused_values, reward_key_warnings
+from multistep.client.task.no_effect import entrypoint, no_effect
 from multistep.engine.plan.container_resources import node_terms
 from multistep.engine.plan.image_builds import needed
 from multistep.engine.plan.make_plan import make_plan

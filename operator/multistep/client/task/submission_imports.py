@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from multistep.api.task.task_toml import StepConfig, TaskConfig
-from multistep.cli.task.findings import Finding
+from multistep.client.task.findings import Finding
 from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.sources.task.bundle import Bundle
 from multistep.sources.task.bundle_links import lookup, resolve

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.cli.trial.results.unpack import Unpacked, unpack
+from multistep.client.results.unpack import Unpacked, unpack
 from multistep.errors import StoreError
-
-from .fakes import tar_of
+from tests.unit.cli.fakes import tar_of
 
 Member = tuple[str, bytes, str, int]  # a tar member's name, type, file contents or link target, mode
 

@@ -15,9 +15,8 @@ from multistep.api.common.base_model import API_VERSION
 from multistep.api.sweep.sweep import SWEEP_KIND, parse_sweep
 from multistep.api.trial import harbor_agents
 from multistep.api.trial.values import PLAIN
-from multistep.cli.options import ModelOptions
-from multistep.cli.task.task_directory import TaskDirectory
-from multistep.cli.trial.run.agent_choice import (
+from multistep.client.options import ModelOptions
+from multistep.client.submit.agent_choice import (
     agent_entry,
     check_hosted,
     check_images,
@@ -27,8 +26,9 @@ from multistep.cli.trial.run.agent_choice import (
     script_command,
     with_images_of,
 )
-from multistep.cli.trial.run.manifests import (
+from multistep.client.submit.manifests import (
     Manifest,
+    Submission,
     TrialImage,
     bundle_config_maps,
     dns_label,
@@ -38,7 +38,8 @@ from multistep.cli.trial.run.manifests import (
     placed,
     queue_labels,
 )
-from multistep.cli.values import Values, from_secret
+from multistep.client.submit.values import Values, from_secret
+from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import InvalidSpec, UsageError
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
@@ -67,16 +68,6 @@ class SweepOptions:
     budget: float | None = None
     resources: Manifest = field(default_factory=dict)
     resume: bool = False
-
-
-@dataclass(frozen=True)
-class SweepSubmission:
-    """A sweep and the objects it needs. owned: objects to create after the sweep, which owns them; others: objects to create before
-    the sweep."""
-
-    sweep: Manifest
-    owned: Sequence[Manifest] = ()
-    others: Sequence[Manifest] = ()
 
 
 def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
@@ -116,7 +107,7 @@ def sweep_of_tasks(
     options: SweepOptions,
     namespace: str | None = None,
     elsewhere: TrialImage | None = None,
-) -> SweepSubmission:
+) -> Submission:
     """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError and InvalidSpec if options are
     invalid.
 
@@ -134,9 +125,7 @@ def sweep_of_tasks(
     return _sweep({"tasks": entries}, owned, None, options, namespace)
 
 
-def sweep_of_source(
-    source: Manifest, image: TrialImage | None, options: SweepOptions, namespace: str | None = None
-) -> SweepSubmission:
+def sweep_of_source(source: Manifest, image: TrialImage | None, options: SweepOptions, namespace: str | None = None) -> Submission:
     """Return the sweep whose tasks the operator reads from ``source`` (spec.tasksFrom). Raises UsageError and InvalidSpec if
     options are invalid."""
     return _sweep({"tasksFrom": source}, [], image, options, namespace)
@@ -144,7 +133,7 @@ def sweep_of_source(
 
 def _sweep(
     tasks: Manifest, owned: Sequence[Manifest], image: TrialImage | None, options: SweepOptions, namespace: str | None
-) -> SweepSubmission:
+) -> Submission:
     name = options.name
     variables, agents = options.values.variable_entries(name), _agents(options)
     entries = [each["agent"] for each in agents]
@@ -177,7 +166,7 @@ def _sweep(
     parsed = parse_sweep(sweep)
     if unable := [each.name for each in parsed.spec.agents if options.resume and not each.agent.may_resume]:
         raise UsageError(f"--resume: {', '.join(unable)} cannot resume a trajectory; see RESUME in `multistep agent list`")
-    return SweepSubmission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
+    return Submission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
 
 
 def _names_of_hosted(options: SweepOptions) -> Iterator[str]:
@@ -257,7 +246,7 @@ def _words(text: str, command: str) -> list[str]:
     return words
 
 
-def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
+def sweep_of_file(path: Path, namespace: str | None = None) -> Submission:
     """Return the TrialSweep and the other objects in a YAML file. Raises UsageError or InvalidSpec if the file is invalid."""
     try:
         found = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each is not None]
@@ -276,7 +265,7 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> SweepSubmission:
         parse_sweep(sweep)
     except InvalidSpec as error:
         raise InvalidSpec(f"{path}: {error}") from error
-    return SweepSubmission(_in(sweep, namespace), others=[_in(each, namespace) for each in found if each is not sweep])
+    return Submission(_in(sweep, namespace), others=[_in(each, namespace) for each in found if each is not sweep])
 
 
 def _in(manifest: Manifest, namespace: str | None) -> Manifest:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multistep.cli.trial.run.manifests import Manifest, secret_of, variable_from_secret
+from multistep.client.submit.manifests import Manifest, secret_of, variable_from_secret
 from multistep.errors import UsageError
 
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")

@@ -11,7 +11,7 @@ from typing import Final
 
 from multistep.api.task.layout import Services
 from multistep.api.task.task_toml import StepConfig, TaskConfig
-from multistep.cli.task.findings import Finding
+from multistep.client.task.findings import Finding
 from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.sources.task.bundle import Bundle
 from multistep.sources.task.bundle_links import is_file, lookup

@@ -69,6 +69,18 @@ class TrialRequest:
     resources: Manifest = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Submission:
+    """A trial or a sweep, and the objects that it needs."""
+
+    main: Manifest
+    """The MultiStepTrial or TrialSweep."""
+    owned: Sequence[Manifest] = ()
+    """Objects to create after it, which it owns: ConfigMaps and Secrets."""
+    others: Sequence[Manifest] = ()
+    """Objects to create before it, which it does not own."""
+
+
 def new_name(stem: str, agent: str = "") -> str:
     """Return ``STEM-AGENT-RANDOM``, a DNS label that is unlikely to be in use."""
     tail = f"{agent and f'-{dns_label(agent, _AGENT_LENGTH)}'}-{''.join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH))}"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from multistep.api.trial import harbor_agents
 from multistep.api.trial.values import BUILT_IN, agent_label
-from multistep.cli.options import ModelOptions
-from multistep.cli.trial.run.manifests import Manifest, optional, variable_from_secret
+from multistep.client.options import ModelOptions
+from multistep.client.submit.manifests import Manifest, optional, variable_from_secret
 from multistep.errors import UsageError
 
 KEY_VARIABLES: Final[Mapping[str, str]] = {
