@@ -89,7 +89,9 @@ class RecordedRun:
         """Run the trial until it is finished, and record the run."""
         self.world = world = World(**self.options)
         world.faults.at_point = lambda: self.states.append(world.save())
-        world.at_reconcile = lambda: self.reconciles.append((len(self.states), world.save(), pickle.dumps(world.reconciler.hints)))
+        world.at_reconcile = lambda: self.reconciles.append(
+            (len(self.states), world.save(), pickle.dumps(world.reconciler.memory.hints))
+        )
         await world.run()
         self.trace = world.faults.trace
         self.end = end_of(world)
@@ -112,7 +114,7 @@ class RecordedRun:
         """Return the world before the reconcile that reaches fault point `at` (from 0); that point then raises or calls `what`."""
         start, saved, hints = next(each for each in reversed(self.reconciles) if each[0] <= at)
         world = World(**self.options, plans=self.world.plans, counters=self.world.metrics).restore(saved)
-        world.reconciler.hints._by_trial.update(pickle.loads(hints)._by_trial)
+        world.reconciler.memory.hints._by_trial.update(pickle.loads(hints)._by_trial)
         world.faults.fail(at - start + 1, what if isinstance(what, BaseException) else lambda: what(world))
         return world
 

@@ -210,9 +210,7 @@ class World(Observed):
             models=self.models,
         )
         reads_here(reconciler)
-        tools = reconciler._tools
-        loader = cast(TrialLoader, Loader(tools.loader, self.plans))
-        reconciler._tools = replace(tools, loader=loader)
+        reconciler.trials.loader = cast(TrialLoader, Loader(reconciler.trials.loader, self.plans))
         return reconciler
 
     # -- time and reconciles

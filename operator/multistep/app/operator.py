@@ -251,14 +251,14 @@ class App:
             for pod in await client.list_all(PODS, each, **selectors):
                 with contained("a pod", pod):
                     if (key := pod_identity.trial_of(pod)) is not None:
-                        self.reconciler.starts.observe(key, pod_facts(pod))
+                        self.reconciler.admission.starts.observe(key, pod_facts(pod))
 
     async def _count_active_trials(self, client: Client) -> None:
         """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
         for content_path in self.shard.namespaces_to_list:
             async for found in client.each(TRIALS, content_path, label_selector=self.shard.selector):
                 with contained("a trial", found):  # it fails at its next reconcile
-                    self.reconciler.model_slots.observe(parse_trial(found))
+                    self.reconciler.admission.model_slots.observe(parse_trial(found))
 
     async def _renew_keys(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Register the keys that the gateway lacks, and set the metric that shows whether the gateway answers."""
@@ -273,17 +273,17 @@ class App:
         """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""
         found = loads.since_last(await gateway.loads())
         if self.lease.held:
-            self.reconciler.model_slots.adapt(found)
+            self.reconciler.admission.model_slots.adapt(found)
 
     def _show(self, gate: Gate) -> None:
-        starts, execs, transfers, metrics = self.reconciler.starts, self.reconciler.execs, self.reconciler.transfers, self.metrics
+        admission, metrics = self.reconciler.admission, self.metrics
         metrics.queue_depth.set_function(lambda: self.queue.depth)
-        metrics.pods_starting.set_function(lambda: starts.held)
-        metrics.waiting.labels("pod").set_function(lambda: starts.waiting)
-        metrics.waiting.labels("quota").set_function(lambda: self.reconciler.quotas.waiting)
-        metrics.waiting.labels("exec").set_function(lambda: execs.waiting)
-        metrics.waiting.labels("checkpoint").set_function(lambda: transfers.waiting)
-        slots = self.reconciler.model_slots
+        metrics.pods_starting.set_function(lambda: admission.starts.held)
+        metrics.waiting.labels("pod").set_function(lambda: admission.starts.waiting)
+        metrics.waiting.labels("quota").set_function(lambda: admission.quotas.waiting)
+        metrics.waiting.labels("exec").set_function(lambda: admission.execs.waiting)
+        metrics.waiting.labels("checkpoint").set_function(lambda: admission.transfers.waiting)
+        slots = admission.model_slots
         metrics.waiting.labels("model").set_function(lambda: slots.waiting)
         for each in self.settings.models:
             metrics.model_trials_active.labels(label_value(each.model)).set_function(partial(slots.active, each.model))

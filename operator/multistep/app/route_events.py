@@ -68,7 +68,7 @@ class EventRouter:
     def restored(self) -> None:
         """Drop the cached state of sweeps and trials, because the API server's store was restored from an older copy."""
         self._sweeps.cache.clear()
-        self._reconciler.hints.clear()
+        self._reconciler.memory.hints.clear()
 
     def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
         """Record the trial's phase for the metrics, even on a standby. Enqueue the trial and its sweep if their filters accept the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -87,8 +87,8 @@ class Reading:
 @pytest.mark.parametrize(("phase", "verifier"), [("Agent", 0.0), ("Verifier", 100.0)])
 async def test_a_restarted_operator_reads_the_task_before_a_trial_misses_its_deadline(phase: str, verifier: float) -> None:
     world = await away_at_the_deadline(600.0, verifier, phase=phase, toStep="a")
-    tools = world.reconciler._tools
-    world.reconciler._tools = replace(tools, loader=cast(TrialLoader, Reading(tools.loader)))
+    trials = world.reconciler.trials
+    trials.loader = cast(TrialLoader, Reading(trials.loader))
     assert await world.reconcile() is None, "the end of the read requeues the trial"
     assert world.condition[:2] == ("Reconciling", "Running"), "the step runs on"
     await world.run()
@@ -97,7 +97,7 @@ async def test_a_restarted_operator_reads_the_task_before_a_trial_misses_its_dea
 
 async def test_a_trial_that_is_queued_for_an_exec_session_does_not_miss_its_deadline_before_its_pod_is_read() -> None:
     world = await away_at_the_deadline(600.0, toStep="a")
-    other, execs = ("default", "other"), world.reconciler.execs
+    other, execs = ("default", "other"), world.reconciler.admission.execs
     assert execs.acquire(other, execs.limit)
     for _ in range(3):
         assert await world.reconcile() is not None
@@ -181,9 +181,8 @@ class Missing:
 
     def __init__(self, world: World, found_at: float) -> None:
         self._world, self._found_at = world, found_at
-        tools = world.reconciler._tools
-        self._loader = tools.loader
-        world.reconciler._tools = replace(tools, loader=cast(TrialLoader, self))
+        self._loader = world.reconciler.trials.loader
+        world.reconciler.trials.loader = cast(TrialLoader, self)
 
     async def load(self, trial: MultiStepTrial) -> Loaded:
         if self._world.now < self._found_at:
@@ -261,7 +260,7 @@ def break_sessions(world: World) -> None:
 async def test_an_agent_that_breaks_all_exec_sessions_until_the_deadline_scores_0_however_short_it_ran() -> None:
     world = await away_at_the_deadline(10.0, toStep="a", podCleanup="Never")
     break_sessions(world)
-    world.reconciler._tools.hints.of(("default", "other"), "uid").worked(world.now + 10_000)  # a session on the same node
+    world.reconciler.memory.hints.of(("default", "other"), "uid").worked(world.now + 10_000)  # a session on the same node
     await world.run()
     assert world.condition[:2] == ("Failed", "PodUnresponsive")
     assert world.status.failure is not None and world.status.failure.class_ == "Agent"
@@ -279,7 +278,7 @@ async def test_if_nothing_shows_why_sessions_break_the_missed_deadline_decides()
 async def test_sessions_that_break_with_the_nodes_other_pods_too_are_not_the_agents_doing() -> None:
     world = await away_at_the_deadline(2000.0, toStep="a")
     break_sessions(world)
-    world.reconciler._tools.hints.of(("default", "other"), "uid").session_lost("broken", world.now)
+    world.reconciler.memory.hints.of(("default", "other"), "uid").session_lost("broken", world.now)
     await world.run()
     without_score(world)
 

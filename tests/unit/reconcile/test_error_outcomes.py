@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -116,8 +115,8 @@ def broken(error: BaseException, **options: Any) -> tuple[World, Raising]:
 
 def raising_loader(world: World, error: BaseException) -> Raising:
     """Make the loads of tasks in a world raise an error."""
-    loader = Raising(error, world.reconciler._tools.loader)
-    world.reconciler._tools = replace(world.reconciler._tools, loader=cast(TrialLoader, loader))
+    loader = Raising(error, world.reconciler.trials.loader)
+    world.reconciler.trials.loader = cast(TrialLoader, loader)
     return loader
 
 
@@ -147,7 +146,7 @@ async def test_a_trial_goes_on_when_the_error_is_gone() -> None:
     loaders.append(loader)
     await world.run()
     assert world.condition[:2] == ("Complete", "TrialComplete")
-    assert not world.reconciler._tools.errors._by_key
+    assert not world.reconciler.memory.errors._by_key
 
 
 LONG_WAITS = [Unavailable("gone"), StoreError("full"), GatewayUnavailable("gone"), SourceError("missing", transient=True)]
@@ -195,7 +194,7 @@ async def test_a_deadline_that_passes_in_a_step_blames_no_agent_while_the_task_c
 
 async def test_a_trial_whose_results_can_never_be_written_for_an_unexpected_reason_ends_without_them() -> None:
     world = World(trial=manifest({"stop": True}))
-    finisher = world.reconciler._tools.finisher
+    finisher = world.reconciler.trials.finisher
 
     async def raising(*_: object, **__: object) -> Any:
         raise TypeError("no file")
@@ -210,7 +209,7 @@ async def test_what_prevents_the_end_of_a_trial_past_its_deadline_is_shown() -> 
     """Its pods cannot be read, and its disruption budget cannot be deleted."""
     world = World(trial=manifest({"activeDeadlineSeconds": 100}), pods_run=False)
     await world.run(until=lambda: world.status.pod_uid)
-    pods, refused = world.reconciler._tools.pods, [True]
+    pods, refused = world.reconciler.trials.pods, [True]
     unguard = pods.unguard
 
     async def get(*_: object) -> Any:
@@ -232,7 +231,7 @@ async def test_what_prevents_the_end_of_a_trial_past_its_deadline_is_shown() -> 
 
 def refuse_to_clear(world: World, until: float) -> None:
     """Let the clean-up of the finished trial fail for this many seconds."""
-    finisher, ends = world.reconciler._tools.finisher, world.now + until
+    finisher, ends = world.reconciler.trials.finisher, world.now + until
     clear = finisher.clear
 
     async def clearing(trial: Any) -> None:

@@ -64,7 +64,7 @@ async def test_a_pod_that_a_policy_denies_is_tried_for_a_minute_and_then_the_tri
 async def test_a_trial_whose_pod_exceeds_a_quota_leaves_its_models_slot_to_others() -> None:
     limited = {"agent_host_image": "agent-host", "models": [ModelLimit(model="openai/m", max_active=1)]}
     world = refusing({"t-1": [no(QUOTA)]}, trial=manifest(HOSTED), **{**HOSTED_OPTIONS, "settings": limited})
-    slots = world.reconciler.model_slots
+    slots = world.reconciler.admission.model_slots
     await world.reconcile()
     assert (world.condition[1], slots.active("openai/m")) == ("QuotaExceeded", 0)
     await world.run(until=lambda: world.status.current_step == "a")

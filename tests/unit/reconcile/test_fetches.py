@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,13 +86,13 @@ def world(remote_source: RemoteSource, source: Object | None = None, **fields: A
     def connected() -> Any:
         reconciler = fresh()
         fetches = Fetches(settings(remote_source), reconciler.wake, remote_source.fetch)
-        reconciler.fetches = fetches
+        reconciler.fetches, reconciler.admission.jobs = fetches, [fetches, reconciler.reads]
         remote = Remote(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
         get_config_map, get_secret = (partial(reconciler.cluster.get, each) for each in (CONFIG_MAPS, SECRETS))
         loader = TrialLoader(
             get_config_map, get_secret, remote, TaskReader(remote_source.directory, read_here), reconciler.reads, NoBuilding()
         )
-        reconciler._tools = replace(reconciler._tools, loader=loader)
+        reconciler.trials.loader = loader
         return reconciler
 
     made.fresh = connected  # type: ignore[method-assign]

@@ -115,7 +115,7 @@ async def test_an_invalid_trial_that_cannot_end_while_the_volume_is_full_says_so
     async def drive(*_: object) -> None:
         raise InvalidSpec("the task is invalid")
 
-    world.reconciler._tools.driver.drive = drive  # type: ignore[method-assign,assignment]
+    world.reconciler.trials.driver.drive = drive  # type: ignore[method-assign,assignment]
     await world.run(until=lambda: volume.again > 3)
     assert world.condition == ("Reconciling", "ResultsNotWritable", FULL)
     assert [each["note"] for each in world.cluster.events if each["reason"] == "ResultsNotWritable"] == [FULL]

@@ -203,7 +203,7 @@ async def test_many_trials_keep_to_the_bounds_and_share_them(count: int) -> None
     assert_all_complete(world.cluster, count)
     assert (world.most_starting, world.edge.most_execs) == (10, 8)
     assert max(world.finished.index((FEW, f"t{number}")) for number in range(count - 5, count)) < 30
-    starts, execs = world.reconciler.starts, world.reconciler.execs
+    starts, execs = world.reconciler.admission.starts, world.reconciler.admission.execs
     assert (starts.held, starts.waiting, execs.held, execs.waiting, world.queue.depth) == (0, 0, 0, 0, 0)
     await world.queue.stop()
 
@@ -215,7 +215,7 @@ async def test_many_trials_wait_for_a_small_quota_and_only_one_asks_again(count:
     world.edge.quota = 5
     for number in range(count):
         world.cluster.put(trial(CROWD, number))
-    quotas = world.reconciler.quotas
+    quotas = world.reconciler.admission.quotas
     await asyncio.sleep(5)
     assert quotas.waiting > count / 2
     assert all(reasons(world, key) == {"QuotaExceeded"} for key in quotas._kinds)
@@ -304,7 +304,7 @@ async def test_pods_that_start_when_the_operator_starts_are_counted(tmp_path: Pa
     app.reconciler = Reconciler(cluster, app.volume, app.settings, app.metrics)
     async with serve_cluster(cluster, Load(capacity=64)) as url, client_of(url) as client:
         await app._count_starting_pods(client)
-        assert app.reconciler.starts.held == 3
+        assert app.reconciler.admission.starts.held == 3
     async with client_of("http://127.0.0.1:1") as client:
         with pytest.raises(Unavailable):
             await app._count_starting_pods(client)

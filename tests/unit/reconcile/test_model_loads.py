@@ -97,7 +97,7 @@ class FakeGateway:
 async def test_only_the_leader_adapts_its_limits(tmp_path: Path) -> None:
     app = App(Settings(results_dir=tmp_path, models=[ModelLimit(model=MODEL, max_active=8)]))
     app.reconciler = Reconciler(FakeCluster(), app.volume, app.settings, app.metrics)
-    gateway, loads, slots = FakeGateway(), ModelLoads([MODEL]), app.reconciler.model_slots
+    gateway, loads, slots = FakeGateway(), ModelLoads([MODEL]), app.reconciler.admission.model_slots
     for refused, leads, limit in ((0, True, 8), (1, False, 8), (2, True, 4)):
         app.lease = cast(Any, SimpleNamespace(held=leads))
         gateway.totals = {"gpt-5": ModelLoad(refused=refused)}

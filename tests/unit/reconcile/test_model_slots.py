@@ -211,7 +211,7 @@ LIMITED: dict[str, Any] = {
 @in_virtual_time
 async def test_a_queued_trial_has_no_pod_reports_why_and_does_not_use_up_its_deadline() -> None:
     world = World(trial=manifest({**HOSTED, "activeDeadlineSeconds": 500}), **LIMITED)
-    other, bound = trial("other", model="openai/m", pod=True), world.reconciler.model_slots
+    other, bound = trial("other", model="openai/m", pod=True), world.reconciler.admission.model_slots
     bound.observe(other)
     assert await world.reconcile() == 30.0
     assert (world.pods, bound.waiting) == ([], 1)
@@ -232,7 +232,7 @@ async def test_a_restarted_operator_counts_a_running_trial_before_it_starts_anot
     await world.run(until=lambda: world.status.current_step == "a")
     world.reconciler = world.fresh()
     await world.reconcile()
-    bound = world.reconciler.model_slots
+    bound = world.reconciler.admission.model_slots
     assert bound.active("openai/m") == 1 and not bound.acquire(trial("other", model="openai/m"), first=False)
     await world.run()
     assert world.status.phase == "Complete" and bound.active("openai/m") == 1  # the slot went to the other trial
@@ -248,5 +248,5 @@ async def test_a_new_leader_counts_the_active_trials_before_it_starts_others(tmp
     app.reconciler = Reconciler(cluster, app.volume, app.settings, app.metrics)
     async with serve_cluster(cluster, Load(capacity=64)) as url, client_of(url) as client:
         await app._count_active_trials(client)
-    assert app.reconciler.model_slots.active("openai/m") == 2
+    assert app.reconciler.admission.model_slots.active("openai/m") == 2
     app.volume.close()

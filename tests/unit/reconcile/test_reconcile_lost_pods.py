@@ -74,19 +74,19 @@ async def test_an_evicted_pod_is_deleted_before_the_next_is_created() -> None:
 async def test_nothing_is_remembered_of_trials_that_are_finished(spec: dict[str, Any]) -> None:
     world = World(durations=LONG, trial=manifest(spec))
     await world.reconcile()
-    assert len(world.reconciler.hints) == 1
+    assert len(world.reconciler.memory.hints) == 1
     world.cluster.remove("Pod", "default", "t-1")
     await world.run()
-    assert (world.status.attempt, len(world.reconciler.hints)) == (2, 0)
+    assert (world.status.attempt, len(world.reconciler.memory.hints)) == (2, 0)
 
 
 async def test_nothing_is_remembered_of_trials_that_are_deleted_while_a_phase_runs() -> None:
     world = World(durations=LONG)
     await world.reconcile()
-    assert len(world.reconciler.hints) == 1
+    assert len(world.reconciler.memory.hints) == 1
     world.cluster.remove("MultiStepTrial", *KEY)
     await world.reconcile()
-    assert len(world.reconciler.hints) == 0
+    assert len(world.reconciler.memory.hints) == 0
 
 
 async def test_attempts_back_off() -> None:

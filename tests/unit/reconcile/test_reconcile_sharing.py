@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -173,8 +173,8 @@ async def test_a_session_is_kept_longer_for_a_phase_unless_there_is_other_work(
         return known(runner, op, id)
 
     monkeypatch.setattr(FakeRunner, "_known", third)
-    monkeypatch.setattr(world.reconciler._tools.driver, "_sessions_queued", lambda: queued)
-    world.reconciler._tools = replace(world.reconciler._tools, changed=lambda _: changed)
+    monkeypatch.setattr(world.reconciler.trials.driver, "_sessions_queued", lambda: queued)
+    monkeypatch.setattr(world.reconciler.trials.driver, "_changed", lambda _: changed)
     await world.run()
     assert world.condition[0] == "Complete" and world.execs == sessions
     assert shown[1:] == (["Agent", "Agent"] if sessions == 1 else [])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from multistep.reconcile.queue.work_queue import SOON_SECONDS
-from multistep.reconcile.trial.reconcile_trial import TASK_GRACE_SECONDS
+from multistep.reconcile.trial.end_in_status import TASK_GRACE_SECONDS
 from multistep.store.evidence.compare_results import check
 from multistep.store.results_volume import Volume
 from tests.support.played import FAULT

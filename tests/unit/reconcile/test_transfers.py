@@ -102,11 +102,11 @@ async def test_the_timeout_of_a_session_continues_after_an_operation_with_a_limi
 
 async def test_a_trial_that_waits_for_its_turn_to_store_a_checkpoint_holds_no_session_and_no_frozen_environment() -> None:
     world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings={"checkpoint_transfers": 1})
-    transfers = world.reconciler.transfers
+    transfers = world.reconciler.admission.transfers
     assert transfers.acquire(OTHER)
     await world.run()
     assert (world.status.phase, transfers.waiting, asked(world, "checkpoint")) == ("Running", 1, 0)
-    assert all(stream.closed for stream in world.runner.streams) and world.reconciler.execs.held == 0
+    assert all(stream.closed for stream in world.runner.streams) and world.reconciler.admission.execs.held == 0
     transfers.release(OTHER)
     await world.run()
     assert world.condition == ("Complete", "TrialComplete", "ran 3 steps")
@@ -116,11 +116,11 @@ async def test_a_trial_that_waits_for_its_turn_to_store_a_checkpoint_holds_no_se
 async def test_a_restore_waits_for_its_turn_too() -> None:
     world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings={"checkpoint_transfers": 1})
     await at_step(world, "b")
-    assert world.reconciler.transfers.acquire(OTHER)
+    assert world.reconciler.admission.transfers.acquire(OTHER)
     lose_pod(world)
     await world.run()
     assert (world.status.attempt, world.status.phase, asked(world, "restore")) == (2, "Running", 0)
-    world.reconciler.transfers.release(OTHER)
+    world.reconciler.admission.transfers.release(OTHER)
     await world.run()
     assert (world.condition[0], asked(world, "restore")) == ("Complete", 1)
 
@@ -128,7 +128,7 @@ async def test_a_restore_waits_for_its_turn_too() -> None:
 async def test_a_trial_keeps_its_turn_while_it_is_queued_for_a_session() -> None:
     settings = {"checkpoint_transfers": 1, "exec_sessions": 3}
     world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings=settings)
-    transfers, execs = world.reconciler.transfers, world.reconciler.execs
+    transfers, execs = world.reconciler.admission.transfers, world.reconciler.admission.execs
     assert transfers.acquire(OTHER)
     await world.run()
     assert execs.acquire(OTHER, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from multistep.reconcile.admission.pod_starts import WAIT_SECONDS, VerifierRoom
@@ -22,7 +21,7 @@ class Node:
         trial = manifest({"toStep": "a", **spec}, config=self.config)
         trial["metadata"]["uid"] = f"trial-{number}"
         world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0}, pods_run=False)
-        world.reconciler._tools = replace(world.reconciler._tools, room=room)
+        world.reconciler.admission.room = room
         return world
 
     def schedule(self) -> None:

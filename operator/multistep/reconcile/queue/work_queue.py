@@ -26,16 +26,8 @@ class Requeue:
     after: float | None
 
 
-@dataclass(frozen=True)
-class Continue:
-    """A result: decide again at once, in the same reconcile, because the observed state has changed."""
-
-
-Result = Requeue | Continue
-
 SOON_SECONDS: Final = 0.5  # shortest delay of a requeue whose cause needs a moment to pass
 AT_NEXT_EVENT: Final = Requeue(None)
-CONTINUE: Final = Continue()
 
 
 def earliest(seconds: Iterable[float | None]) -> Requeue:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.status import trial_status as engine_status
-from multistep.errors import StoreError
+from multistep.errors import ClusterError, NotFound, StoreError
+from multistep.kube.cluster_protocols import Cluster
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import Loaded
 from multistep.store.bucket.upload_results import Shipping
@@ -21,6 +23,8 @@ from multistep.store.results_volume import TrialKey, Volume
 
 Sign = Callable[[bytes], bytes]
 NO_LOGS: Mapping[str, bytes] = MappingProxyType({})
+_LOG_LINES: Final = 20_000
+_LOG_BYTES: Final = 2 << 20  # maximum per service, so that the results of many trials stay small
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,35 @@ class Finisher:
     returns the signed envelope; None: the evidence is not signed.
     """
 
-    def __init__(self, volume: Volume, settings: Settings, shipping: Shipping | None = None, sign: Sign | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        volume: Volume,
+        settings: Settings,
+        shipping: Shipping | None = None,
+        sign: Sign | None = None,
+    ) -> None:
+        self._cluster = cluster
         self._sign = sign
         self._volume = volume
         self._shipping = shipping
         self._settings = settings
+
+    async def service_logs(self, trial: MultiStepTrial, loaded: Loaded) -> dict[str, bytes]:
+        """Return the last lines of each service's output, by path in the results. They explain a failure but decide nothing, so an
+        output that cannot be read is replaced by the reason."""
+        found: dict[str, bytes] = {}
+        services, pod, namespace = loaded.plan.services, trial.status.pod_name, trial.metadata.namespace
+        for each in services.order if services and pod and trial.status.pod_uid else ():
+            name = trial_files.service_log(each.name)
+            try:
+                read = self._cluster.logs(namespace, pod or "", each.container, tail_lines=_LOG_LINES, limit_bytes=_LOG_BYTES)
+                found[name] = b"".join([chunk async for chunk in read])
+            except NotFound:
+                break  # the pod was deleted
+            except ClusterError as error:
+                found[name] = f"the output cannot be read: {error}\n".encode(errors="replace")
+        return found
 
     async def finish(
         self,

@@ -10,17 +10,18 @@ from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.regrade import RegradeSpec, RegradeStatus, SourceAgent, SourceStep
 from multistep.api.trial.status import StepException, StepStatus, TrialFailure, TrialStatus, holds
 from multistep.api.trial.trial import parse_status
+from multistep.engine.lifecycle.decisions import Wait
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.score.trial_score import Score, outcome
 from multistep.engine.script.regrade_script import is_verified, source_exception, unfit_steps
 from multistep.engine.status import trial_status
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import CheckpointLost
-from multistep.reconcile.queue.work_queue import CONTINUE, Result
 from multistep.reconcile.trial import source_checkpoints
-from multistep.reconcile.trial.end_attempt import TrialEnding
-from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_ACTIVE, SOURCE_SECONDS, SourceTrial
+from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_ACTIVE, SOURCE_SECONDS, SourceTrial, SourceTrials
+from multistep.reconcile.trial.trial_run import Continue, Result, TrialRun
 from multistep.store.checkpoints.checkpoint_files import ADOPTED
+from multistep.store.checkpoints.checkpoint_store import Checkpoints
 from multistep.store.evidence.statement import PredicateStep
 from multistep.store.results_volume import TrialKey
 
@@ -30,97 +31,102 @@ _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, kee
 _VERDICT: Final = ("name", "trial", "exception", "rewards", "omitted_rewards", "score", "passed", "gate")
 
 
-class TrialRegrade(TrialEnding):
-    """The part of a trial's reconcile that prepares a regrade. It first writes the source's UID to the status, then copies the
-    checkpoints, so that a crash in between never mixes the checkpoints of two trials of the same name."""
+async def prepare_regrade(run: TrialRun, plan: TrialPlan, sources: SourceTrials, checkpoints: Checkpoints) -> Result | None:
+    """Find the trial to regrade, and copy its checkpoints. Return None if the first attempt can start, or if this is no regrade.
 
-    async def _prepare_regrade(self) -> Result | None:
-        """Find the source and copy its checkpoints. Return None if the trial's first attempt can start."""
-        regrade, source = self._trial.spec.regrade, self._trial.status.regraded
-        if regrade is None:
-            return None
-        if source is None:
-            return await self._find_source(regrade)
-        try:
-            await self._copy_checkpoints(source)
-        except CheckpointLost as error:
-            return await self._refuse(f"{error}; {_HINT}", TrialStatus())
+    The source's UID is written to the status before its checkpoints are copied, so that a crash in between never mixes the
+    checkpoints of two trials of the same name.
+    """
+    regrade, source = run.trial.spec.regrade, run.trial.status.regraded
+    if regrade is None:
         return None
+    if source is None:
+        return await _find_source(run, plan, regrade, sources)
+    try:
+        await _copy_checkpoints(run, plan, source, sources, checkpoints)
+    except CheckpointLost as error:
+        return await _refuse(run, f"{error}; {_HINT}", TrialStatus())
+    return None
 
-    async def _find_source(self, regrade: RegradeSpec) -> Result:
-        name, sweep = regrade.trial, regrade.sweep_uid
-        source = await self._t.sources.find(self._trial.metadata.namespace, name)
-        if source is None:
-            why = "does not exist, and there are no kept results with evidence of exactly one deleted trial of this name"
-            created = self._trial.metadata.creation_timestamp
-            if created is not None and self._t.clock() - created.timestamp() < GRACE_SECONDS:
-                return await self._wait(SOURCE_ACTIVE, f"trial {name} {why}", seconds=SOURCE_SECONDS)
-            return await self._refuse(f"trial {name} {why}", TrialStatus())
-        if sweep is not None and _sweep_of(source) not in (None, sweep):
-            why = f"trial {name} is not of the sweep to regrade, which has the UID {sweep} (spec.regrade.sweepUID)"
-            return await self._refuse(why, TrialStatus())
-        former = _status(source)
-        if source.key.uid == self._trial.metadata.uid:
-            return await self._refuse("a trial cannot regrade itself", TrialStatus())
-        if not source.finished:
-            return await self._wait(SOURCE_ACTIVE, f"trial {name} is to be regraded and is not finished", seconds=SOURCE_SECONDS)
-        regraded = _facts(source, former)
-        if why := await self._unfit(source, former, regraded):
-            return await self._refuse(why, former)
-        # The source's findings apply to the regrade, too: its checkpoints contain the same files.
-        changes: dict[str, Any] = {"regraded": regraded, "tampering": former.tampering}
-        if source.found is not None and source.found["spec"].get("task") == self._object["spec"].get("task"):
-            changes["task_source"] = former.task_source  # the source's revision, even if its Git branch moved since
-        await self._write(self._trial.status.model_copy(update=changes))
-        return CONTINUE
 
-    async def _unfit(self, source: SourceTrial, former: TrialStatus, regraded: RegradeStatus) -> str:
-        """Return why a finished trial cannot be regraded, "" if it can."""
-        if of := _source_of(source):
-            return f"trial {regraded.trial} is itself a regrade, of trial {of}: regrade that one"
-        if (failed := holds(former, "Failed")) is not None:
-            return f"trial {regraded.trial} is Failed ({failed.reason}), so there is no result to regrade"
-        if source.evidence is not None and source.evidence.outcome == "Failed":
-            return f"trial {regraded.trial} is Failed, so there is no result to regrade"
-        if why := next(unfit_steps(self._plan, regraded), ""):
-            return why
-        failure, left = former.failure, self._plan.steps[len(regraded.steps) :]
-        if failure is not None and failure.class_ == "Agent" and failure.step is None and left:  # it ended between two steps
-            ended = f"the agent of trial {regraded.trial} ended the trial before step {left[0].name} ({failure.reason})"
-            return f"{ended}, which no verification shows"
-        try:
-            await self._t.sources.chains(source, _verified(self._plan, regraded).values())
-        except CheckpointLost as error:
-            return f"{error}; {_HINT}"
-        return ""
+async def _find_source(run: TrialRun, plan: TrialPlan, regrade: RegradeSpec, sources: SourceTrials) -> Result:
+    name, sweep = regrade.trial, regrade.sweep_uid
+    source = await sources.find(run.trial.metadata.namespace, name)
+    if source is None:
+        why = "does not exist, and there are no kept results with evidence of exactly one deleted trial of this name"
+        created = run.trial.metadata.creation_timestamp
+        if created is not None and run.clock() - created.timestamp() < GRACE_SECONDS:
+            return Wait(SOURCE_ACTIVE, f"trial {name} {why}", seconds=SOURCE_SECONDS)
+        return await _refuse(run, f"trial {name} {why}", TrialStatus())
+    if sweep is not None and _sweep_of(source) not in (None, sweep):
+        why = f"trial {name} is not of the sweep to regrade, which has the UID {sweep} (spec.regrade.sweepUID)"
+        return await _refuse(run, why, TrialStatus())
+    former = _status(source)
+    if source.key.uid == run.trial.metadata.uid:
+        return await _refuse(run, "a trial cannot regrade itself", TrialStatus())
+    if not source.finished:
+        return Wait(SOURCE_ACTIVE, f"trial {name} is to be regraded and is not finished", seconds=SOURCE_SECONDS)
+    regraded = _facts(source, former)
+    if why := await _unfit(plan, source, former, regraded, sources):
+        return await _refuse(run, why, former)
+    # The source's findings apply to the regrade, too: its checkpoints contain the same files.
+    changes: dict[str, Any] = {"regraded": regraded, "tampering": former.tampering}
+    if source.found is not None and source.found["spec"].get("task") == run.object["spec"].get("task"):
+        changes["task_source"] = former.task_source  # the source's revision, even if its Git branch moved since
+    await run.write(run.trial.status.model_copy(update=changes))
+    return Continue()
 
-    async def _copy_checkpoints(self, regraded: RegradeStatus) -> None:
-        """Copy the source's checkpoints after the steps that are verified again. The regrade then no longer depends on the source.
 
-        Idempotent. Raises CheckpointLost.
-        """
-        key, checkpoints = TrialKey.of(self._trial), self._t.volume.checkpoints
-        steps = [source_checkpoints.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
-        source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
-        copied = set((await checkpoints.stored(key)).commits)
-        # A copied checkpoint has all its layers. After a crash, copies that exist are not made again, so their source may be
-        # deleted.
-        left = [name for index, name in _verified(self._plan, regraded).items() if (ADOPTED, index) not in copied]
-        for chain in reversed(await self._t.sources.chains(source, left) if left else []):
-            if (ADOPTED, chain[-1].step) not in copied:
-                copied |= {each.id for each in await checkpoints.adopt(key, source.key, chain)}
+async def _unfit(plan: TrialPlan, source: SourceTrial, former: TrialStatus, regraded: RegradeStatus, sources: SourceTrials) -> str:
+    """Return why a finished trial cannot be regraded, "" if it can."""
+    if of := _source_of(source):
+        return f"trial {regraded.trial} is itself a regrade, of trial {of}: regrade that one"
+    if (failed := holds(former, "Failed")) is not None:
+        return f"trial {regraded.trial} is Failed ({failed.reason}), so there is no result to regrade"
+    if source.evidence is not None and source.evidence.outcome == "Failed":
+        return f"trial {regraded.trial} is Failed, so there is no result to regrade"
+    if why := next(unfit_steps(plan, regraded), ""):
+        return why
+    failure, left = former.failure, plan.steps[len(regraded.steps) :]
+    if failure is not None and failure.class_ == "Agent" and failure.step is None and left:  # it ended between two steps
+        ended = f"the agent of trial {regraded.trial} ended the trial before step {left[0].name} ({failure.reason})"
+        return f"{ended}, which no verification shows"
+    try:
+        await sources.chains(source, _verified(plan, regraded).values())
+    except CheckpointLost as error:
+        return f"{error}; {_HINT}"
+    return ""
 
-    async def _refuse(self, message: str, source: TrialStatus) -> Result:
-        """Fail the trial. If its source failed but is scored, the trial gets the source's score. source: the source's status, empty
-        if unknown."""
-        new, failure = trial_status.failed(self._trial, REGRADE_IMPOSSIBLE, message, self._t.clock()), source.failure
-        if failure is not None and source.score is not None:
-            steps = [StepStatus(**{name: getattr(each, name) for name in _VERDICT}) for each in source.steps]
-            kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step)
-            same = {name: getattr(source, name) for name in ("score", "passed", "score_rule", "outcome", "tampering")}
-            new = new.model_copy(update={"failure": kept, "steps": steps, **same})
-        await self._end(new)
-        return CONTINUE
+
+async def _copy_checkpoints(
+    run: TrialRun, plan: TrialPlan, regraded: RegradeStatus, sources: SourceTrials, checkpoints: Checkpoints
+) -> None:
+    """Copy the source's checkpoints after the steps that are verified again. The regrade then no longer depends on the source.
+
+    Idempotent. Raises CheckpointLost.
+    """
+    key = TrialKey.of(run.trial)
+    steps = [source_checkpoints.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
+    source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
+    copied = set((await checkpoints.stored(key)).commits)
+    # A copied checkpoint has all its layers. After a crash, copies that exist are not made again, so their source may be deleted.
+    left = [name for index, name in _verified(plan, regraded).items() if (ADOPTED, index) not in copied]
+    for chain in reversed(await sources.chains(source, left) if left else []):
+        if (ADOPTED, chain[-1].step) not in copied:
+            copied |= {each.id for each in await checkpoints.adopt(key, source.key, chain)}
+
+
+async def _refuse(run: TrialRun, message: str, source: TrialStatus) -> Continue:
+    """Fail the trial, which has no pod yet. If its source failed but is scored, the trial gets the source's score. source: the
+    source's status, empty if unknown."""
+    new, failure = trial_status.failed(run.trial, REGRADE_IMPOSSIBLE, message, run.clock()), source.failure
+    if failure is not None and source.score is not None:
+        steps = [StepStatus(**{name: getattr(each, name) for name in _VERDICT}) for each in source.steps]
+        kept = TrialFailure(class_=failure.class_, reason=REGRADE_IMPOSSIBLE, step=failure.step)
+        same = {name: getattr(source, name) for name in ("score", "passed", "score_rule", "outcome", "tampering")}
+        new = new.model_copy(update={"failure": kept, "steps": steps, **same})
+    await run.write(new)
+    return Continue()
 
 
 def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:

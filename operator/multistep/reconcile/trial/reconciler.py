@@ -17,24 +17,25 @@ from multistep.errors import Conflict, NotFound, PodError, RunnerError, StreamLo
 from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, TRIALS
 from multistep.kube.shard import Shard
+from multistep.reconcile.admission.admission import Admission
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
 from multistep.reconcile.admission.model_slots import ModelSlots
-from multistep.reconcile.admission.pod_starts import PodStarts, VerifierRoom
+from multistep.reconcile.admission.pod_starts import PodStarts
 from multistep.reconcile.admission.quotas import Quotas
 from multistep.reconcile.loading.build_images import Builds
 from multistep.reconcile.loading.load_tasks import Fetches, Reads
-from multistep.reconcile.queue.error_outcome import ErrorSeries, is_of_another_server
+from multistep.reconcile.queue.error_outcome import is_of_another_server
 from multistep.reconcile.queue.event_filter import Changed, PodEvent
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, SOON_SECONDS, Requeue
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.complete_results import Finisher, Sign
 from multistep.reconcile.trial.model_gateway import ModelAccess
-from multistep.reconcile.trial.owned_pods import PodHints, TrialPods
-from multistep.reconcile.trial.reconcile_trial import TrialReconcile
+from multistep.reconcile.trial.owned_pods import TrialPods
+from multistep.reconcile.trial.reconcile_trial import TrialReconciler
 from multistep.reconcile.trial.run_sessions import Driver
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
-from multistep.reconcile.trial.trial_run import Tools
+from multistep.reconcile.trial.trial_run import Memory
 from multistep.reconcile.trial.write_status import Tally
 from multistep.settings import Settings
 from multistep.sources.load.image_registry import ImageRegistry, Registry
@@ -68,45 +69,41 @@ class Reconciler:
     registry: Registry | None = None
 
     def __post_init__(self) -> None:
-        self.shard = Shard(self.settings.shard, self.settings.namespaces)
-        self.hints = PodHints()
-        self.starts = PodStarts(self.settings.starting_pods, self.wake, self.clock)
-        self.model_slots = ModelSlots(self.settings.models, self.wake)
-        self.quotas = Quotas(self.wake, self.clock)
-        self.execs = ConcurrencyLimit(self.settings.exec_sessions, self.wake)
-        slots = self.settings.checkpoint_transfers
-        self.transfers = ConcurrencyLimit(slots, self.wake, max_per_namespace=slots - 1)
-        self.fetches = Fetches(self.settings, self.wake)
+        settings = self.settings
+        self.shard = Shard(settings.shard, settings.namespaces)
+        self.fetches = Fetches(settings, self.wake)
         self.reads = Reads(self.wake)
-        registry = self.registry or ImageRegistry(self.settings)
-        self.builds = Builds(self.cluster, self.volume, self.settings, registry, self.wake, self.clock)
-        self.reader = TaskReader(self.settings.task_cache_dir)
+        registry = self.registry or ImageRegistry(settings)
+        self.builds = Builds(self.cluster, self.volume, settings, registry, self.wake, self.clock)
+        self.reader = TaskReader(settings.task_cache_dir)
+        self.admission = Admission(
+            starts=PodStarts(settings.starting_pods, self.wake, self.clock),
+            model_slots=ModelSlots(settings.models, self.wake),
+            quotas=Quotas(self.wake, self.clock),
+            execs=ConcurrencyLimit(settings.exec_sessions, self.wake),
+            transfers=ConcurrencyLimit(
+                settings.checkpoint_transfers, self.wake, max_per_namespace=settings.checkpoint_transfers - 1
+            ),
+            jobs=[self.fetches, self.reads, self.builds],
+        )
         sources = SourceTrials(self.cluster, self.volume, self.shipping)
-        self._tools = Tools(
+        self.memory = Memory(Tally(self.metrics, self.clock, ended=self.ended))
+        self.trials = TrialReconciler(
             cluster=self.cluster,
-            pods=TrialPods(self.cluster, guarded=self.settings.drain == "Wait"),
             loader=self._loader(),
-            loaded=self._loaded,
+            pods=TrialPods(self.cluster, guarded=settings.drain == "Wait"),
+            admission=self.admission,
             driver=self._driver(),
+            models=self.models,
             checkpointing=Checkpointing(self.volume),
-            finisher=Finisher(self.volume, self.settings, self.shipping, self.sign),
+            finisher=Finisher(self.cluster, self.volume, settings, self.shipping, self.sign),
             sources=sources,
             starting_points=StartingPoints(self.cluster, self.volume, sources, self.clock),
             volume=self.volume,
-            settings=self.settings,
+            memory=self.memory,
             metrics=self.metrics,
-            tally=Tally(self.metrics, self.clock, ended=self.ended),
+            settings=settings,
             clock=self.clock,
-            changed=self.changed,
-            hints=self.hints,
-            errors=ErrorSeries(),
-            starts=self.starts,
-            room=VerifierRoom(),
-            quotas=self.quotas,
-            execs=self.execs,
-            transfers=self.transfers,
-            models=self.models,
-            model_slots=self.model_slots,
         )
 
     def _loader(self) -> TrialLoader:
@@ -121,11 +118,6 @@ class Reconciler:
             egress=self.settings.egress,
         )
 
-    def _loaded(self, key: Key) -> None:
-        self.fetches.leave(key)
-        self.reads.leave(key)
-        self.builds.leave(key)
-
     def _driver(self) -> Driver:
         return Driver(
             self.cluster,
@@ -133,9 +125,10 @@ class Reconciler:
             self.settings,
             self.metrics,
             self.shipping,
-            sessions_queued=lambda: self.execs.waiting > 0,
+            sessions_queued=lambda: self.admission.execs.waiting > 0,
             models=self.models,
-            transfers=self.transfers,
+            transfers=self.admission.transfers,
+            changed=self.changed,
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
@@ -143,9 +136,9 @@ class Reconciler:
         trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting, or became ready:
         an unready pod has a result, and a pod becomes ready when a session has read it."""
         pod, before, deleted = event.now, event.before, type == "DELETED"
-        self.starts.observe(event.key, pod, deleted=deleted)
+        self.admission.starts.observe(event.key, pod, deleted=deleted)
         if deleted or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
-            self.quotas.pod_ended(event.key[0])
+            self.admission.quotas.pod_ended(event.key[0])
         if before is not None and before != pod and replace(before, ready=True) == pod:
             return None
         if deleted or not is_starting(pod):
@@ -156,19 +149,9 @@ class Reconciler:
 
     async def reconcile(self, key: Key) -> Requeue:
         """Reconcile one trial."""
-        try:
+        async with self.admission.reconcile(key):
             with self.metrics.reconcile_seconds.time():
                 return await self._reconcile(key)
-        finally:
-            self.starts.settle(key)
-            self.model_slots.settle(key)
-            self.quotas.settle(key)
-            self.execs.release(key)
-            if not self.execs.is_queued(key):  # a trial that is queued for a session needs its transfer slot in that session
-                self.transfers.release(key)
-            self.fetches.settle(key)
-            self.reads.settle(key)
-            self.builds.settle(key)
 
     async def _reconcile(self, key: Key) -> Requeue:
         try:
@@ -182,7 +165,7 @@ class Reconciler:
             self._forget(key)
             return AT_NEXT_EVENT
         try:
-            return await TrialReconcile(self._tools, trial).run()
+            return await self.trials.reconcile(trial)
         except (Conflict, NotFound) as error:
             if isinstance(error, NotFound) and is_of_another_server(error):
                 raise
@@ -194,7 +177,5 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         """Forget a trial that was deleted or belongs to another operator."""
-        self._tools.tally.forget(key)
-        self.model_slots.forget(key)
-        self.hints.forget(key)
-        self._tools.errors.end(key)
+        self.memory.forget(key)
+        self.admission.forget(key)

@@ -29,7 +29,7 @@ from multistep.engine.journal.operations import (
 )
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.lifecycle.stop_and_suspend import prestarts
-from multistep.engine.plan.plan import isolation, users_of
+from multistep.engine.plan.plan import TrialPlan, isolation, users_of
 from multistep.engine.script.compare_verdicts import lost_pod
 from multistep.engine.script.replay import Progress, Replay, changed_rewards, lost_verdict, missing_records
 from multistep.engine.script.trial_script import AgentScript
@@ -47,6 +47,7 @@ from multistep.kube.cluster_protocols import Cluster
 from multistep.pods import agent_host, pod_identity
 from multistep.pods import pod_manifest as pods
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit
+from multistep.reconcile.queue.event_filter import Changed
 from multistep.reconcile.trial import checkpoint_transfers as checkpoints
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.model_gateway import ModelAccess, with_model_access
@@ -89,7 +90,8 @@ FIRST_WAIT_SECONDS = 3.0  # a longer phase is shown in the status, and its sessi
 
 class Driver:
     """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session; transfers: limit of the
-    checkpoints that are stored or restored concurrently."""
+    checkpoints that are stored or restored concurrently; changed: whether an event showed a newer spec of a trial, or its
+    deletion."""
 
     def __init__(
         self,
@@ -102,7 +104,9 @@ class Driver:
         sessions_queued: Callable[[], bool] = lambda: False,
         models: ModelAccess | None = None,
         transfers: ConcurrencyLimit,
+        changed: Changed = lambda _: False,
     ) -> None:
+        self._changed = changed
         self._models = models
         self._networks = NetworkSwitch(cluster, settings.answer_timeout_seconds)
         self._transfers = transfers
@@ -116,6 +120,11 @@ class Driver:
         self._checkpointing = Checkpointing(volume)
         self._settings = settings
         self._metrics = metrics
+
+    def remember_keys(self, trial: MultiStepTrial, plan: TrialPlan) -> None:
+        """Keep the agent's keys in memory, to register them again if the model gateway restarts."""
+        if plan.hosted is not None and plan.hosted.spec.uses_gateway and self._models is not None:
+            self._models.remember(plan.hosted, trial.metadata.namespace)
 
     async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
@@ -242,7 +251,10 @@ class Driver:
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
         near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # the session breaks at its timeout
         end = min(time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS, near_timeout)
-        while not (self._sessions_queued() or drive.hooks.expired() or drive.hooks.changed()) and (left := end - time_of()) > 0:
+        while (
+            not (self._sessions_queued() or drive.hooks.expired() or self._changed(drive.trial.metadata))
+            and (left := end - time_of()) > 0
+        ):
             record = await session.wait(progress.running.id, min(left, FIRST_WAIT_SECONDS))
             if record.done:
                 drive.records[record.id] = session.seen(record)

@@ -47,12 +47,11 @@ class Pods:
 @dataclass(frozen=True)
 class Hooks:
     """Callbacks of the driver. report: write the progress to the status; dismiss: delete the pod of a step's verifier; expired:
-    return whether the trial's deadline has passed; changed: return whether an event showed a newer spec or a deletion."""
+    return whether the trial's deadline has passed."""
 
     report: Report
     dismiss: Dismiss
     expired: Callable[[], bool]
-    changed: Callable[[], bool]
 
 
 @dataclass

@@ -1,13 +1,12 @@
-"""Base class of the parts of a trial's reconcile: it has the trial, its pods and its task, and writes the trial's status."""
+"""What the phases of one reconcile share: the trial, what was observed of it, and the writes to its status."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
-from multistep.api.trial.status import ImageStatus, TrialStatus, Usage
+from multistep.api.trial.status import ImageStatus, TrialStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.api.trial.values import Phase
 from multistep.engine.journal.journal import Journal
@@ -15,187 +14,194 @@ from multistep.engine.lifecycle import decisions
 from multistep.engine.lifecycle import stop_and_suspend as deadlines
 from multistep.engine.lifecycle import stop_and_suspend as suspensions
 from multistep.engine.lifecycle.decisions import PodFacts
-from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.status import trial_status
-from multistep.engine.status.status_size import redacted
-from multistep.kube.cluster_protocols import Cluster, Object
-from multistep.logs import also_about
-from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
-from multistep.reconcile.admission.model_slots import ModelSlots
-from multistep.reconcile.admission.pod_starts import PodStarts, VerifierRoom
-from multistep.reconcile.admission.quotas import Quotas
+from multistep.kube.cluster_protocols import Object
+from multistep.pods import pod_identity
+from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.error_outcome import ErrorSeries
-from multistep.reconcile.queue.event_filter import Changed
-from multistep.reconcile.queue.work_queue import CONTINUE, SOON_SECONDS, Requeue, Result, earliest
-from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
-from multistep.reconcile.trial.complete_results import Finisher
-from multistep.reconcile.trial.model_gateway import ModelAccess
-from multistep.reconcile.trial.owned_pods import PodHints, TrialPods
-from multistep.reconcile.trial.run_sessions import Driver
-from multistep.reconcile.trial.source_checkpoints import SourceTrials
-from multistep.reconcile.trial.start_from_checkpoint import Start, StartingPoints
+from multistep.reconcile.queue.work_queue import SOON_SECONDS, Requeue, earliest
+from multistep.reconcile.trial.owned_pods import PodHint, PodHints
 from multistep.reconcile.trial.write_status import Tally, TrialWriter
 from multistep.settings import Settings
-from multistep.sources.load.load_trial import Loaded, TrialLoader
-from multistep.store.harbor import trial_files
-from multistep.store.results_volume import Volume
-from multistep.telemetry.metrics import Metrics
+from multistep.sources.load.load_trial import Loaded
+
+STOP_SECONDS: Final = 5.0
+"""How long a trial that was stopped or missed its deadline waits at most for its task, and for the model gateway."""
 
 
 @dataclass(frozen=True)
-class Tools:
-    """The objects that all reconciles share. hints: hints about the trials' pods; clock: seconds since the epoch; changed: function
-    that returns whether an event showed a newer spec of a trial, or its deletion; errors: trials whose last reconcile failed;
-    loaded: called when a trial's task is loaded: the trial leaves the queues for fetches, reads and builds."""
+class ObservedPods:
+    """The pods of a trial; None: the pod does not exist."""
 
-    cluster: Cluster
-    pods: TrialPods
-    loader: TrialLoader
-    loaded: Callable[[Key], object]
-    driver: Driver
-    checkpointing: Checkpointing
-    finisher: Finisher
-    starting_points: StartingPoints
-    sources: SourceTrials
-    volume: Volume
-    settings: Settings
-    metrics: Metrics
-    tally: Tally
-    clock: Callable[[], float]
-    changed: Changed
-    hints: PodHints
-    errors: ErrorSeries
-    starts: PodStarts
-    quotas: Quotas
-    room: VerifierRoom
-    execs: ConcurrencyLimit
-    transfers: ConcurrencyLimit
-    models: ModelAccess | None
-    model_slots: ModelSlots
+    agent: PodFacts | None = None
+    """The pod of the current attempt."""
+    verifier: PodFacts | None = None
+    """The pod that status.verifier names."""
 
 
-class TrialContext(ABC):
-    """The state of one reconcile of one trial."""
+@dataclass(frozen=True)
+class Observed:
+    """What a reconcile knows of a trial besides its object."""
 
-    def __init__(self, tools: Tools, found: Object) -> None:
-        self._t = tools
-        self._object = found
-        self._writer: TrialWriter
-        self._pod: PodFacts | None = None
-        self._verifier: PodFacts | None = None
-        self._loaded: Loaded | None = None
-        self._pods_known = False  # the pods were just read or created: the next decision reads none
-        self._setup_usage: Usage | None = None  # model usage of the agent's setup, if the agent ended its container
-        self._fully_parsed = True  # whether the whole trial could be parsed
-
-    async def _start_attempt(self, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None) -> Result:
-        """Write the start of an attempt. start: starting point of the first attempt, None for the image.
-
-        The start of the first attempt is written together with its pod's UID, which saves a write, or when the trial has to wait
-        for the pod. After a crash in between, the trial starts again and adopts the pod: its name depends on the trial's name only,
-        and the spec is immutable. What the next start could resolve differently (the revision of a remote task, an image that was
-        built, another trial) is written before the pod is created.
-        """
-        loaded, now, resumed = self._loaded_now, self._t.clock(), start.resumed if start else self._trial.status.resumed
-        plan, steps = loaded.plan, [each.name for each in loaded.plan.steps]
-        new = trial_status.attempt_started(
-            self._trial, attempt, pod_name, plan.task_name, image_user, now,
-            source=loaded.source, steps=steps, resumed=resumed, images=loaded.images,
-        )  # fmt: skip
-        if start is not None:
-            new = new.model_copy(update={"started_from": start.source, "tampering": [*start.tampering]})
-        self._pods_known = first = attempt == 1 and image_user is None  # its pod's name is new, so there is no pod
-        resolved = loaded.source or loaded.images or start or self._trial.status.regraded
-        if first and not resolved and new.phase == "Pending":
-            self._writer.trial = self._trial.model_copy(update={"status": new})
-        else:
-            await self._write(new)
-        return CONTINUE
-
-    async def _wait(
-        self, reason: str, message: str, *, seconds: float | None, gated: bool = False, images: list[ImageStatus] | None = None
-    ) -> Requeue:
-        """Report why the trial waits. images: builds to list in the status; None: no change."""
-        new = trial_status.waiting(self._trial, self._phase, reason, message, self._t.clock(), gated=gated)
-        await self._write(new if images is None else new.model_copy(update={"images": images}))
-        return self._until_deadline(seconds)
+    loaded: Loaded | None = None
+    """The trial's task and plan; None if the trial goes on without them: it is finished or suspended, or was stopped."""
+    pods: ObservedPods = ObservedPods()
 
     @property
-    def _phase(self) -> Phase:
-        """Return the phase of the trial while it waits. One that waits during a suspension stays suspended."""
-        if self._trial.spec.suspend and suspensions.is_suspended(self._trial):
-            return "Suspended"
-        return "Running" if self._trial.status.phase == "Running" else "Pending"
+    def task(self) -> Loaded:
+        """The task of a trial that cannot go on without it."""
+        assert self.loaded is not None  # loaded before each decision about an unfinished trial
+        return self.loaded
 
-    def _until_deadline(self, seconds: float | None) -> Requeue:
-        """Return a requeue after the seconds (None: no timed requeue), or at the trial's deadline if that is earlier."""
-        deadline = deadlines.next_deadline(self._trial, self._t.clock())
-        after = earliest([seconds, deadline]).after
-        return Requeue(None if after is None else max(SOON_SECONDS, after))
+    @property
+    def plan(self) -> TrialPlan:
+        """The plan of a trial that cannot go on without it."""
+        return self.task.plan
 
-    async def _write_running(self, journal: Journal, **changes: Any) -> None:
-        first, pod = self._trial.status.node_name is None, self._pod
-        where = {"node_name": pod.node if pod else None, **self._container_fields()}
-        await self._write(trial_status.running(self._trial, journal, self._t.clock(), **where, **changes))
+    def step(self, trial: MultiStepTrial) -> StepPlan | None:
+        """Return the current step of the trial; None if it is unknown, or no step has started."""
+        steps = self.loaded.plan.steps if self.loaded else ()
+        return next((each for each in steps if each.name == trial.status.current_step), None)
+
+
+@dataclass(frozen=True)
+class Continue:
+    """A result: observe and decide again in this reconcile."""
+
+    pods: ObservedPods | None = None
+    """The trial's pods, if the action knows them; None: they are read."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A decision: complete the trial, because its script has finished."""
+
+    journal: Journal
+
+
+@dataclass(frozen=True)
+class FailTrial:
+    """A decision: complete the trial as Failed; the model usage of the interrupted step is counted. before: the status from which
+    the Events are computed; None: the current one."""
+
+    failure: decisions.Fail
+    before: TrialStatus | None = None
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """A decision: set the trial Failed without anything that may fail again, because an error has lasted for too long."""
+
+    failure: decisions.Fail
+
+
+Decision: TypeAlias = decisions.Decision | Finish | FailTrial | GiveUp
+Ending: TypeAlias = decisions.FailAttempt | decisions.PhaseDied | decisions.Fail | decisions.CleanUp | Finish | FailTrial | GiveUp
+"""A decision that ends an attempt or the trial."""
+Result: TypeAlias = Requeue | Continue | Decision
+"""How an action ended: the trial waits, or is observed again, or the next action is known already."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the operator remembers of trials between reconciles. It saves work and bounds retries; a new leader has none of it."""
+
+    tally: Tally
+    hints: PodHints = field(default_factory=PodHints)
+    errors: ErrorSeries = field(default_factory=ErrorSeries)
+
+    def forget(self, key: Key) -> None:
+        """Forget a trial that was deleted or belongs to another operator."""
+        self.tally.forget(key)
+        self.hints.forget(key)
+        self.errors.end(key)
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """One reconcile of one trial."""
+
+    object: Object
+    """The trial as it was read."""
+    writer: TrialWriter
+    """Writes the status; its ``trial`` is the trial as last read or written."""
+    memory: Memory
+    settings: Settings
+    clock: Callable[[], float]
+    """Seconds since the epoch."""
+    readable: bool = True
+    """Whether the whole trial could be parsed."""
+
+    @property
+    def trial(self) -> MultiStepTrial:
+        """The trial as last read, written or prepared."""
+        return self.writer.trial
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.trial.metadata.namespace, self.trial.metadata.name
+
+    @property
+    def hint(self) -> PodHint:
+        """The hint about the pod that the status names."""
+        return self.memory.hints.of(self.key, self.trial.status.pod_uid)
+
+    @property
+    def first_pod_name(self) -> str:
+        """The name of the attempt's pod, unless it was created again as root. Without an attempt, the name of the first pod."""
+        return pod_identity.pod_name(self.trial.metadata.name, self.trial.status.attempt or 1, as_root=False)
+
+    async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
+        """Write the status if it changed, and emit Events. before: see TrialWriter.write."""
+        await self.writer.write(new, before=before)
+
+    def prepare(self, new: TrialStatus) -> None:
+        """Let the trial have this status from now on; the next write contains it."""
+        self.writer.trial = self.trial.model_copy(update={"status": new})
+
+    async def write_progress(self, journal: Journal, pod: PodFacts | None, **changes: Any) -> None:
+        """Write the progress of the script. pod: the pod of the attempt; changes: further fields, see trial_status.running."""
+        first = self.trial.status.node_name is None
+        where = {"node_name": pod.node if pod else None, **self.container_fields(pod)}
+        await self.write(trial_status.running(self.trial, journal, self.clock(), **where, **changes))
         if first and pod is not None:
-            self._t.tally.pod_ran(self._trial, pod)
+            self.memory.tally.pod_ran(self.trial, pod)
 
-    def _container_fields(self) -> dict[str, str]:
+    async def write_step(self) -> None:
+        """Write that the trial works on its current step, not that it waits."""
+        await self.write(trial_status.at_current_step(self.trial, self.clock()))
+
+    def container_fields(self, pod: PodFacts | None) -> dict[str, str]:
         """Return the status fields with the images and containerID of the agent's pod, as far as the kubelet reported them.
 
         containerID is written once, so that a different ID reveals a restart.
         """
-        if (pod := self._pod) is None:
+        if pod is None:
             return {}
         images = {"image_id": pod.image_id, "runner_image_id": pod.runner_image_id, "agent_host_image_id": pod.host_image_id}
-        first = {"container_id": pod.container_id} if self._trial.status.container_id is None else {}
+        first = {"container_id": pod.container_id} if self.trial.status.container_id is None else {}
         return {name: value for name, value in {**images, **first}.items() if value}
 
-    def _forget_pod(self) -> None:
-        """Drop the hint about the trial's pod, which the trial does not need any more."""
-        self._t.hints.forget(self._key)
-
-    async def _write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        if self._loaded is not None:
-            new = redacted(new, trial_files.secrets(self._loaded.env, self._loaded.task.config, self._loaded.task.layout))
-        await self._writer.write(new, before=before)
-        self._t.model_slots.observe(self._trial)
-
-    def _new_writer(self, trial: MultiStepTrial) -> TrialWriter:
-        self._t.tally.observe(trial)
-        self._t.model_slots.observe(trial)
-        also_about(uid=trial.metadata.uid, attempt=trial.status.attempt, step=trial.status.current_step)
-        return TrialWriter(self._t.cluster, self._t.metrics, self._t.tally, self._object, trial)
+    async def wait(
+        self, reason: str, message: str, *, seconds: float | None, gated: bool = False, images: list[ImageStatus] | None = None
+    ) -> Requeue:
+        """Write why the trial waits. Return the requeue after the seconds, or at the deadline. images: builds to list in the
+        status; None: no change."""
+        new = trial_status.waiting(self.trial, self._phase, reason, message, self.clock(), gated=gated)
+        await self.write(new if images is None else new.model_copy(update={"images": images}))
+        return self.until_deadline(seconds)
 
     @property
-    def _trial(self) -> MultiStepTrial:
-        return self._writer.trial
+    def _phase(self) -> Phase:
+        """The phase of the trial while it waits. One that waits during a suspension stays suspended."""
+        if self.trial.spec.suspend and suspensions.is_suspended(self.trial):
+            return "Suspended"
+        return "Running" if self.trial.status.phase == "Running" else "Pending"
 
-    @property
-    def _key(self) -> Key:
-        return self._trial.metadata.namespace, self._trial.metadata.name
-
-    @property
-    def _loaded_now(self) -> Loaded:
-        assert self._loaded is not None  # loaded before each decision about an unfinished trial
-        return self._loaded
-
-    @property
-    def _compares_verdicts(self) -> bool:
-        """Return whether the current step is verified in place, and its verifier's pod is only for a second verdict."""
-        steps = self._loaded.plan.steps if self._loaded else ()
-        return any(each.name == self._trial.status.current_step and each.compares_verdicts for each in steps)
-
-    @property
-    def _verified_apart(self) -> bool:
-        """Return whether the current step has a separate verifier, so that it is verified in another pod only."""
-        steps = self._loaded.plan.steps if self._loaded else ()
-        return any(each.name == self._trial.status.current_step and each.verified_apart for each in steps)
-
-    @property
-    def _plan(self) -> TrialPlan:
-        return self._loaded_now.plan
-
-    @abstractmethod
-    async def _act(self, decision: decisions.Decision) -> Result:
-        """Carry out a decision of the engine."""
+    def until_deadline(self, seconds: float | None) -> Requeue:
+        """Return a requeue after the seconds (None: no timed requeue), or at the trial's deadline if that is earlier."""
+        deadline = deadlines.next_deadline(self.trial, self.clock())
+        after = earliest([seconds, deadline]).after
+        return Requeue(None if after is None else max(SOON_SECONDS, after))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
@@ -20,7 +20,7 @@ from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED
 from multistep.engine.plan.resolve_templates import unused_variables
 from multistep.engine.plan.unsupported_parts import ignored
 from multistep.engine.score import failure_class as failures
-from multistep.engine.status.status_size import bounded, reward_text, to_json
+from multistep.engine.status.status_size import bounded, redacted, reward_text, to_json
 from multistep.engine.status.tampering_findings import KINDS
 from multistep.errors import ClusterError, Conflict, NotLeading, Unavailable
 from multistep.kube.cluster_protocols import Cluster, Object
@@ -326,15 +326,24 @@ logger = logging.getLogger(__name__)
 
 
 class TrialWriter:
-    """Writes the status of one trial. trial: the parsed trial, as last read or written; refused: whether the last write failed."""
+    """Writes the status of one trial. observe: called with the trial after each write; trial: the parsed trial, as last read or
+    written; refused: whether the last write failed; secrets: values that no message may contain."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics, tally: Tally, found: Object, trial: MultiStepTrial) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        metrics: Metrics,
+        observe: Callable[[MultiStepTrial], object],
+        found: Object,
+        trial: MultiStepTrial,
+    ) -> None:
         self._cluster = cluster
         self._metrics = metrics
-        self._tally = tally
+        self._observe = observe
         self._object = found
         self.trial = trial
         self.refused = False
+        self.secrets: Collection[str] = ()
 
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
         """Write the status if it changed; then emit Events.
@@ -342,12 +351,12 @@ class TrialWriter:
         before: the status from which the transitions to report are computed; None: the status last read or written.
         Raises Conflict if the object was changed since it was read.
         """
-        old = before or self.trial.status
+        old, new = before or self.trial.status, redacted(new, self.secrets)
         content = to_json(new)
         if content != (self._object.get("status") or {}):
             await self._apply(content)
             self.trial = self.trial.model_copy(update={"status": new})
-            self._tally.observe(self.trial)
+            self._observe(self.trial)
             also_about(attempt=new.attempt, step=new.current_step)
             await self.emit(transitions(old, new))
 

@@ -1,0 +1,204 @@
+"""Continues the trial's script in exec sessions, if one may find a result, and acts on how the sessions ended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from multistep.agents import script_of
+from multistep.api.trial.failure_table import ACCESS_DENIED, RECONCILE_FAILED, RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
+from multistep.api.trial.status import holds
+from multistep.api.trial.values import FETCHING
+from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAILABLE
+from multistep.engine.journal.journal import Journal
+from multistep.engine.lifecycle import decisions
+from multistep.engine.lifecycle import stop_and_suspend as deadlines
+from multistep.engine.lifecycle.decisions import ProtocolViolation, ViolationReason
+from multistep.engine.script.choose_checkpoint import blamed
+from multistep.engine.status import trial_status
+from multistep.errors import (
+    CheckpointLost,
+    ContradictoryRecords,
+    EgressError,
+    EgressRefused,
+    ExecKilled,
+    GatewayUnavailable,
+    NoCommonProtocol,
+    NotFound,
+    PodError,
+    ResultsLost,
+    StreamLost,
+    Unavailable,
+)
+from multistep.pods import pod_identity
+from multistep.reconcile.admission.admission import Admission
+from multistep.reconcile.queue.error_outcome import Waits, is_of_another_server, message, outcome
+from multistep.reconcile.trial.create_pods import release_verifier, request_verifier
+from multistep.reconcile.trial.end_attempt import GATEWAY_RETRY_SECONDS
+from multistep.reconcile.trial.owned_pods import PodHint, TrialPods
+from multistep.reconcile.trial.run_sessions import Driver
+from multistep.reconcile.trial.session_state import (
+    AgentStillRuns,
+    DriveResult,
+    Hooks,
+    PausedBetweenSteps,
+    Pods,
+    Progressed,
+    RootRequired,
+    TransferQueued,
+    VerifierRequired,
+)
+from multistep.reconcile.trial.start_attempt import start_attempt
+from multistep.reconcile.trial.trial_run import Continue, Finish, Observed, Result, TrialRun
+
+MAX_POLL_SECONDS: Final = 3600.0
+POLL_JITTER: Final = 0.1  # spreads the polls of trials that started together
+_OF_LOADING: Final = frozenset({FETCHING, "TaskUnavailable", ACCESS_DENIED, RECONCILE_FAILED, CONNECTION_LOST})
+"""Reasons of waits that have ended when the trial's task is loaded."""
+
+
+async def continue_script(
+    run: TrialRun, observed: Observed, driver: Driver, admission: Admission, pods: TrialPods, *, lost: str = ""
+) -> Result:
+    """Continue the script. While a phase runs, open no session until a pod becomes unready, by which its runner signals a result.
+
+    lost: why the verifier's pod cannot be used, "" if it can."""
+    pod, verifier = observed.pods.agent, observed.pods.verifier
+    assert pod is not None
+    driver.remember_keys(run.trial, observed.plan)
+    hint = run.memory.hints.of(run.key, pod.uid)
+    hint.node = pod.node
+    quiet = hint.quiet_until - run.clock()
+    ready = pod.ready and (verifier is None or verifier.ready) and not lost
+    paused = quiet if ready else 0.0 if lost else min(quiet, hint.unready_until - run.clock())
+    if paused > 0:
+        await run.write_step()
+        return run.until_deadline(paused)
+    shown = holds(run.trial.status, "Reconciling")
+    if shown is not None and shown.reason in _OF_LOADING and not (shown.reason == CONNECTION_LOST and hint.error):
+        await run.write_step()  # not after ``acquire``: see there
+    if not admission.execs.acquire(run.key, 1 + observed.plan.separate + observed.plan.switches_networks):
+        hint.read_at_deadline = False  # the pod is read when the trial has its slot
+        return run.until_deadline(None)
+    before, hint.quiet_until = run.trial.status.steps, 0.0  # a retry after a failed session must not wait for the next poll
+    both = Pods(pod, None if lost else verifier, lost)
+    try:
+        with _violations(run, hint):
+            left = await driver.drive(run.trial, observed.task, script_of(observed.plan), both, _hooks(run, observed, pods))
+    except CheckpointLost as error:
+        return decisions.FailAttempt(RESTORE_FAILED, str(error))
+    except ResultsLost as error:
+        return decisions.FailAttempt(VERIFIER_ENVIRONMENT_FAILED, str(error))
+    except NoCommonProtocol as error:
+        return await run.wait("RunnerProtocol", str(error), seconds=run.settings.poll_seconds)
+    except GatewayUnavailable as error:
+        hint.was_not_read(str(error))
+        return await run.wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
+    finally:
+        admission.execs.release(run.key)
+    if (result := await _after_sessions(run, observed, left, admission)) is not None:
+        return result
+    found_nothing = not ready and quiet > 0 and run.trial.status.steps == before
+    return run.until_deadline(hint.phase_runs(run.clock(), _until_poll(run), ready=ready, found_nothing=found_nothing))
+
+
+def _hooks(run: TrialRun, observed: Observed, pods: TrialPods) -> Hooks:
+    async def report(journal: Journal, isolation: str) -> None:
+        await run.write_progress(journal, observed.pods.agent, isolation=isolation)
+
+    return Hooks(
+        report,
+        dismiss=lambda step: release_verifier(run, pods, step),
+        expired=lambda: deadlines.cut_short(run.trial, run.clock()) is not None,
+    )
+
+
+@contextmanager
+def _violations(run: TrialRun, hint: PodHint) -> Iterator[None]:
+    """Record an error of the exec sessions in the hint if only the pod's containers can have caused it. Errors that the connection
+    may have caused, such as a broken stream, are not recorded."""
+    try:
+        yield
+    except (PodError, NotFound) as error:
+        if (reason := _violation_reason(error)) is not None:
+            hint.violation = ProtocolViolation.after(hint.violation, str(error), run.clock(), reason)
+        raise
+    hint.violation = None
+    hint.worked(run.clock())
+
+
+def _violation_reason(error: PodError | NotFound) -> ViolationReason | None:
+    """Return the reason with which the trial or its attempt fails if this error repeats. None: the connection may have caused the
+    error, or the kubelet will report its cause."""
+    match error:
+        case NotFound():
+            return "PodUnknown" if is_of_another_server(error) else None
+        case ExecKilled():
+            return "ExecSessionsKilled"
+        case ContradictoryRecords():
+            return "Tampered"
+        case EgressRefused(invalid_hosts=invalid):
+            return "InvalidSpec" if invalid else "EgressRefused"
+        case StreamLost() | NoCommonProtocol() | EgressError():
+            return None
+    return "RunnerBroken"
+
+
+async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, admission: Admission) -> Result | None:
+    """Act on the result of the sessions. Return None if a phase is running: the trial then waits for the phase's end."""
+    match left:
+        case AgentStillRuns():
+            await run.write_step()
+            return None
+        case Progressed(journal):
+            if (end := journal.lost) is not None:
+                await run.write_progress(journal, observed.pods.agent)  # the steps with their usage, before the attempt ends
+                end = blamed(run.trial.status, end)
+                return (decisions.Fail if end.final else decisions.FailAttempt)(end.reason, end.message)
+            return Finish(journal) if journal.finished else None
+        case VerifierRequired():
+            return await request_verifier(run, observed.pods.agent, left)
+        case RootRequired(image_user):
+            attempt = run.trial.status.attempt or 1
+            name = pod_identity.pod_name(run.trial.metadata.name, attempt, as_root=True)
+            return await start_attempt(run, observed, attempt, name, image_user=image_user)
+        case TransferQueued(journal):
+            await run.write_progress(journal, observed.pods.agent)
+            return Continue() if admission.transfers.acquire(run.key) else run.until_deadline(None)
+        case PausedBetweenSteps(journal):
+            await run.write(trial_status.paused(run.trial, journal, run.clock()))
+            return Continue()
+
+
+def _until_poll(run: TrialRun) -> float:
+    """Return the seconds until the next poll: as many as the step has run so far, within bounds, so that long phases cost few
+    sessions."""
+    steps = run.trial.status.steps
+    started = steps[-1].start_time if steps else None
+    taken = run.clock() - started.timestamp() if started else 0.0
+    least = run.settings.poll_seconds
+    return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
+
+
+@contextmanager
+def noting_failed_reads(run: TrialRun, decision: decisions.Decision) -> Iterator[None]:
+    """Record in the hint if an error leaves unknown what the pod has finished, so that it must be read again after the deadline."""
+    hint = run.hint
+    try:
+        yield
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier):
+            if _shows_nothing(error):
+                hint.was_not_read(message(error))
+            elif isinstance(error, StreamLost) and not isinstance(error, ExecKilled):
+                hint.session_lost(str(error), run.clock())
+        raise
+
+
+def _shows_nothing(error: BaseException) -> bool:
+    """Return whether an error of a drive leaves unknown what the pod has finished, and is not the doing of the pod's containers."""
+    found = outcome(error)
+    return isinstance(error, Unavailable | NotFound) or (isinstance(found, Waits) and found.ends)

@@ -1,0 +1,108 @@
+"""Decides the next action: the engine's decision, and what the hints of earlier reconciles change about it. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from multistep.api.trial.failure_table import MADE_ROOM, POD_UNRESPONSIVE, RESULT_UNKNOWN
+from multistep.api.trial.status import is_finished
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.lifecycle import decisions, next_decision
+from multistep.engine.lifecycle import stop_and_suspend as deadlines
+from multistep.engine.lifecycle.decisions import PodFacts, Situation
+from multistep.engine.lifecycle.pod_start import UNSCHEDULABLE
+from multistep.kube.shard import LABEL_SHARD
+from multistep.reconcile.admission.pod_starts import VerifierRoom
+from multistep.reconcile.trial.owned_pods import PodHint
+from multistep.reconcile.trial.trial_run import Observed, TrialRun
+
+
+def decide(run: TrialRun, observed: Observed, room: VerifierRoom) -> decisions.Decision:
+    """Return the next action. room: the trials whose verifiers fit no node."""
+    trial, pod, step = run.trial, observed.pods.agent, observed.step(run.trial)
+    if pod is not None and pod.shard != run.settings.shard and not is_finished(trial.status):
+        return _of_another_shard(run, pod)
+    situation = Situation(
+        trial=trial,
+        pod=pod,
+        pod_name=run.first_pod_name,
+        now=run.clock(),
+        start_timeout=observed.loaded.plan.start_timeout if observed.loaded else 0.0,
+        verifier=observed.pods.verifier,
+        violation=run.hint.violation,
+        compares_verdicts=step is not None and step.compares_verdicts,
+        verified_apart=step is not None and step.verified_apart,
+    )
+    return _unless_it_makes_room(_unless_unread_at_deadline(run, situation), situation, room)
+
+
+def _of_another_shard(run: TrialRun, pod: PodFacts) -> decisions.Decision:
+    """Return the decision about a trial whose shard label was changed while it ran: the operator of the former shard has the
+    trial's results so far."""
+    former = f"to {pod.shard}" if pod.shard else "away"
+    message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
+    if (end := deadlines.cut_short(run.trial, run.clock())) is not None:
+        return unless_unread(run.trial, end, run.hint, message)
+    return decisions.Wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here")
+
+
+def _unless_unread_at_deadline(run: TrialRun, situation: Situation) -> decisions.Decision:
+    """Return the engine's decision. If the trial passed its deadline in a step, first continue the script once: agent and verifier
+    may have finished while the operator, the API server or the results volume was down, and are not to be blamed for that time.
+
+    A running pod with which no exec session succeeds then is the agent's doing if those with another pod of the node work, and no
+    verifier's pod is in use, whose sessions may be those that broke. The result is unknown if the others break, too, or if a
+    verifier's pod has no files of the agent yet. If nothing shows the cause, the missed deadline decides."""
+    decision, trial, hint = next_decision.decide(situation), situation.trial, run.hint
+    if not (isinstance(decision, decisions.Fail) and is_unread(trial, decision, hint)):
+        return decision
+    unlimited = {"active_deadline_seconds": None, "suspend": False}  # a trial to suspend has missed its deadline all the same
+    endless = trial.model_copy(update={"spec": trial.spec.model_copy(update=unlimited)})
+    match next_decision.decide(replace(situation, trial=endless)):
+        case decisions.FailAttempt(message=why):
+            return unless_unread(trial, decision, hint, why)
+        case decisions.Drive() if hint.breaks_sessions(situation.now):
+            return _of_broken_sessions(trial, decision, hint, run.memory.hints.node_works(hint))
+        case decisions.Drive() if hint.cannot_be_read:
+            return unless_unread(trial, decision, hint, hint.error)
+        case decisions.Drive() as drive:
+            hint.read_at_deadline = True
+            return drive
+    return decision
+
+
+def _of_broken_sessions(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint, node_works: bool | None) -> decisions.Fail:
+    """Return the failure of a trial all of whose exec sessions broke after its deadline."""
+    verifier = trial.status.verifier
+    if node_works is False or (verifier is not None and verifier.untouched):
+        return unless_unread(trial, end, hint, hint.error)
+    text = f"{end.message}; all exec sessions with its pod broke: {hint.error}"
+    return decisions.Fail(POD_UNRESPONSIVE if node_works and verifier is None else end.reason, text)
+
+
+def is_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint) -> bool:
+    """Return whether a trial missed its deadline in a step, and its pod was not read since."""
+    return end.reason == deadlines.DEADLINE_EXCEEDED and trial.status.has_own_step and not hint.read_at_deadline
+
+
+def unless_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint, why: str) -> decisions.Fail:
+    """Return the failure of a trial whose pod is not read any more, for the reason ``why``. If the pod was not read since the
+    deadline, the failure says nothing about the agent: it may have finished in time."""
+    if not is_unread(trial, end, hint):
+        return end
+    return decisions.Fail(RESULT_UNKNOWN, f"{end.message}; what its agent had finished is unknown, as its pod was not read: {why}")
+
+
+def _unless_it_makes_room(decision: decisions.Decision, situation: Situation, room: VerifierRoom) -> decisions.Decision:
+    """Return the decision; the end of the attempt if the trial releases its pods, so that other trials can be verified."""
+    trial = situation.trial
+    uid, made = trial.metadata.uid, sum(each.reason == MADE_ROOM for each in trial.status.attempts)
+    if not isinstance(decision, decisions.Wait) or decision.reason != UNSCHEDULABLE or situation.verifier is None:
+        room.end(uid)
+        return decision
+    if not room.wait(uid, trial.metadata.namespace, situation.now, made):
+        return decision
+    why = f"the verifiers of several trials wait for room: {decision.message}"
+    if situation.compares_verdicts:  # the step has its reward, which a new attempt could change
+        return decisions.DriveWithoutVerifier(why)
+    return decisions.FailAttempt(MADE_ROOM, why)
