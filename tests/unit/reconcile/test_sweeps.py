@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from multistep.errors import ClusterError, Unavailable
-from multistep.reconcile.sweep.reconcile_sweep import REJECTED_RETRY_SECONDS, STATUS_SECONDS
+from multistep.reconcile.sweep.reconcile_sweep import REJECTED_RETRY_SECONDS
+from multistep.reconcile.sweep.sweep_run import STATUS_SECONDS
 from tests.support.sweep_world import KEY, START, SweepWorld, assert_each_once, ended, sweep
 
 

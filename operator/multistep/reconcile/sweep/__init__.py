@@ -2,7 +2,9 @@
 
 In: the sweep's key, facts of its trials. Out: trials, status, Events. Open reconcile_sweep.py first.
 
-reconcile_sweep      observe, decide (engine.sweep), act, emit Events
+reconcile_sweep      one reconcile: observe, decide (engine.sweep), act; where errors end
+sweep_run            the sweep during a reconcile; writes its status, emits Events
+create_trials        creates, adopts and changes trials
 trial_cache          a few facts of each trial
 decide_at_start      tasks of spec.tasksFrom, the regraded sweep, checkpoints of branches
 decision_records     immutable ConfigMaps: decisions that are made once

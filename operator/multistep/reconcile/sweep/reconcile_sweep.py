@@ -1,4 +1,4 @@
-"""Reconciles sweeps, as ``Reconciler`` does trials.
+"""Reconciles sweeps, as ``Reconciler`` does trials: observe, decide and act, once; every error ends in the sweep's status.
 
 A reconcile reads the sweep, counts its trials, creates the due trials one after the other, and writes the status. It is idempotent
 and may be interrupted anywhere: the names of the existing trials show which were created.
@@ -7,16 +7,14 @@ and may be interrupted anywhere: the names of the existing trials show which wer
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import Metadata
-from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
 from multistep.api.trial.status import holds, is_finished
 from multistep.api.trial.values import FETCHING, FINISHED_PHASES
@@ -24,8 +22,8 @@ from multistep.engine.status.status_size import bounded
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.own_trials import Members
 from multistep.engine.sweep.sweep_status import CreationError
-from multistep.engine.sweep.trial_manifests import Plan, manifest, owner_of, owner_reference, plan
-from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound, SourceError, Unavailable
+from multistep.engine.sweep.trial_manifests import Plan, plan
+from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.kube.shard import Shard
@@ -33,56 +31,17 @@ from multistep.logs import also_about
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.error_outcome import ErrorSeries, Waits, is_cancelled, message, outcome
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, SOON_SECONDS, Requeue, earliest
+from multistep.reconcile.sweep.create_trials import change_trials, create_trials
 from multistep.reconcile.sweep.decide_at_start import SweepTasks, load_branches, regraded_sweep, unfinished_source
+from multistep.reconcile.sweep.sweep_run import NEVER_STARTED, SweepRun, SweepWriter, foreign_trials, transitions
 from multistep.reconcile.sweep.trial_cache import SweepCache, SweepEntry
 from multistep.reconcile.trial.source_checkpoints import SOURCE_ACTIVE, SOURCE_SECONDS
-from multistep.reconcile.trial.write_status import Transition, emit_events
+from multistep.reconcile.trial.write_status import Transition
 from multistep.telemetry.metrics import Metrics
-
-_SHOWN: Final = 3
-
-
-def transitions(old: SweepStatus, new: SweepStatus) -> list[Transition]:
-    """Return the transitions between two statuses of a sweep, in order."""
-    found = []
-    if new.start_time and not old.start_time:
-        found.append(Transition("SweepStarted", _message(new)))
-    if old.phase == "Suspended" and new.phase in ("Pending", "Running"):
-        found.append(Transition("Resumed", _message(new)))
-    changed = _why(new) != _why(old)
-    if new.phase in ("Suspended", "Complete") and changed:
-        found.append(Transition(_why(new)[1], _message(new)))
-    if changed and (new.phase in ("Halting", "Failed") or holds(new, "Stalled")):
-        found.append(Transition(_why(new)[1], _message(new), "Warning"))
-    return found
-
-
-def _why(status: SweepStatus) -> tuple[str | None, str]:
-    return status.phase, status.conditions[0].reason if status.conditions else ""
-
-
-def _message(status: SweepStatus) -> str:
-    return status.conditions[0].message
-
-
-def foreign_trials(names: Sequence[str]) -> Transition:
-    """Return a warning about trials that claim to be the sweep's, but were not created by the operator."""
-    shown = f"{', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
-    text = (
-        f"{plural(len(names), 'trial claims', 'trials claim')} to be of this sweep, which did not create it ({shown}); not counted"
-    )
-    return Transition("ForeignTrials", bounded(text), "Warning")
-
 
 logger = logging.getLogger(__name__)
 
-STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which only counts changed
 REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected trial is retried
-CHANGES_AT_ONCE: Final = 16  # maximum of concurrent patches of trials' specs
-
-_NEVER_STARTED: Final = "spec.stop is true; no trial was created"
-NAME_TAKEN: Final = "NameTaken"
-REFUSED: Final = "TrialRefused"
 
 
 @dataclass
@@ -125,7 +84,7 @@ class Sweeps:
         finished = (found.get("status") or {}).get("phase") in FINISHED_PHASES
         entry = self.cache.entry(key, metadata.uid, metadata.resource_version, finished=finished)
         try:
-            return await _SweepReconcile(self, found, entry).run()
+            return await self._until_wait(found, entry)
         except (Conflict, NotFound):  # an object changed or was deleted; requeue, because its watch event may be missed
             return Requeue(SOON_SECONDS)
 
@@ -134,282 +93,161 @@ class Sweeps:
         self.cache.drop(key)
         self.errors.end(key)
 
-
-class _SweepReconcile:
-    """One reconcile of one sweep."""
-
-    def __init__(self, sweeps: Sweeps, found: Object, entry: SweepEntry) -> None:
-        self._s = sweeps
-        self._cluster = sweeps.cluster
-        self._object = found
-        self._entry = entry
-        self._sweep: TrialSweep
-
-    async def run(self) -> Requeue:
+    async def _until_wait(self, found: Object, entry: SweepEntry) -> Requeue:
+        """Take the next action of the sweep, and return when to reconcile it again."""
+        unreadable: Exception | None = None
         try:
-            requeue = await self._run()
+            sweep = _parsed(found, entry)
+        except Exception as error:
+            sweep, unreadable = _salvaged(found), error
+        run = SweepRun(self.cluster, SweepWriter(self.cluster, self.metrics, found, sweep), entry, self.clock)
+        try:
+            requeue = await self._act(run, unreadable)
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled(error):
                 raise
-            return await self._end_in_status(error)
-        self._s.errors.end(self._entry.key)
+            return await self._end_in_status(run, error)
+        self.errors.end(entry.key)
         return requeue
 
-    async def _run(self) -> Requeue:
+    async def _act(self, run: SweepRun, unreadable: Exception | None) -> Requeue:
         try:
-            self._sweep = self._parsed()
-            if is_finished(self._sweep.status):
-                return await (self._reopen() if sweep_status.reopens(self._sweep) else self._clean_up())
-            if sweep_status.is_suspended_before_start(self._sweep):
-                return await self._wait(sweep_status.suspended_before_start(self._sweep, self._s.clock()), AT_NEXT_EVENT)
-            starts = self._sweep.status.start_time is None
-            if starts and (why := await unfinished_source(self._cluster, self._sweep, self._s.clock())):
-                status = sweep_status.waiting(self._sweep, SOURCE_ACTIVE, why, self._s.clock())
-                return await self._wait(status, Requeue(SOURCE_SECONDS))
-            plan, tasks = await self._planned()
-            if starts:
-                await self._write(sweep_status.started(self._sweep, plan, self._s.clock(), tasks))
-            return await self._create_and_count(plan)
+            if unreadable is not None:
+                raise unreadable
+            return await self._next_action(run)
         except SourceError as error:
-            return await self._wait_for_tasks(error)
+            return await _wait_for_tasks(run, error)
         except InvalidSpec as error:
-            self._sweep = _salvaged(self._object)
-            if is_finished(self._sweep.status):
-                return await self._clean_up()
-            return await self._end(sweep_status.failed(self._sweep, "InvalidSpec", str(error), self._s.clock()))
+            run.writer.sweep = _salvaged(run.writer.object)
+            if is_finished(run.sweep.status):
+                return await run.clean_up()
+            return await run.end(sweep_status.failed(run.sweep, "InvalidSpec", str(error), run.clock()))
 
-    async def _end_in_status(self, error: BaseException) -> Requeue:
+    async def _next_action(self, run: SweepRun) -> Requeue:
+        if is_finished(run.sweep.status):
+            return await (_reopen(run) if sweep_status.reopens(run.sweep) else run.clean_up())
+        if sweep_status.is_suspended_before_start(run.sweep):
+            return await run.wait(sweep_status.suspended_before_start(run.sweep, run.clock()), AT_NEXT_EVENT)
+        starts = not run.started
+        if starts and (why := await unfinished_source(run.cluster, run.sweep, run.clock())):
+            status = sweep_status.waiting(run.sweep, SOURCE_ACTIVE, why, run.clock())
+            return await run.wait(status, Requeue(SOURCE_SECONDS))
+        plan, tasks = await _planned(run, self.tasks)
+        if starts:
+            await run.write(sweep_status.started(run.sweep, plan, run.clock(), tasks))
+        return await self._create_and_count(run, plan)
+
+    async def _create_and_count(self, run: SweepRun, plan: Plan) -> Requeue:
+        entry, sweep, name = run.entry, run.sweep, run.sweep.metadata.name
+        entry.start_reconcile(sweep.spec.scoring)
+        entry.since = run.clock() if entry.since is None else entry.since
+        if not entry.listed:
+            listed = run.cluster.each(TRIALS, sweep.metadata.namespace, label_selector=f"{labels.SWEEP}={name}")
+            await entry.fill(listed, _members(run, plan))
+        if foreign := entry.foreign(_members(run, plan)):
+            await run.writer.emit([foreign_trials(foreign)])
+        due = _decide(run, plan, None)
+        if due.plan_branches:
+            await run.write(due.status)  # store the results so far first, because planning may fail
+            plan = await _with_branches(run, plan)
+            due = _decide(run, plan, None)
+        await change_trials(run, plan, due.suspend, {"suspend": True}, name)
+        await change_trials(run, plan, due.resume, {"suspend": None}, None)
+        await change_trials(run, plan, due.stop, {"stop": True})
+        failure = await create_trials(run, plan, due.create, due.early, self.limited_models, self.metrics.sweep_trials)
+        reached = _decide(run, plan, failure)
+        if is_finished(reached.status):
+            return await run.end(reached.status)
+        if (reached.create or reached.plan_branches) and failure is None:
+            await run.write(reached.status)
+            return Requeue(0.0)
+        waits = await run.write_throttled(reached.status)
+        return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
+
+    async def _end_in_status(self, run: SweepRun, error: BaseException) -> Requeue:
         """Show an error in the sweep's status (error_outcome), and raise it: the work queue retries the reconcile. If the
         error lasts, a sweep that has not started fails; a started one goes on when the error is gone."""
         found = outcome(error)
-        if not isinstance(found, Waits):
+        if not isinstance(found, Waits) or is_finished(run.sweep.status):
             raise error
-        if not hasattr(self, "_sweep"):  # the sweep could not be parsed
-            self._sweep = _salvaged(self._object)
-        if is_finished(self._sweep.status):
-            raise error
-        now, text, started = self._s.clock(), message(error), self._sweep.status.start_time is not None
-        series = self._s.errors.add(self._entry.key, self._sweep.metadata.uid, now, ends=found.ends)
-        if not started and (self._sweep.spec.stop or series.ends_object):
-            reason, text = ("Stopped", _NEVER_STARTED) if self._sweep.spec.stop else (found.reason, text)
-            return await self._end(sweep_status.failed(self._sweep, reason, text, now))
+        now, text = run.clock(), message(error)
+        series = self.errors.add(run.entry.key, run.sweep.metadata.uid, now, ends=found.ends)
+        if not run.started and (run.sweep.spec.stop or series.ends_object):
+            reason, text = ("Stopped", NEVER_STARTED) if run.sweep.spec.stop else (found.reason, text)
+            return await run.end(sweep_status.failed(run.sweep, reason, text, now))
         if series.seconds >= found.after:
-            await self._report(found.reason, text)
+            await _report(run, found.reason, text)
         raise error
 
-    async def _report(self, reason: str, text: str) -> None:
-        """Write why the sweep cannot go on to its status, and emit an Event if it is new. Best effort."""
-        old, new = self._sweep.status, sweep_status.troubled(self._sweep, reason, text, self._s.clock())
-        before, reported = holds(old, "Reconciling"), any(each.reason == reason for each in transitions(old, new))
-        try:
-            await self._write(new)
-            if not reported and (before is None or before.reason != reason):
-                await emit_events(self._cluster, self._object, [Transition(reason, bounded(text), "Warning")])
-        except Exception as second:
-            logger.warning("could not report the error in the sweep's status: %s", second)
 
-    async def _reopen(self) -> Requeue:
-        """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
-        await self._write(sweep_status.reopened(self._sweep, self._s.clock()))
-        return Requeue(0.0)
-
-    def _parsed(self) -> TrialSweep:
-        """Return the parsed sweep. Its spec is parsed once per generation, because it may have a thousand tasks."""
-        metadata, kept = Metadata.model_validate(self._object["metadata"]), self._entry.plan
-        if kept is None or kept[0] != metadata.generation:
-            return parse_sweep(self._object)
-        return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(self._object))
-
-    async def _planned(self) -> tuple[Plan, SweepTasksStatus | None]:
-        generation, pinned = self._sweep.metadata.generation, self._sweep.status.tasks_from
-        started = self._sweep.status.start_time is not None
-        if not started or self._entry.plan is None or self._entry.plan[0] != generation:
-            tasks, pinned = await self._s.tasks.load(self._sweep)
-            new = plan(self._sweep, tasks)
-            self._entry.plan = generation, replace(new, source=await regraded_sweep(self._cluster, self._sweep, new))
-        assert self._entry.plan is not None
-        found = self._entry.plan[1]
-        return await self._with_branches(found) if self._sweep.status.branches and found.grid.branches is None else found, pinned
-
-    async def _with_branches(self, plan: Plan) -> Plan:
-        """Return the plan with the sweep's branches. All ordinary trials must have finished."""
-        found, planned = await load_branches(self._cluster, self._sweep, plan)
-        if self._sweep.status.branches is None:
-            await self._write(self._sweep.status.model_copy(update={"branches": planned}))
-        self._entry.plan = self._sweep.metadata.generation, found
-        return found
-
-    async def _wait_for_tasks(self, error: SourceError) -> Requeue:
-        """Wait for the tasks or the record of the branches. If the error is permanent, a sweep that has not started fails. A
-        started one waits and says for what: what is missing may become available."""
-        if self._sweep.status.start_time is not None:
-            if error.reason != FETCHING:
-                await self._report(error.reason, str(error))
-            return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
-        text = f"spec.tasksFrom: {error}"
-        if not error.transient:
-            return await self._end(sweep_status.failed(self._sweep, error.reason, text, self._s.clock()))
-        return await self._wait(
-            sweep_status.waiting(self._sweep, error.reason, text, self._s.clock()), Requeue(error.retry_seconds)
-        )
-
-    async def _wait(self, status: SweepStatus, requeue: Requeue) -> Requeue:
-        """Write the status of a sweep that cannot start yet. A sweep that is stopped meanwhile never starts."""
-        if self._sweep.spec.stop:
-            return await self._end(sweep_status.failed(self._sweep, "Stopped", _NEVER_STARTED, self._s.clock()))
-        await self._write(status)
-        return requeue
-
-    async def _create_and_count(self, plan: Plan) -> Requeue:
-        metadata = self._sweep.metadata
-        self._entry.start_reconcile(self._sweep.spec.scoring)
-        self._entry.since = self._s.clock() if self._entry.since is None else self._entry.since
-        if not self._entry.listed:
-            selector = f"{labels.SWEEP}={metadata.name}"
-            await self._entry.fill(self._cluster.each(TRIALS, metadata.namespace, label_selector=selector), self._members(plan))
-        if foreign := self._entry.foreign(self._members(plan)):
-            await emit_events(self._cluster, self._object, [foreign_trials(foreign)])
-        due = self._decide(plan, None)
-        if due.plan_branches:
-            await self._write(due.status)  # store the results so far first, because planning may fail
-            plan = await self._with_branches(plan)
-            due = self._decide(plan, None)
-        await self._change(plan, due.suspend, {"suspend": True}, metadata.name)
-        await self._change(plan, due.resume, {"suspend": None}, None)
-        await self._change(plan, due.stop, {"stop": True})
-        failure = await self._create(plan, due.create, due.early)
-        reached = self._decide(plan, failure)
-        if is_finished(reached.status):
-            return await self._end(reached.status)
-        if (reached.create or reached.plan_branches) and failure is None:
-            await self._write(reached.status)
-            return Requeue(0.0)
-        waits = await self._write_throttled(reached.status)
-        return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
-
-    def _members(self, plan: Plan) -> Members:
-        return Members(self._sweep.metadata.uid, plan.names)
-
-    def _decide(self, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
-        trials = self._entry.of(self._members(plan))
-        known = self._sweep.status.trials
-        created = max(self._entry.created, known.created + known.retried)
-        since = self._entry.since or 0.0
-        return sweep_status.decide(self._sweep, plan, created, trials, self._s.clock(), failure, watched_since=since)
-
-    # -- methods that create and change trials
-
-    async def _create(self, plan: Plan, numbers: Iterable[int], early: int) -> CreationError | None:
-        """Create trials one after the other. Stop at the first trial that cannot be created, and return its error.
-
-        early: trials from this number on are created before their turn, suspended with spec.prestart.
-        """
-        for number in numbers:
-            try:
-                made = manifest(self._sweep, plan, number, early=number >= early, limited_models=self._s.limited_models)
-                trial = await self._cluster.create(made)
-                self._s.metrics.sweep_trials.inc()
-            except AlreadyExists:
-                found = await self._cluster.get(TRIALS, self._sweep.metadata.namespace, plan.names[number])
-                if (adopted := await self._adopted(found)) is None:
-                    return CreationError(NAME_TAKEN, _name_taken(found, self._sweep))
-                trial = adopted
-            except (NotFound, Conflict, Unavailable):
-                raise
-            except ClusterError as error:  # rejected by a quota or policy, or because its spec is invalid
-                return CreationError(REFUSED, str(error))
-            self._entry.read(trial)
-            self._entry.created = max(self._entry.created, number + 1)
-        return None
-
-    async def _adopted(self, trial: Object) -> Object | None:
-        """Return an existing trial of a planned name if it is this sweep's; None if it is not. If only its owner reference does not
-        say that this sweep controls it, for example after a restore, correct that."""
-        sweep, owner, metadata = self._sweep.metadata, owner_of(trial), trial["metadata"]
-        if owner is not None:
-            return trial if owner[1] == sweep.uid else None
-        references = metadata.get("ownerReferences") or []
-        if any(each.get("controller") for each in references) or all(each.get("uid") != sweep.uid for each in references):
-            return None
-        others = [each for each in references if each.get("uid") != sweep.uid]
-        same = {"resourceVersion": metadata["resourceVersion"], "ownerReferences": [*others, owner_reference(self._sweep)]}
-        return await self._cluster.patch(TRIALS, sweep.namespace, metadata["name"], {"metadata": same})
-
-    async def _change(self, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
-        """Patch the specs of the trials with these numbers. by: value of the annotation suspended-by; None: delete the annotation;
-        "": do not change it."""
-        metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}
-        gate = asyncio.Semaphore(CHANGES_AT_ONCE)
-
-        async def change(name: str) -> None:
-            async with gate:
-                namespace = self._sweep.metadata.namespace
-                self._entry.read(await self._cluster.patch(TRIALS, namespace, name, {"metadata": metadata, "spec": spec}))
-
-        results = await asyncio.gather(*(change(plan.names[number]) for number in numbers), return_exceptions=True)
-        for error in results:
-            if isinstance(error, BaseException) and not isinstance(error, NotFound):
-                raise error
-
-    # -- methods that write and delete the sweep
-
-    async def _clean_up(self) -> Requeue:
-        """Update a finished sweep's observed generation, and delete the sweep after its TTL."""
-        sweep, now = self._sweep, self._s.clock()
-        self._entry.close()
-        ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
-        left = None if ttl is None or ended is None else ended.timestamp() + ttl - now
-        if left is not None and left <= 0:
-            await self._cluster.delete(SWEEPS, sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
-            return AT_NEXT_EVENT
-        if sweep.status.observed_generation != sweep.metadata.generation:
-            await self._write(sweep_status.observed(sweep))
-        return Requeue(left)
-
-    async def _end(self, status: SweepStatus) -> Requeue:
-        await self._write(status)
-        return await self._clean_up()
-
-    async def _write_throttled(self, status: SweepStatus) -> float | None:
-        """Write the status; if only counts changed, at most every STATUS_SECONDS. Return the seconds until changed counts may be
-        written; None if nothing is left to write."""
-        last, now = self._entry.written, self._s.clock()
-        wait = 0.0 if last is None or last > now else last + STATUS_SECONDS - now  # last > now: the clock was set back
-        if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self._sweep.status):
-            return wait if status != self._sweep.status else None
-        await self._write(status)
-        return None
-
-    async def _write(self, new: SweepStatus) -> None:
-        """Write the status if it changed; then emit Events. Raises Conflict if the sweep was changed since it was read."""
-        old, content, metadata = self._sweep.status, sweep_status.to_json(new), self._sweep.metadata
-        if content == (self._object.get("status") or {}):
-            return
-        self._object = await self._cluster.apply_status(
-            SWEEPS,
-            metadata.namespace,
-            metadata.name,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            status=content,
-        )
-        self._entry.written, self._entry.version = self._s.clock(), self._object["metadata"]["resourceVersion"]
-        fresh = metadata.model_copy(update={"resource_version": self._object["metadata"]["resourceVersion"]})
-        self._sweep = self._sweep.model_copy(update={"status": new, "metadata": fresh})
-        self._s.metrics.sweeps.observe((metadata.namespace, metadata.name), new.phase)
-        await emit_events(self._cluster, self._object, transitions(old, new))
+def _parsed(found: Object, entry: SweepEntry) -> TrialSweep:
+    """Return the parsed sweep. Its spec is parsed once per generation, because it may have a thousand tasks."""
+    metadata, kept = Metadata.model_validate(found["metadata"]), entry.plan
+    if kept is None or kept[0] != metadata.generation:
+        return parse_sweep(found)
+    return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(found))
 
 
-def _name_taken(trial: Object, sweep: TrialSweep) -> str:
-    """Return what a user can do about a trial that has the name of a trial to create, such as one that was left by ``kubectl delete
-    --cascade=orphan``."""
-    name, namespace, controlled = trial["metadata"]["name"], sweep.metadata.namespace, trial["metadata"].get("ownerReferences")
-    text = f"trial {name} exists, but this sweep did not create it. Delete it, so that the sweep can create its own: "
-    text += f"kubectl -n {namespace} delete multisteptrials -l {labels.SWEEP}={sweep.metadata.name}"
-    if controlled:
-        return text
-    patch = json.dumps({"metadata": {"ownerReferences": [owner_reference(sweep)]}}, separators=(",", ":"))
-    return f"{text}; or adopt it with its result: kubectl -n {namespace} patch multisteptrial {name} --type=merge -p '{patch}'"
+async def _planned(run: SweepRun, sweep_tasks: SweepTasks) -> tuple[Plan, SweepTasksStatus | None]:
+    """Return the plan of the sweep's trials, and the status of spec.tasksFrom."""
+    generation, pinned, entry = run.sweep.metadata.generation, run.sweep.status.tasks_from, run.entry
+    if not run.started or entry.plan is None or entry.plan[0] != generation:
+        tasks, pinned = await sweep_tasks.load(run.sweep)
+        new = plan(run.sweep, tasks)
+        entry.plan = generation, replace(new, source=await regraded_sweep(run.cluster, run.sweep, new))
+    found = entry.plan[1]
+    return await _with_branches(run, found) if run.sweep.status.branches and found.grid.branches is None else found, pinned
+
+
+async def _with_branches(run: SweepRun, plan: Plan) -> Plan:
+    """Return the plan with the sweep's branches. All ordinary trials must have finished."""
+    found, planned = await load_branches(run.cluster, run.sweep, plan)
+    if run.sweep.status.branches is None:
+        await run.write(run.sweep.status.model_copy(update={"branches": planned}))
+    run.entry.plan = run.sweep.metadata.generation, found
+    return found
+
+
+def _members(run: SweepRun, plan: Plan) -> Members:
+    return Members(run.sweep.metadata.uid, plan.names)
+
+
+def _decide(run: SweepRun, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
+    trials, known = run.entry.of(_members(run, plan)), run.sweep.status.trials
+    created = max(run.entry.created, known.created + known.retried)
+    since = run.entry.since or 0.0
+    return sweep_status.decide(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since)
+
+
+async def _reopen(run: SweepRun) -> Requeue:
+    """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
+    await run.write(sweep_status.reopened(run.sweep, run.clock()))
+    return Requeue(0.0)
+
+
+async def _wait_for_tasks(run: SweepRun, error: SourceError) -> Requeue:
+    """Wait for the tasks or the record of the branches. If the error is permanent, a sweep that has not started fails. A started
+    one waits and says for what: what is missing may become available."""
+    if run.started:
+        if error.reason != FETCHING:
+            await _report(run, error.reason, str(error))
+        return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
+    text = f"spec.tasksFrom: {error}"
+    if not error.transient:
+        return await run.end(sweep_status.failed(run.sweep, error.reason, text, run.clock()))
+    return await run.wait(sweep_status.waiting(run.sweep, error.reason, text, run.clock()), Requeue(error.retry_seconds))
+
+
+async def _report(run: SweepRun, reason: str, text: str) -> None:
+    """Write why the sweep cannot go on to its status, and emit an Event if it is new. Best effort."""
+    old, new = run.sweep.status, sweep_status.troubled(run.sweep, reason, text, run.clock())
+    before, reported = holds(old, "Reconciling"), any(each.reason == reason for each in transitions(old, new))
+    try:
+        await run.write(new)
+        if not reported and (before is None or before.reason != reason):
+            await run.writer.emit([Transition(reason, bounded(text), "Warning")])
+    except Exception as second:
+        logger.warning("could not report the error in the sweep's status: %s", second)
 
 
 _NOTHING: Final[Mapping[str, Any]] = {
