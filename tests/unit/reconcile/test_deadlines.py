@@ -283,6 +283,18 @@ async def test_sessions_that_break_with_the_nodes_other_pods_too_are_not_the_age
     without_score(world)
 
 
+async def test_two_agents_of_a_node_that_break_their_sessions_do_not_excuse_each_other() -> None:
+    """What breaks the sessions with all pods of a node begins after the last session that worked. Here the other agent broke its
+    sessions before: the node served this pod meanwhile."""
+    world = await away_at_the_deadline(2000.0, toStep="a")
+    hints = world.reconciler.memory.hints
+    hints.of(("default", "other"), "uid").session_lost("broken", world.now - 500)
+    hints.of(("default", "t"), world.status.pod_uid).worked(world.now - 400)
+    break_sessions(world)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.score == 0
+
+
 async def test_a_trial_to_be_suspended_that_missed_its_deadline_is_read_first() -> None:
     world = await away_at_the_deadline(600.0, toStep="a", suspendPolicy="Release")
     world.change_trial(suspend=True)

@@ -243,11 +243,12 @@ class PodHints:
 
     def node_works(self, hint: PodHint) -> bool | None:
         """Return whether, since the pod's sessions break, one with a pod of another trial on the same node worked; None if nothing
-        is known of the others."""
+        is known of the others. A pod whose sessions broke already when one with this pod still worked shows nothing about the node:
+        two agents that break their sessions must not excuse each other."""
         others = [each for each in self._by_trial.values() if each is not hint and each.node == hint.node]
         if hint.lost_since is not None and any(each.worked_at > hint.lost_since for each in others):
             return True
-        return False if any(each.lost_since is not None for each in others) else None
+        return False if any(each.lost_since is not None and each.lost_since >= hint.worked_at for each in others) else None
 
     def forget(self, key: Key) -> None:
         """Drop the hint of a trial that does not exist any more or needs its pod no longer."""
