@@ -18,7 +18,7 @@ from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway.accounting.open_steps import MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
+from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
 from multistep.gateway.accounting.request_ledger import Ledger, Row
 from multistep.gateway.accounting.upper_bounds import worst_case
 from multistep.gateway.http import agent_port, operator_port
@@ -332,6 +332,26 @@ async def test_bodies_of_a_step_are_parsed_half_of_the_time(tmp_path: Path, monk
         assert {each.status for each in await asyncio.gather(*(it.call("chat") for _ in range(3)))} == {200, 400}
         await it.call("chat")  # waits as well, although the step has no other open request
     assert all(later - ended >= 0.09 for (_, ended), (later, _) in pairwise(times))
+
+
+async def test_large_bodies_of_several_steps_are_parsed_half_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that serves nobody for long is restarted, and each step that runs gets another attempt: agents of several trials
+    could get that for all of them."""
+    times = list[tuple[float, float]]()
+
+    def parse(body: bytes, route: Route, **options: Any) -> Asked:
+        started = time.monotonic()
+        if len(body) > LARGE_BYTES:
+            time.sleep(0.1)  # blocks the event loop
+            times.append((started, time.monotonic()))
+        return read_body(body, route, **options)
+
+    monkeypatch.setattr(agent_port, "read_body", parse)
+    async with world(tmp_path) as it:
+        text = "say: hello" + " " * LARGE_BYTES
+        calls = [it.call("chat", token=token_for("chat", uid=f"uid-{number}"), text=text) for number in range(4)]
+        assert {each.status for each in await asyncio.gather(*calls)} == {200}
+    assert len(times) == 4 and all(later - ended >= 0.09 for (_, ended), (later, _) in pairwise(times))
 
 
 def test_a_body_may_have_so_many_fields() -> None:

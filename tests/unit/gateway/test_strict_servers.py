@@ -114,10 +114,10 @@ async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies
     """A tenant's own server could send one after the other, and the gateway would serve nobody else."""
     parsing, entered = vars(Steps)["parsing"], 0
 
-    def counting(steps: Steps, step: StepKey) -> AbstractAsyncContextManager[None]:
+    def counting(steps: Steps, step: StepKey, size: int) -> AbstractAsyncContextManager[None]:
         nonlocal entered
         entered += 1
-        found: AbstractAsyncContextManager[None] = parsing(steps, step)
+        found: AbstractAsyncContextManager[None] = parsing(steps, step, size)
         return found
 
     async def answer(_: web.Request) -> web.StreamResponse:

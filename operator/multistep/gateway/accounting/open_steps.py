@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ MAX_REQUESTS: Final = 20_000
 
 MAX_MODELS: Final = 64
 """Maximum number of models that a step requests. The operator reads the usage of all of them at once."""
+
+LARGE_BYTES: Final = 1 << 18
+"""Size of a document from which on its parsing takes noticeable time."""
 
 
 @dataclass
@@ -48,6 +51,8 @@ class Steps:
         self._steps: dict[StepKey, _Step] = {}
         self._max_bodies = max(MAX_BODIES, body_bytes)
         self._clock = clock
+        self._large = asyncio.Lock()
+        self._large_seconds = 0.0  # how long the parsing of the last large document took
 
     def close(self, step: StepKey, until: float | None = None) -> None:
         """Refuse further requests of this step. until: when its tokens expire, so that the step may be forgotten; None: unknown."""
@@ -84,18 +89,20 @@ class Steps:
         return len(self._tasks(step))
 
     @asynccontextmanager
-    async def parsing(self, step: StepKey) -> AsyncIterator[None]:
+    async def parsing(self, step: StepKey, size: int) -> AsyncIterator[None]:
         """The caller, an open request of the step, parses its body, or a large part of its answer, inside this context. 5 MB can
-        take two seconds, in which no other request is served. So those of a step are parsed one at a time, each after a pause as
-        long as the parsing of the previous one."""
-        found = self._steps[step]
-        async with found.parsing:
-            await asyncio.sleep(found.parse_seconds)
+        take two seconds, in which no other request is served. So those of a step, and the large ones of all steps, are parsed one
+        at a time, each after a pause as long as the parsing of the previous one. size: in bytes."""
+        found, large = self._steps[step], size > LARGE_BYTES
+        async with found.parsing, self._large if large else nullcontext():
+            await asyncio.sleep(max(found.parse_seconds, self._large_seconds if large else 0.0))
             started = time.monotonic()
             try:
                 yield
             finally:
-                found.parse_seconds = time.monotonic() - started
+                found.parse_seconds = took = time.monotonic() - started
+                if large:
+                    self._large_seconds = took
 
     @contextmanager
     def working(self, step: StepKey) -> Iterator[Callable[[int], None]]:

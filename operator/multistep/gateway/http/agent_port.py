@@ -123,7 +123,7 @@ class Public:
             if len(body) > self._services.settings.body_bytes:
                 raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
         try:
-            async with self._services.steps.parsing(claims.key):
+            async with self._services.steps.parsing(claims.key, len(body)):
                 return read_body(bytes(body), route, searches_tools=claims.refuses_tools)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
 from multidict import CIMultiDict
 
+from multistep.gateway.accounting.open_steps import LARGE_BYTES
 from multistep.gateway.accounting.request_ledger import Kind, State
 from multistep.gateway.http.connections import ClientConnection
 from multistep.gateway.model_api.answer_parsers import Dialect, Reading, Usage
@@ -75,7 +76,6 @@ def _event(raw: bytes) -> Event:
 
 REDACTED: Final = "[REDACTED]"
 _MESSAGE_CHARACTERS: Final = 300
-_LARGE: Final = 1 << 18  # bytes of a document or event; parsing fewer takes little time
 _BROKEN: Final = (ClientError, TimeoutError, OSError)
 _KINDS: Final[Mapping[Blamed, Kind]] = {
     "Provider": "Provider",
@@ -104,8 +104,9 @@ class Request(Protocol):
     def hold(self, size: int) -> None:
         """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
 
-    def parsing(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests."""
+    def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
+        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests. size: in
+        bytes."""
 
     async def model_works(self, *, for_others: bool) -> bool:
         """Return whether the provider answered a request of the trial for the model; for_others: or of another trial."""
@@ -201,7 +202,7 @@ class Relay:
         await self._client.write(response, self._redacted(b"".join(kept)))
 
     def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
-        return self._request.parsing() if len(data) > _LARGE else nullcontext()
+        return self._request.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
 
     def _read(self, event: Event) -> bool:
         """Parse an event for its usage; return whether to forward the event to the agent."""

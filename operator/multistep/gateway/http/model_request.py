@@ -235,9 +235,9 @@ class Exchange:
         self._services.answers.hold(self._call.claims.key, size, self._in_memory)
         self._in_memory += size
 
-    def parsing(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which to parse a large part of the answer."""
-        return self._services.steps.parsing(self._call.claims.key)
+    def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
+        """Return a context in which to parse a large part of the answer. size: in bytes."""
+        return self._services.steps.parsing(self._call.claims.key, size)
 
     async def model_works(self, *, for_others: bool) -> bool:
         """Return whether the provider answered a request of the trial for the model. for_others: or of any trial since the
