@@ -34,7 +34,7 @@ _AGAIN = "-count=1"  # do not take the result of an earlier run
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
-_ALONE = 1.5  # workers per core of the unit tests with nothing beside them: a third of their time they wait
+_YIELDING = 1.5  # workers per core of unit tests that yield: a third of their time they wait
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
 
@@ -165,25 +165,24 @@ def _without(*places: str) -> list[str]:
 
 
 def everything() -> None:
-    """Run `make test`. Beside the end-to-end tests, which wait for much of their time, run what needs little of the cores; the unit
-    tests, which need them all, run last. What fails does not keep the rest from running."""
+    """Run `make test`. Beside the end-to-end tests, which wait for most of their time, run all others, which yield the cores to them.
+    What fails does not keep the rest from running."""
     _ensure_programs()
     workers, env = load.workers(), lanes.environment(os.environ)
     more: Sequence[Ended] = ()
     again: Sequence[Rerun] = ()
-    with stage("lint, end-to-end tests, Go tests, tests with local processes"), ThreadPoolExecutor(1) as thread:
+    with stage("all checks and tests"), ThreadPoolExecutor(1) as thread:
         beside = thread.submit(_beside, env)
         deploying = lanes.execute(_target("deploy"))
         if deploying.code == 0:
             more, again = end_to_end.each_run(workers, beside.result)
         ended = [*beside.result(), deploying, *more]
-    with stage("unit tests (100 % branch coverage of the core)"):
-        ended += _side_by_side(_python_tests(env, _ALONE))
     report(ended, again)
 
 
 def _beside(env: dict[str, str]) -> list[Ended]:
-    return _side_by_side(*(replace(each, yields=True) for each in (_target("lint"), _target("go-tests"), _process_tests(env))))
+    runs = (_target("lint"), _target("go-tests"), _process_tests(env), _python_tests(env, _YIELDING))
+    return _side_by_side(*(replace(each, yields=True) for each in runs))
 
 
 def long_tests() -> None:

@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import shutil
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.e2e.given import Given, Step, tree, trial
+from tests.support import forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
 
 
 async def multistep(*arguments: str) -> tuple[int, str, str]:
     """Run the command line and return its exit code, stdout and stderr."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "from multistep.cli.main import main; main()",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
+    return await asyncio.to_thread(_multistep, arguments)
+
+
+def _multistep(arguments: Sequence[str]) -> tuple[int, str, str]:
+    with TemporaryDirectory() as directory:
+        out, err = Path(directory, "out"), Path(directory, "err")
+        code = forked.start(forked.COMMAND_LINE, arguments, os.environ, out, err).exit_code()
+        return code, out.read_text(), err.read_text()
 
 
 async def test_run_builds_runs_and_fetches_the_example_in_harbors_layout(given: Given, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ import yaml
 
 from localkube.config import load_config
 from multistep.kube.client import Client
-from tests.support import servers
+from tests.support import forked, servers
 from tests.support.waiting import eventually
 
 Object = dict[str, Any]
@@ -77,7 +76,7 @@ class Operator:
     def __post_init__(self) -> None:
         self._ports = servers.free_port(), servers.free_port()
         self._runs = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Program | None = None
         self._supervisor: threading.Thread | None = None
         self.directory = self.shard.directory / self.name
         self.log = self.directory / "operator.log"
@@ -132,9 +131,8 @@ class Operator:
 
     def _supervise(self, env: Mapping[str, str]) -> None:
         while self._runs:
-            with self.log.open("ab") as log:
-                self._process = subprocess.Popen((sys.executable, "-m", "multistep"), env=env, stdout=log, stderr=log)
-            self.exit_codes.append(self._process.wait())
+            self._process = forked.start(forked.OPERATOR, (), env, self.log, self.log)
+            self.exit_codes.append(self._process.exit_code())
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal to the process, wait until it has ended, and return its exit code. It is not started again."""
@@ -151,7 +149,7 @@ class Operator:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
         assert self._process is not None
-        self._process.send_signal(number)
+        self._process.signal(number)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from multistep.reconcile.queue.work_queue import WorkQueue
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
 from multistep.telemetry.metrics import Metrics
+from tests.support import forked
 from tests.support.cluster_server import Load, client_of, kubeconfig, serve_cluster
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner
@@ -337,15 +338,12 @@ async def operator(url: str, path: Path) -> AsyncIterator[None]:
         "MULTISTEP_STARTING_PODS": str(STARTING_PODS),
         "MULTISTEP_EXEC_SESSIONS": str(EXEC_SESSIONS),
     }
-    with (path / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "multistep", env={**os.environ, **settings}, stdout=log, stderr=log
-        )
+    program = await asyncio.to_thread(forked.start, forked.OPERATOR, (), os.environ | settings, path / "log", path / "log")
     try:
         yield
     finally:
-        process.terminate()
-        await process.wait()
+        program.signal(signal.SIGTERM)
+        await asyncio.to_thread(program.exit_code)
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.long)])
