@@ -165,7 +165,7 @@ def _without(*places: str) -> list[str]:
 
 
 def everything() -> None:
-    """Run `make test`. Beside the end-to-end tests, which wait for most of their time, run all others, which yield the cores to them.
+    """Run `make test`. Beside the end-to-end tests, which wait for most of their time, all others run, and yield to them.
     What fails does not keep the rest from running."""
     _ensure_programs()
     workers, env = load.workers(), lanes.environment(os.environ)

@@ -23,7 +23,8 @@ def workers_for(cores: int, busy: float) -> int:
 
 
 def busy_cores(cores: int) -> float:
-    """Return the number of busy cores, measured from CPU times: the load average still includes tests that just finished."""
+    """Return the number of busy cores, measured from CPU times: the load average still includes tests that just finished. Processes
+    with a nice value do not count, because they yield."""
     if not _STAT.exists():
         return os.getloadavg()[0]
     before = _ticks(_STAT.read_text())
@@ -42,13 +43,17 @@ def busy_seconds() -> float:
     """Return the CPU seconds that the machine has worked since it started; 0 if it does not report them."""
     if not _STAT.exists():
         return 0.0
-    idle, total = _ticks(_STAT.read_text())
-    return (total - idle) / os.sysconf("SC_CLK_TCK")
+    fields = _fields(_STAT.read_text())
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks(stat: str) -> tuple[int, int]:
-    fields = [int(word) for word in stat.splitlines()[0].split()[1:9]]  # user nice system idle iowait irq softirq steal
-    return fields[3] + fields[4], sum(fields)
+    fields = _fields(stat)
+    return fields[1] + fields[3] + fields[4], sum(fields)
+
+
+def _fields(stat: str) -> list[int]:
+    return [int(word) for word in stat.splitlines()[0].split()[1:9]]  # user nice system idle iowait irq softirq steal
 
 
 def free_bytes() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.e2e.given import Given, Object, Step, condition, finished, in_agent, reward_for_text, trial
 from tests.support import servers
@@ -74,6 +75,7 @@ async def test_an_agent_completes_gated_steps_and_its_usage_is_what_the_model_ch
     assert status["usage"]["inputTokens"] == sum(each["inputTokens"] for each in used.values())
 
 
+@pytest.mark.long
 async def test_the_providers_key_is_nowhere_in_the_environment(given: Given, model: servers.Server) -> None:
     places = "/proc/[0-9]*/environ /proc/[0-9]*/cmdline /root /tmp /run /etc /logs"
     search = f"grep -rqsa '[{KEY[0]}]{KEY[1:]}' {places} && printf yes || printf no"
@@ -94,6 +96,7 @@ async def test_a_provider_that_fails_is_never_a_reward_of_0(given: Given, model:
     assert [each["reason"] for each in status["attempts"]] == ["ProviderFailed", "ProviderFailed"]
 
 
+@pytest.mark.long
 async def test_a_rate_limit_is_waited_out_without_the_agent(given: Given, model: servers.Server) -> None:
     found = await given.ended(trial(step("one"), **await agent(given, model, "gpt-5-fail-429-2")))
     status = found["status"]
@@ -101,6 +104,7 @@ async def test_a_rate_limit_is_waited_out_without_the_agent(given: Given, model:
     assert status["steps"][0]["usage"]["heldSeconds"] >= 1
 
 
+@pytest.mark.long
 async def test_a_key_that_the_provider_rejects_is_named_at_once(given: Given, model: servers.Server) -> None:
     found = await given.ended(trial(step("one"), **await agent(given, model, "gpt-5-fail-401")))
     status = found["status"]
@@ -125,6 +129,7 @@ for each in pathlib.Path("/proc").glob("[0-9]*"):
 """
 
 
+@pytest.mark.long
 async def test_a_class_that_ends_its_own_host_loses_the_step_and_nothing_else(given: Given, model: servers.Server) -> None:
     made = trial(step("one"), step("two", "touch /tmp/begun; sleep 600"), **await agent(given, model))
     name = (await given.applied(made))["metadata"]["name"]

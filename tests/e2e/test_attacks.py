@@ -46,6 +46,7 @@ async def restarts(given: Given) -> dict[str, int]:
     return {pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"]) for pod in listed}
 
 
+@pytest.mark.long
 async def test_a_slow_ignore_pattern_costs_its_own_trial_only(given: Given, neighbour: Given) -> None:
     before = await restarts(given)
     poison = trial(Step("a"))
@@ -117,6 +118,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 async def test_idle_connections_to_the_readiness_port_do_not_stop_a_trial(given: Given) -> None:
     manifest = trial(Step("a", solve=WAITS), Step("b"))
     name = manifest["metadata"]["name"]

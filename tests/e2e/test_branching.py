@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.e2e.given import Given, Step, trial
 
 CONFIG = {"environment": {"workdir": "/app"}}
@@ -24,6 +26,7 @@ echo "{\"reward\": 1, \"files\": $(digest), \"timed\": $(digest %T@)}" > /logs/v
 """
 
 
+@pytest.mark.long
 async def test_the_reference_state_is_what_the_oracle_leaves(given: Given) -> None:
     made = trial(
         Step("one", solve="#!/bin/sh\nmkdir /srv/a && cp -r /usr/share/base-files /srv/a && rm /etc/issue\n", test=LIST),

@@ -129,6 +129,7 @@ async def builders_of(given: Given, *builds: str) -> list[Object]:
     return [each for each in found if each["metadata"]["annotations"]["multistep.dev/build"] in builds]
 
 
+@pytest.mark.long
 async def test_the_images_of_environment_and_verifier_are_built_once(pulls: Given, registries: Registries) -> None:
     nonce = secrets.token_hex(8)
     check = f"#!/bin/sh\n[ $(cat /nonce) = {nonce} ] && echo 1 > /logs/verifier/reward.txt\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.e2e.given import WAITS, Given, Step, finished, in_agent, in_shard, reward_for_text, trial
 from tests.support.simulation.operator import Operator, Shard
 
@@ -15,6 +17,7 @@ done 2> /dev/null
 """
 
 
+@pytest.mark.long
 async def test_an_operator_that_dies_while_a_checkpoint_is_sent_costs_no_step(given: Given, shard: Shard) -> None:
     large = f"{WAITS}echo ran >> /srv/runs\nhead -c 400M /dev/urandom > /srv/large\nsleep 1000 > /dev/null 2>&1 &\n"
     made = trial(

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from tests.e2e.given import Given, Step, tree, trial
 from tests.support import forked
 
@@ -68,6 +70,7 @@ async def test_what_is_stored_is_byte_for_byte_what_was_in_the_pod(given: Given,
     assert (artifacts / "d" / "link").readlink() == Path("odd") and (artifacts / "d" / "odd").stat().st_mode & 0o777 == 0o751
 
 
+@pytest.mark.long
 async def test_agent_env_reaches_the_command_agent_and_a_template_variable_does_not(given: Given, tmp_path: Path) -> None:
     task = tmp_path / "task"
     shutil.copytree(EXAMPLE, task)
@@ -91,6 +94,7 @@ async def test_a_missing_namespace_is_reported_before_the_image_is_built(given: 
         assert "building" not in err
 
 
+@pytest.mark.long
 async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Given, tmp_path: Path) -> None:
     """A setup script prints the error: its output is in the status. Agents' output, which may include keys, never is."""
     setup = "#!/bin/sh\nprintf 'Traceback:\\n  line 1\\nValueError: no\\n'; exit 3\n"
@@ -108,6 +112,7 @@ async def test_an_error_of_several_lines_is_shown_once_with_its_lines(given: Giv
     assert (code, out) == (0, "Traceback:\n  line 1\nValueError: no\n"), err
 
 
+@pytest.mark.long
 async def test_bad_input_is_exit_code_2_and_a_failed_trial_3(given: Given, tmp_path: Path) -> None:
     (tmp_path / "task.toml").write_text("[[steps]]\nname = 'a/b'\n")
     code, _, err = await multistep("run", str(tmp_path), "--agent", "oracle", "-n", given.namespace)

@@ -93,6 +93,7 @@ async def test_faults_of_an_installation_and_a_namespace_are_found_with_their_fi
         assert text in found[check]["message"] and fix in found[check]["fix"], found[check]
 
 
+@pytest.mark.long
 async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
     manifest = trial(Step("a"))
     manifest["spec"]["environment"] = {"image": "localhost/none:1", "imagePullPolicy": "Never"}
@@ -117,6 +118,7 @@ async def test_an_image_that_cannot_be_pulled_is_found(given: Given) -> None:
     await given.client.delete(PODS, given.namespace, "stuck")
 
 
+@pytest.mark.long
 async def test_a_missing_namespace_and_a_leader_that_is_gone_are_found(given: Given, planted: str) -> None:
     times = {"renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}
     spec = {"holderIdentity": "gone", "leaseDurationSeconds": 15, **times}
@@ -128,6 +130,7 @@ async def test_a_missing_namespace_and_a_leader_that_is_gone_are_found(given: Gi
     assert code == 1 and "fix: kubectl create namespace no-such-namespace" in out
 
 
+@pytest.mark.long
 async def test_a_cluster_that_does_not_answer_is_exit_code_4(tmp_path: Path) -> None:
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}

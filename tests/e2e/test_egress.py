@@ -98,6 +98,7 @@ async def killed_sidecar(given: Given, name: str) -> str:
     return str(pod["metadata"]["name"])
 
 
+@pytest.mark.long
 async def test_a_killed_sidecar_never_opens_and_is_an_infrastructure_failure(limited: Given, targets: None) -> None:
     fetch = Step("fetch", test=f"#!/bin/bash\n{egress_paths.GET}\necho 1 > /logs/verifier/reward.txt\n", config={"verifier": OPEN})
     works = Step("works", solve="#!/bin/sh\nsleep 600\n")

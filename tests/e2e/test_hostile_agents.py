@@ -119,6 +119,7 @@ async def rewarded(given: Given, tmp_path: Path, *steps: Step, **spec: Any) -> N
     assert [each["rewards"] for each in found["status"]["steps"]] == [{"reward": 1.0}] * len(steps), output
 
 
+@pytest.mark.long
 async def test_root_finds_the_providers_key_in_no_process_memory_or_file(
     given: Given, model: servers.Server, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ async def test_root_finds_the_providers_key_in_no_process_memory_or_file(
     assert {entry["key"] for entry in await ledger(model)} == {KEY}  # the gateway added the provider's key
 
 
+@pytest.mark.long
 async def test_the_token_does_not_tell_an_agent_its_trial_attempt_and_sweep(
     given: Given, model: servers.Server, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.e2e.test_agents import OWN, agent, ledger, step
 from tests.support import servers
 from tests.support.waiting import eventually
 
-TRIALS = 40
+TRIALS = 24
 FAULTS = ("", "-fail-429", "-cut", "-fail-529", "-fail-500", "-drop")
 FAULT_SECONDS = 60.0
 BUDGET = 1.0

@@ -74,6 +74,7 @@ _PROGRAM = "IO::Socket::INET->new(LocalPort => 7000, Listen => 1, ReuseAddr => 1
 FRAGILE = f"{SERVES}    command: [perl, -MIO::Socket::INET, -e, '{_PROGRAM}']\n"
 
 
+@pytest.mark.long
 async def test_a_service_that_an_agent_ends_is_the_agents_failure_and_no_finished_phase(given: Given) -> None:
     kills = Step("a", solve="#!/bin/bash\nuntil exec 3<>/dev/tcp/db/7000; do sleep 0.2; done 2>/dev/null\nsleep 600\n")
     done = await given.ended(composed(FRAGILE, kills, Step("b")))
@@ -83,6 +84,7 @@ async def test_a_service_that_an_agent_ends_is_the_agents_failure_and_no_finishe
     assert holds(done, "Complete") and done["status"]["failure"]["class"] == "Agent"
 
 
+@pytest.mark.long
 async def test_a_service_that_may_end_is_started_again_while_an_agent_works(given: Given) -> None:
     again = FRAGILE + "    restart: on-failure\n"
     knock = "until exec 3<>/dev/tcp/db/7000; do sleep 0.2; done 2>/dev/null"
@@ -92,6 +94,7 @@ async def test_a_service_that_may_end_is_started_again_while_an_agent_works(give
     assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}, done["status"]
 
 
+@pytest.mark.long
 async def test_a_running_services_output_can_be_read(given: Given) -> None:
     talks = SERVES + "    command: [bash, -c, 'echo ready; exec sleep infinity']\n"
     waits = Step("a", solve="#!/bin/sh\nwhile [ ! -e /tmp/go ]; do sleep 0.05; done\n")

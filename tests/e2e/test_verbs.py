@@ -10,6 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.given import Given, Step, trial
 from tests.e2e.test_cli import multistep
 
@@ -76,6 +78,7 @@ async def test_a_shell_on_a_terminal_is_interactive(given: Given) -> None:
     assert code == 5 and "/dev/pts/" in shown and "size 2" in shown
 
 
+@pytest.mark.long
 async def test_a_trial_whose_pod_is_gone_has_no_shell(given: Given) -> None:
     manifest = trial(Step("a"))
     await given.ended(manifest)

@@ -111,7 +111,11 @@ ln /srv/build/sourceaaab /srv/odd/hardlink
 """
 
 
-@pytest.mark.parametrize("folders", [20, pytest.param(200, marks=pytest.mark.long)], ids=["20,000 files", "110,000 files"])
+@pytest.mark.parametrize(
+    "folders",
+    [6, pytest.param(20, marks=pytest.mark.long), pytest.param(200, marks=pytest.mark.long)],
+    ids=["6,000 files", "20,000 files", "110,000 files"],
+)
 async def test_a_restored_tree_is_the_one_that_was_left(folders: int, given: Given) -> None:
     await assert_restored(given, LIST, CHANGE.replace("FOLDERS", str(folders)), SECOND)
 

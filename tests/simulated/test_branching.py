@@ -35,6 +35,7 @@ def steps_of(found: dict[str, Any]) -> list[tuple[str, str | None, float]]:
     return [(each["name"], each.get("trial"), each["rewards"]["reward"]) for each in found["status"]["steps"]]
 
 
+@pytest.mark.long
 async def test_trials_from_two_steps_of_one_base_have_own_files_and_own_rewards(given: Given) -> None:
     made = await given.ended(base(**KEEP))
     name = made["metadata"]["name"]
@@ -51,6 +52,7 @@ async def test_trials_from_two_steps_of_one_base_have_own_files_and_own_rewards(
     assert (await given.get(name))["status"] == made["status"], "the base is unchanged"
 
 
+@pytest.mark.long
 async def test_a_branch_can_be_branched_and_its_source_deleted(given: Given) -> None:
     made = await given.ended(base(**KEEP))
     first = await given.ended(branch(made["metadata"]["name"], "one", "first", toStep="two", **KEEP))

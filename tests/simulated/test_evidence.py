@@ -71,6 +71,7 @@ async def test_fetched_results_verify_and_every_forgery_is_named(
     assert code == 1 and "evidence.dsse.json is not signed by the key" in out
 
 
+@pytest.mark.long
 async def test_objects_in_a_store_verify(
     own: OwnOperators, keys: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import signal
 from contextlib import suppress
 from functools import partial
 
+import pytest
+
 from multistep.errors import NotFound
 from multistep.kube.resources import LEASES
 from tests.e2e.given import Object, finished, in_agent
@@ -74,6 +76,7 @@ async def end_all(given: Given, names: list[str]) -> None:
         assert [step["rewards"]["reward"] for step in status["steps"]] == [1] * len(STEPS)
 
 
+@pytest.mark.long
 async def test_a_leader_that_sleeps_past_its_lease_wakes_to_do_nothing_and_ends_itself(own: OwnOperators) -> None:
     leader, standby = await replicas(own)
     names, held = await started(own.given), await lease(own)

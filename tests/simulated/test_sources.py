@@ -103,6 +103,7 @@ async def given_secrets(given: Given, there: TaskServers) -> None:
     await secret(given, "bucket", {name: value for name, value in there.s3.environment.items() if name != "AWS_ALLOW_HTTP"})
 
 
+@pytest.mark.long
 async def test_tasks_come_from_everywhere_and_what_does_not_come_is_reported(given: Given, tmp_path: Path) -> None:
     async with task_servers() as there:
         await given_secrets(given, there)

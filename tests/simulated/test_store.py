@@ -82,6 +82,7 @@ async def test_results_go_to_s3_and_come_back_also_when_the_store_was_away(own: 
     await eventually(nothing_left)
 
 
+@pytest.mark.long
 async def test_trials_whose_results_are_in_the_store_are_regraded_and_started_from(own: OwnOperators, store: Store) -> None:
     """The operator moves the results to the object store, but keeps the checkpoints on the volume until the results are deleted."""
     given, operator = own.given, await own.started(results_store=STORE, **RETENTION)

@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from multistep.kube.resources import TRIALS
 from tests.e2e.given import Object, finished, in_agent
 from tests.e2e.test_cli import multistep
@@ -41,6 +43,7 @@ async def test_a_trial_without_a_score_runs_again_and_outlives_the_first(given: 
     assert code == 2 and "has a score" in err
 
 
+@pytest.mark.long
 async def test_exactly_the_excluded_trials_of_a_sweep_run_again(given: Given, tmp_path: Path) -> None:
     """The agents hold. Two of the trials are stopped, so the sweep excludes them. A retry of each then counts instead."""
     there, selector = ("-n", given.namespace), "multistep.dev/sweep=again"

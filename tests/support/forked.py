@@ -19,9 +19,10 @@ from pathlib import Path
 from signal import Signals
 
 OPERATOR, COMMAND_LINE = "multistep.app.kopf_handlers", "multistep.cli.main"  # modules with a function main
+_KUBECONFIG = ("kubernetes.config.kube_config", "kubernetes.aio.config.kube_config")  # read $KUBECONFIG when they are imported
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__, OPERATOR, COMMAND_LINE, "multistep.cli.cluster"])
+_CONTEXT.set_forkserver_preload([__name__, OPERATOR, COMMAND_LINE, *_KUBECONFIG])
 _lock = threading.Lock()  # multiprocessing reads the exit codes of ended processes when it starts one, and not safely for threads
 
 
@@ -59,5 +60,7 @@ def _run(module: str, arguments: Sequence[str], env: Mapping[str, str], out: Pat
         os.close(descriptor)
     os.environ.clear()
     os.environ.update(env)
+    for name in _KUBECONFIG:
+        vars(import_module(name))["KUBE_CONFIG_DEFAULT_LOCATION"] = env.get("KUBECONFIG", "~/.kube/config")
     sys.argv[1:] = arguments
     import_module(module).main()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from hack import costs
+from hack import costs, load
 from hack.flaky import MAX_FLAKY, MAX_RERUNS, Rerun, run_again
 from hack.history import RUNS, History, table
 from hack.lanes import Ended, Run, execute
@@ -204,6 +206,20 @@ def test_workers_follow_the_cores_that_are_free(cores: int, busy: float, number:
 
 def test_a_core_is_busy_when_it_is_not_idle() -> None:
     assert busy_share((100, 1000), (150, 1200)) == 0.75
+
+
+def test_what_yields_leaves_its_core_free_and_has_worked_nevertheless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(load, "_STAT", stat)
+    counts = iter([(100, 100, 0, 700), (150, 250, 0, 900)])  # user, nice, system, idle
+
+    def write(_: float = 0) -> None:
+        stat.write_text(f"cpu {' '.join(map(str, next(counts)))} 0 0 0 0\n")
+
+    write()
+    monkeypatch.setattr(time, "sleep", write)
+    assert load.busy_cores(2) == 2 * 50 / 400
+    assert load.busy_seconds() == 400 / os.sysconf("SC_CLK_TCK")
     assert busy_share((100, 1000), (100, 1000)) == 0.0
 
 

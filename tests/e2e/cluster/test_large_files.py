@@ -56,7 +56,8 @@ async def round_trip(client: Client, pod: Pod, stream: Stream, directory: Path) 
     "stream",
     [
         pytest.param(lambda: one_large_file("large", 64 * MEBIBYTE), id="one file of 64 MiB", marks=pytest.mark.long),
-        pytest.param(lambda: many_small_files(5_000), id="5,000 small files"),
+        pytest.param(lambda: many_small_files(5_000), id="5,000 small files", marks=pytest.mark.long),
+        pytest.param(lambda: many_small_files(500), id="500 small files"),
     ],
 )
 async def test_much_data_round_trips(client: Client, runner_pod: Pod, stream: Stream, tmp_path: Path) -> None:
