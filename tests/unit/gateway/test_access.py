@@ -66,6 +66,25 @@ async def test_a_token_is_for_its_models_only(tmp_path: Path, api: Api) -> None:
         assert [each.model for each in it.model.entries] == ["allowed"]
 
 
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"models": ["other"]}, 403),
+        ({"models": ["allowed", "other"]}, 403),
+        ({"fallbacks": [{"allowed": ["other"]}]}, 403),
+        ({"models": [f"other-{number}" for number in range(100)]}, 403),
+        ({"models": ["allowed"], "fallbacks": ["also"]}, 200),
+    ],
+    ids=["models", "more models", "fallbacks", "many", "allowed"],
+)
+async def test_a_token_is_not_for_the_other_models_that_a_body_names(tmp_path: Path, more: dict[str, Any], status: int) -> None:
+    async with world(tmp_path) as it:
+        path, headers, document = request_of("chat", "allowed", token_for("chat", models=["allowed", "also"]))
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json={**document, **more}) as answer:
+            assert answer.status == status
+        assert len(it.model.entries) == (status == 200)
+
+
 @pytest.mark.parametrize("body", [b'{"model":"allowed","model":"other"}', b'{"model":"allowed","MODEL":"other"}', b"[]", b"{"])
 async def test_a_body_that_parsers_may_read_differently_is_refused(tmp_path: Path, body: bytes) -> None:
     async with world(tmp_path) as it:

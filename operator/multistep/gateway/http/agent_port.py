@@ -81,8 +81,9 @@ class Public:
         with self._services.steps.working(claims.key) as hold:
             asked = await self._asked(request, route, hold, claims)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
-            if claims.models and asked.model not in claims.models and (asked.model or route.counted):
-                raise Refused(403, f"this step may not use the model {asked.model[:200]!r}, only {', '.join(claims.models)}")
+            named = (asked.model, *asked.others) if asked.model or route.counted else ()
+            if claims.models and (wrong := [each for each in named if each not in claims.models]):
+                raise Refused(403, f"this step may not use the model {wrong[0][:200]!r}, only {', '.join(claims.models)}")
             if asked.by_provider:
                 raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {asked.by_provider}")
             self._services.steps.request_model(claims.key, asked.model)
