@@ -107,6 +107,12 @@ def test_a_trial_that_may_not_give_way_keeps_no_other_from_it() -> None:
     assert [name for at, name, times in waiting if room.wait(name, "ns", at, times)] == ["b"]
 
 
+def test_a_namespace_whose_trials_give_way_delays_no_other() -> None:
+    room = VerifierRoom()
+    waiting = [(at, name) for at in range(0, int(WAIT_SECONDS) + 1, 30) for name in ("a1", "a2", "b1", "b2")]
+    assert [(at, name) for at, name in waiting if room.wait(name, name[0], at)] == [(WAIT_SECONDS, "a2"), (WAIT_SECONDS, "b2")]
+
+
 def test_a_trial_gives_no_way_to_another_namespace() -> None:
     room = VerifierRoom()
     assert not any(room.wait(name, name, at) for at in range(0, 900, 30) for name in "ab")

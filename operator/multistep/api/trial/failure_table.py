@@ -59,7 +59,8 @@ ATTEMPTS = (
         MADE_ROOM,
         "Infrastructure",
         "the pods of separate verifiers of several trials of a namespace fitted no node for 300 s, as the pods of their agents "
-        "occupied it; the trial that had waited least released its pod, at most three times. No retry is used",
+        "occupied it; the trial that had waited least released its pod, at most three times. No retry is used. "
+        "No trial gives way to one of another namespace",
         "run fewer trials at a time, or give them nodes with room for a verifier beside the agents' pods",
     ),
     Failure("PodDeleted", "Infrastructure", "a user or another controller deleted the pod", "check its namespace's audit log"),

@@ -72,7 +72,7 @@ class VerifierRoom:
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
-        self._gave_way_at = 0.0
+        self._gave_way_at: dict[str, float] = {}  # by namespace
 
     def wait(self, uid: str, namespace: str, now: float, times: int = 0) -> bool:
         """Record that the trial's verifier fits no node. Return whether the trial gives way: it began to wait last, others wait,
@@ -81,10 +81,10 @@ class VerifierRoom:
         self._waiting[uid] = own = _Waiting(namespace, since, now, times < _MOST_TIMES)
         others = list(self._others(uid, namespace, now))
         last = all((each.since, other) < (since, uid) for other, each in others if each.may_give_way)
-        long = now - since >= WAIT_SECONDS and now - self._gave_way_at >= _PAUSE_SECONDS
+        long = now - since >= WAIT_SECONDS and now - self._gave_way_at.get(namespace, 0.0) >= _PAUSE_SECONDS
         if not (own.may_give_way and others and last and long):
             return False
-        self._gave_way_at = now
+        self._gave_way_at = {each: at for each, at in self._gave_way_at.items() if now - at < _PAUSE_SECONDS} | {namespace: now}
         self.end(uid)
         return True
 
