@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, bundle_source, placed, trial_manifest
 from multistep.kube.client import Client
 from multistep.sources.task.bundle import digest_of, pack
 
@@ -36,14 +36,15 @@ class Example:
             shutil.copytree(EXAMPLE, directory)
             change(directory)
             packed = pack(directory)
-        maps = bundle_config_maps(packed, name, digest_of(packed), self.namespace)
+        digest = digest_of(packed)
+        maps = bundle_config_maps(packed, name, digest)
         for config_map in maps:
-            await self.client.create(config_map)
+            await self.client.create(placed(config_map, self.namespace))
         request = TrialRequest(
             name=name,
             task_name="bench",
-            digest=digest_of(packed),
-            config_maps=[each["metadata"]["name"] for each in maps],
+            digest=digest,
+            source=bundle_source(maps, digest),
             agent={"name": "oracle"},
             image=TrialImage(self.image, runner=self.runner_in_image),
         )

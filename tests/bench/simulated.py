@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, trial_manifest
+from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, bundle_source, placed, trial_manifest
 from multistep.engine.status.status_size import status_bytes
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
@@ -208,13 +208,12 @@ async def _trial(client: Client, namespace: str, directory: Path, steps: Sequenc
             path.write_text("simulated\n")
     (directory / "task.toml").write_text("".join(f'[[steps]]\nname = "{step}"\n' for step in steps))
     packed = pack(directory)
-    maps = bundle_config_maps(packed, name, digest_of(packed), namespace)
+    digest = digest_of(packed)
+    maps = bundle_config_maps(packed, name, digest)
     for config_map in maps:
-        await client.create(config_map)
-    image, config_maps = TrialImage("simulated", runner=True), [each["metadata"]["name"] for each in maps]
-    request = TrialRequest(
-        name=name, task_name=name, digest=digest_of(packed), config_maps=config_maps, agent={"name": "oracle"}, image=image
-    )  # fmt: skip
+        await client.create(placed(config_map, namespace))
+    image, source = TrialImage("simulated", runner=True), bundle_source(maps, digest)
+    request = TrialRequest(name=name, task_name=name, digest=digest, source=source, agent={"name": "oracle"}, image=image)
     trial = trial_manifest(request)
     trial["spec"]["environment"]["podTemplate"] = {"spec": placement(NODE)}
     return {**trial, "metadata": {**trial["metadata"], "namespace": namespace}}

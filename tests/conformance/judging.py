@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from multistep.api.trial.status import TrialStatus, holds
-from multistep.client.submit.manifests import Manifest, bundle_config_maps, dns_label
+from multistep.client.submit.manifests import Manifest, bundle_config_maps, bundle_source, dns_label, placed
 from multistep.errors import MultistepError
 from multistep.sources.task.bundle import digest_of
 
@@ -100,9 +100,9 @@ async def _attempt(case: Case, ground: Ground, trial: str) -> Report:
 
 def _manifests(case: Case, ground: Ground, trial: str, packed: bytes) -> Iterator[Manifest]:
     digest = digest_of(packed)
-    parts = bundle_config_maps(packed, trial, digest, ground.namespace)
-    bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": digest}
-    yield from parts
+    parts = bundle_config_maps(packed, trial, digest)
+    yield from (placed(part, ground.namespace) for part in parts)
+    bundle = bundle_source(parts, digest)["bundle"]
     yield manifest(case, name=trial, namespace=ground.namespace, bundle=bundle, image=ground.image_of(case))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from hack.paths import ROOT
-from multistep.client.submit.manifests import bundle_config_maps
+from multistep.client.submit.manifests import bundle_config_maps, bundle_source
 from multistep.engine.status.tampering_findings import HINTS
 from multistep.kube.resources import SWEEPS
 from multistep.sources.task.bundle import digest_of, pack
@@ -168,11 +168,10 @@ async def test_the_oracles_of_the_examples_are_no_tampering(given: Given) -> Non
     await given.applied(inline)
     packed = pack(ROOT / "examples/hello-multi-step-advanced")
     digest = digest_of(packed)
-    parts = bundle_config_maps(packed, "hello", digest, given.namespace)
+    parts = bundle_config_maps(packed, "hello", digest)
     for part in parts:
         await given.applied(part)
-    bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": digest}
-    await given.applied(trial(name="hello", task={"name": "hello", "bundle": bundle}))
+    await given.applied(trial(name="hello", task={"name": "hello", **bundle_source(parts, digest)}))
     for trial_name in ("hello", inline["metadata"]["name"]):
         done = await given.until(trial_name, finished)
         assert holds(done, "Complete") and not done["status"].get("tampering"), done["status"]

@@ -7,6 +7,7 @@ stores results, and the real runner runs the phases.
 from __future__ import annotations
 
 import asyncio
+import copy
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 from multistep.api.trial.trial import KIND
 from multistep.app.operator import App
 from multistep.cli.main import cli
+from multistep.client.options import Target
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.pods import pod_identity
@@ -147,8 +149,10 @@ class Trials:
         return done.exit_code, done.stdout, done.stderr
 
     @asynccontextmanager
-    async def _connect(self, _: object) -> AsyncIterator[ProcessCluster]:
-        yield self.cluster
+    async def _connect(self, target: Target) -> AsyncIterator[ProcessCluster]:
+        connected = copy.copy(self.cluster)  # with the same objects; the operator's own has the operator's namespace
+        connected.namespace = target.namespace or NAMESPACE
+        yield connected
 
     def results(self, trial: Object) -> Path:
         """Return the directory with the trial's results."""

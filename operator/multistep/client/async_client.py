@@ -73,7 +73,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     @property
     def namespace(self) -> str:
         """Return the namespace in which sweeps are created."""
-        return self._target.namespace or self._cluster.namespace
+        return self._cluster.namespace
 
     async def submit(
         self,
@@ -108,7 +108,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             raise UsageError(f"spec: {wrong[0]} is an argument of submit: give it there, not in spec")
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
-        planned = submission(tasks, agents, fields, name=name, image=image, namespace=self.namespace)
+        planned = submission(tasks, agents, fields, name=name, image=image)
         run = AsyncRun(self._cluster, parse_sweep(await submit(self._cluster, planned)))
         if lease_seconds is not None:
             renewal = asyncio.create_task(self._renew(run, lease_seconds / _RENEWALS))

@@ -59,13 +59,16 @@ class Cluster(Protocol):
 
 
 async def open_client(target: Target, field_manager: str) -> Client:
-    """Return a client whose writes the API server rejects if they have unknown fields. Raises Unavailable, with the reason, if the
-    kubeconfig is not usable."""
+    """Return a client with the target's namespace, whose writes the API server rejects if they have unknown fields. Raises
+    Unavailable, with the reason, if the kubeconfig is not usable."""
+    kubeconfig, context = target.kubeconfig, target.context
     try:
-        return await Client.connect(kubeconfig=target.kubeconfig, context=target.context, field_manager=field_manager, strict=True)
+        client = await Client.connect(kubeconfig=kubeconfig, context=context, field_manager=field_manager, strict=True)
     except Unavailable as error:
-        reason = fault(target.kubeconfig, target.context)
-        if not reason and current_cluster(target.kubeconfig, target.context):
+        reason = fault(kubeconfig, context)
+        if not reason and current_cluster(kubeconfig, context):
             raise
         reason = reason or "no kubeconfig names a cluster"
         raise Unavailable(f"{reason}: set $KUBECONFIG, or use --kubeconfig and --context") from error
+    client.namespace = target.namespace or client.namespace
+    return client

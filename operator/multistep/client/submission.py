@@ -28,7 +28,6 @@ def submission(
     *,
     name: str | None,
     image: str | None,
-    namespace: str,
 ) -> Submission:
     """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError if a task's image
     or a variable is missing, InvalidTask if a task cannot be run, InvalidSpec if a field is invalid. Logs the tasks' warnings."""
@@ -42,7 +41,7 @@ def submission(
         if isinstance(each, TaskDirectory) and each.needs_build and given_image is None:
             raise UsageError(f"{each.path}: its image must be built first: `multistep build {each.path}`, then pass image=")
     name = checked_name(name, "name") if name else new_name("rollouts")
-    planned = sweep_of_tasks(given, images, SweepOptions(name), namespace, given_image)
+    planned = sweep_of_tasks(given, images, SweepOptions(name), given_image)
     entries = [_agent(each) for each in agents]
     sweep = {**planned.main, "spec": {**planned.main["spec"], **fields, "agents": entries}}
     spec = parse_sweep(sweep).spec

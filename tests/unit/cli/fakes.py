@@ -210,7 +210,12 @@ class CliCluster:
 
     @asynccontextmanager
     async def connect(self, target: Target) -> AsyncIterator[CliCluster]:
-        yield self
+        default = self.namespace
+        self.namespace = target.namespace or default
+        try:
+            yield self
+        finally:
+            self.namespace = default
 
     def _admit(self, manifest: Mapping[str, Any]) -> None:
         """Reject denied kinds and missing namespaces, as the API server does, even in a dry run."""

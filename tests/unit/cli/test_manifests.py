@@ -169,8 +169,8 @@ def test_bad_usage(task: Path, invoke: Invoke, arguments: list[str], reported: s
 
 
 def test_a_secret_keeps_any_value() -> None:
-    secret = manifests.secret_of("t-variables", {"A": "x=y\n\udcff"}, "n")
-    assert secret["metadata"] == {"name": "t-variables", "namespace": "n"}
+    secret = manifests.secret_of("t-variables", {"A": "x=y\n\udcff"})
+    assert secret["metadata"] == {"name": "t-variables"}
     assert secret["data"] == {"A": "eD15Cv8="}
 
 

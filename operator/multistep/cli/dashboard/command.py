@@ -45,7 +45,7 @@ async def _dashboard(target: Target, port: int, *, everywhere: bool, browser: bo
     if everywhere and target.namespace:
         raise UsageError("--all-namespaces and --namespace exclude each other")
     async with cluster.connect(target) as connected:
-        namespace = None if everywhere else target.namespace or connected.namespace
+        namespace = None if everywhere else connected.namespace
         board = Board()
         shown = f"namespace {namespace}" if namespace else "all namespaces"
         context = current_cluster(target.kubeconfig, target.context)

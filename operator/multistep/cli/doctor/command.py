@@ -54,7 +54,7 @@ async def _findings(target: Target, operator_namespace: str | None) -> Sequence[
     from multistep.cli.doctor.observe import observe
 
     async with connect_client(target) as client:
-        return run_checks(await observe(client, target.namespace or client.namespace, operator_namespace))
+        return run_checks(await observe(client, client.namespace, operator_namespace))
 
 
 def _print(found: Sequence[Finding], *, as_json: bool) -> None:

@@ -30,6 +30,7 @@ from multistep.client.submit.manifests import (
     Manifest,
     Submission,
     bundle_config_maps,
+    bundle_source,
     checked_name,
     environment,
     new_name,
@@ -83,8 +84,8 @@ class TaskOf:
 
     def _bundled(self, task: Manifest, data: bytes) -> tuple[Manifest, Sequence[Manifest]]:
         digest = digest_of(data)
-        parts = bundle_config_maps(data, self.name, digest, self.namespace)
-        return {**task, "bundle": {"configMaps": [each["metadata"]["name"] for each in parts], "digest": digest}}, parts
+        parts = bundle_config_maps(data, self.name, digest)
+        return {**task, **bundle_source(parts, digest)}, parts
 
     async def _joined(self, names: Iterable[str], digest: str) -> bytes:
         try:
@@ -179,7 +180,7 @@ class Request:
     async def _verified(self, name: str) -> Exit:
         """Return FAULT, and print why, if trials of the regrade verified nothing: they may have the scores of their sources."""
         async with cluster.connect(self.target) as connected:
-            namespace = self.target.namespace or connected.namespace
+            namespace = connected.namespace
             found = await find_sweep(connected, namespace, name)
             rows = await counted_rows(connected, namespace, found) if found else []
         impossible = [each for each in rows if each.reason == REGRADE_IMPOSSIBLE]
@@ -191,7 +192,7 @@ class Request:
 
     async def _made(self, directories: Sequence[TaskDirectory]) -> Submission:
         async with cluster.connect(self.target) as connected:
-            namespace = self.target.namespace or connected.namespace
+            namespace = connected.namespace
             name, trial, sweep = await find_either(connected, namespace, self.source)
             if self.image and (trial is not None or sweep is not None):
                 raise UsageError(f"--image is for a deleted trial: {name} exists and names its image")

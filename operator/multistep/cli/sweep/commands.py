@@ -186,9 +186,16 @@ def run(
     sources: tuple[Path, ...],
     dataset: str | None,
     chosen: DatasetOptions,
+    name: str | None,
+    variables: tuple[str, ...],
+    agent_env: tuple[str, ...],
+    detach: bool,
+    image: str | None,
+    runner_in_image: bool,
     namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
+    verbose: bool,
     output: str,
     **options: Any,
 ) -> None:
@@ -196,9 +203,21 @@ def run(
     from dataclasses import replace
 
     from multistep.cli.sweep.run_sweep import SweepSession
+    from multistep.client.submit.sweep_manifest import SweepOptions
 
-    target, chosen = Target(kubeconfig, context, namespace), replace(chosen, dataset=dataset)
-    session = SweepSession(sources, target, chosen=chosen, as_json=output == "json", **options)
+    session = SweepSession(
+        sources,
+        Target(kubeconfig, context, namespace),
+        options=SweepOptions(name or "", **options),
+        chosen=replace(chosen, dataset=dataset),
+        variables=variables,
+        agent_env=agent_env,
+        image=image,
+        runner_in_image=runner_in_image,
+        detach=detach,
+        verbose=verbose,
+        as_json=output == "json",
+    )
     if code := session.run():
         raise click.exceptions.Exit(code)
 

@@ -72,8 +72,7 @@ async def _sides(target: Target, texts: Sequence[str]) -> list[Side]:
     if len(kept) == len(set(texts)):
         return [kept[each] for each in texts]
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
-        return [kept.get(each) or await _of_sweep(connected, namespace, each) for each in texts]
+        return [kept.get(each) or await _of_sweep(connected, connected.namespace, each) for each in texts]
 
 
 def _of_file(text: str) -> Side | None:

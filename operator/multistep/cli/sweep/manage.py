@@ -134,7 +134,7 @@ async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> i
     from multistep.client.objects import existing_sweep
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         retried = await retry_excluded(connected, namespace, await existing_sweep(connected, namespace, name))
     if as_json and not follow:
         print_json({"namespace": namespace, "sweep": name, "retried": retried})
@@ -170,7 +170,7 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         # Raises UsageError if a sweep does not exist, before any sweep is stopped.
         found = [await existing_sweep(connected, namespace, name) for name in names]
         active = []
@@ -215,7 +215,7 @@ async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         # Raises UsageError if a sweep does not exist, before any sweep is deleted.
         found = [await existing_sweep(connected, namespace, name) for name in names]
         trials = sum(parse_sweep_status(each).trials.created for each in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from multistep.cli.terminal import print_err, print_json, print_line, print_out
 from multistep.cli.trial.run.run_trial import built_image, check_used, show_finding, var_options
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_sweep, find_sweep
-from multistep.client.options import ModelOptions, Target
+from multistep.client.options import Target
 from multistep.client.outcome import outcome_of_sweep
 from multistep.client.submit.create import check_accepted, submit
 from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
@@ -75,32 +75,21 @@ class SweepSession:
 
     sources: Sequence[Path]
     target: Target
+    options: SweepOptions = field(default_factory=SweepOptions)
     chosen: DatasetOptions = field(default_factory=DatasetOptions)
-    as_json: bool = False
-    agents: Sequence[str] = ()
-    agent_files: Sequence[str] = ()
-    attempts: int | None = None
-    parallelism: int | None = None
-    name: str | None = None
-    timeout_multiplier: float | None = None
-    queue: str | None = None
     variables: Sequence[str] = ()
     agent_env: Sequence[str] = ()
-    secret_agent_env: Sequence[str] = ()
-    model: ModelOptions = field(default_factory=ModelOptions)
     image: str | None = None
     runner_in_image: bool = False
     detach: bool = False
     verbose: bool = False
-    budget: float | None = None
-    resources: Manifest = field(default_factory=dict)
-    resume: bool = False
+    as_json: bool = False
 
     def run(self) -> Exit:
         """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
         invalid, and ClusterError."""
-        if self.name:
-            checked_name(self.name)
+        if self.options.name:
+            checked_name(self.options.name)
         if bool(self.sources) == bool(self.chosen.dataset):
             raise UsageError("give directories of tasks, a file with a sweep, or --dataset NAME: one of these")
         if self.chosen.dataset:
@@ -113,78 +102,61 @@ class SweepSession:
         tasks = self.chosen.of_directories(found, ", ".join(map(str, self.sources)))
         if len(tasks) < len(found):
             print_err(f"{len(tasks)} of {len(found)} tasks")
-        return self._run_tasks(tasks, self.name or new_sweep_name(tasks))
+        return self._run_tasks(tasks, self.options.name or new_sweep_name(tasks))
 
     def _run_dataset(self) -> Exit:
         selected = self.chosen.selected()
-        dataset, name = selected.dataset, self.name or new_name(selected.dataset.name)
+        dataset, name = selected.dataset, self.options.name or new_name(selected.dataset.name)
         print_err(f"dataset {dataset.name}@{dataset.version}: {len(selected.tasks)} of {len(dataset.tasks)} tasks")
         if selected.source is None:
             return self._run_tasks(open_tasks(selected), name)
-        source, options = {"dataset": selected.source}, self._options(name)
-        return asyncio.run(self._submit(lambda namespace: sweep_of_source(source, self._given_image, options, namespace)))
+        return self.submitted(sweep_of_source({"dataset": selected.source}, self._given_image, self._options(name)))
 
     @property
     def _given_image(self) -> TrialImage | None:
         return TrialImage(self.image, runner=self.runner_in_image) if self.image else None
 
     def _options(self, name: str) -> SweepOptions:
-        values = given_values(self.variables, self.agent_env)
-        return SweepOptions(
-            name,
-            agents=self.agents,
-            agent_files=self.agent_files,
-            attempts=self.attempts,
-            parallelism=self.parallelism,
-            timeout_multiplier=self.timeout_multiplier,
-            values=values,
-            secret_agent_env=self.secret_agent_env,
-            queue=self.queue,
-            model=self.model,
-            budget=self.budget,
-            resources=self.resources,
-            resume=self.resume,
-        )
+        return replace(self.options, name=name, values=given_values(self.variables, self.agent_env))
 
     def _run_file(self) -> Exit:
         path = next(each for each in self.sources if each.is_file())
-        options = {
-            **{"--agent": self.agents, "--attempts": self.attempts, "--parallelism": self.parallelism, "--name": self.name},
-            **{
-                "--timeout-multiplier": self.timeout_multiplier is not None,
-                "--var": self.variables,
-                "--agent-env": self.agent_env,
-                "--image": self.image,
-                "--runner-in-image": self.runner_in_image,
-            },
-            **{"--agent-file": self.agent_files, "--agent-env-from-secret": self.secret_agent_env},
-            **{"--queue": self.queue, "--budget": self.budget, "the options of a model": self.model.given},
-            **{"--override-*": self.resources, "--resume": self.resume},
+        options = self.options
+        given = {
+            **{"--agent": options.agents, "--attempts": options.attempts, "--parallelism": options.parallelism},
+            **{"--name": options.name, "--timeout-multiplier": options.timeout_multiplier is not None},
+            **{"--var": self.variables, "--agent-env": self.agent_env},
+            **{"--image": self.image, "--runner-in-image": self.runner_in_image},
+            **{"--agent-file": options.agent_files, "--agent-env-from-secret": options.secret_agent_env},
+            **{"--queue": options.queue, "--budget": options.budget, "the options of a model": options.model.given},
+            **{"--override-*": options.resources, "--resume": options.resume},
             **{"--task": self.chosen.include, "--exclude": self.chosen.exclude, "--limit": self.chosen.limit},
         }
         if len(self.sources) > 1:
             raise UsageError(f"{path} is a file: give one file alone, or directories only")
-        if wrong := [name for name, value in options.items() if value]:
+        if wrong := [name for name, value in given.items() if value]:
             raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
-        own, given = sweep_of_file(path).main["metadata"].get("namespace"), self.target.namespace
-        if own and given and own != given:
-            raise UsageError(f"--namespace {given}: the sweep in {path} has namespace {own}")
-        return asyncio.run(self._submit(lambda namespace: sweep_of_file(path, namespace)))
+        submission = sweep_of_file(path)
+        own, other = submission.main["metadata"].get("namespace"), self.target.namespace
+        if own and other and own != other:
+            raise UsageError(f"--namespace {other}: the sweep in {path} has namespace {own}")
+        return self.submitted(submission)
 
     def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:
         options, here = self._options(name), directories(tasks)
-        spec = parse_sweep(sweep_of_tasks(tasks, {}, options).main).spec
+        planned = sweep_of_tasks(tasks, {}, options)
+        spec = parse_sweep(planned.main).spec
         reports = validate_tasks(here, spec, show=show_finding, remedy=var_options, image=self.image)
         if len(here) == len(tasks):
             used = frozenset().union(*(each.used for each in reports))
             check_used(options.values.variables, used, agents=[each.agent for each in spec.agents])
-        asyncio.run(self._reserve(lambda namespace: sweep_of_tasks(tasks, {}, options, namespace)))
+        asyncio.run(self._reserve(planned))
         images, unbuilt = self._images(here, len(tasks))
         built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
         names = ", ".join(each.name for each in unbuilt)
         text = f"{len(unbuilt)} of {len(tasks)} tasks could not be built and are not in the sweep: {names}"
         fault = text if unbuilt else ""
-        code = asyncio.run(self._submit(lambda namespace: sweep_of_tasks(built, images, options, namespace, elsewhere), fault))
+        code = self.submitted(sweep_of_tasks(built, images, options, elsewhere), fault)
         if fault:
             print_err(f"error: {fault}")
         return code
@@ -205,29 +177,26 @@ class SweepSession:
                 print_err(f"error: task {task.name} is left out of the sweep, as its image cannot be built: {error}")
         return images, unbuilt
 
-    def submitted(self, submission: Submission) -> Exit:
-        """Create a sweep and follow it."""
-        return asyncio.run(self._submit(lambda _: submission))
+    def submitted(self, submission: Submission, fault: str = "") -> Exit:
+        """Create a sweep and follow it. fault: text that names the tasks left out of the sweep, "" without any."""
+        return asyncio.run(self._submit(submission, fault))
 
     def _image(self, task: TaskDirectory) -> TrialImage | None:
         if self.image or not task.needs_build:
             return existing_image(task, self.image, runner_in_image=self.runner_in_image)
         return built_image(task, task.path, self.target, verbose=self.verbose)
 
-    async def _reserve(self, make: Callable[[str], Submission]) -> None:
+    async def _reserve(self, planned: Submission) -> None:
         """Check by a dry run, before long builds, that the cluster will accept the sweep."""
         async with cluster.connect(self.target) as connected:
-            await check_accepted(connected, make(self.target.namespace or connected.namespace))
+            await check_accepted(connected, planned)
 
-    async def _submit(self, make: Callable[[str], Submission], fault: str = "") -> Exit:
-        """Create a sweep and follow it. fault: text that names the tasks left out of the sweep, "" without any."""
+    async def _submit(self, submission: Submission, fault: str) -> Exit:
         async with cluster.connect(self.target) as connected:
-            submission = make(self.target.namespace or connected.namespace)
-            metadata = submission.main["metadata"]
-            namespace, name = metadata["namespace"], metadata["name"]
             if text := _too_few(submission.main["spec"]):
                 print_err(text)
-            await submit(connected, submission)
+            metadata = (await submit(connected, submission))["metadata"]
+            namespace, name = metadata["namespace"], metadata["name"]
             if self.detach:
                 status = SweepStatus()
                 print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
@@ -243,12 +212,12 @@ class SweepSession:
 async def show(target: Target, name: str, *, until_finished: bool, as_json: bool) -> Exit:
     """Run `multistep sweep status`."""
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
-        return await show_sweep(connected, namespace, name, until_finished=until_finished, as_json=as_json)
+        return await show_sweep(connected, name, until_finished=until_finished, as_json=as_json)
 
 
-async def show_sweep(connected: Cluster, namespace: str, name: str, *, until_finished: bool, as_json: bool) -> Exit:
+async def show_sweep(connected: Cluster, name: str, *, until_finished: bool, as_json: bool) -> Exit:
     """Print a sweep's status. until_finished: first follow the sweep until it finishes, and return the exit code of its outcome."""
+    namespace = connected.namespace
     status = parse_sweep_status(await existing_sweep(connected, namespace, name))
     if until_finished:
         status = await _followed(connected, namespace, name)

@@ -174,7 +174,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
         if each.path and not each.path.absolute().parent.is_dir():
             raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
     async with cluster.connect(target) as connected:
-        about, rows = await read(connected, target.namespace or connected.namespace, sweep)
+        about, rows = await read(connected, connected.namespace, sweep)
         summary = summarize(rows, about.replaced)
         wanted = logs and any(each.form == "html" for each in outputs)
         excerpts = await read_excerpts(connected, summary.rows) if wanted else {}

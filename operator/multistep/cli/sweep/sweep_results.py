@@ -211,8 +211,7 @@ async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool)
     """Fetch a sweep's trials into a jobs directory, except trials that an earlier call fetched completely. Raises UsageError if the
     sweep does not exist, or the directory has other files or cannot be written, and ClusterError."""
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
-        found = await existing_sweep(connected, namespace, name)
+        found = await existing_sweep(connected, connected.namespace, name)
         sweep = parse_sweep(found)
         entries = await _entries(connected, sweep, found)
         try:

@@ -72,7 +72,7 @@ def package(
     chosen = existing_image(directory, image, runner_in_image=runner_in_image)
     if chosen is not None and image is None:
         print_err(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
-    request = make_request(directory, TrialOptions(**options), image=chosen, namespace=namespace)
+    request = make_request(directory, TrialOptions(**options), image=chosen)
     if to:
         from dataclasses import replace
 
@@ -83,4 +83,6 @@ def package(
         request = replace(request, source=published.source)
     submission = make_submission(directory, request, Values(), shared=True)
     parse_trial(submission.main)
+    if namespace:
+        submission = submission.placed(namespace)
     print_text(to_yaml([*submission.owned, submission.main]))

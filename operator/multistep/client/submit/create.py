@@ -23,6 +23,7 @@ async def check_accepted(cluster: Cluster, submission: Submission) -> None:
 
     Raises UsageError if the name is taken or the namespace does not exist, ClusterError if the server rejects an object.
     """
+    submission = submission.placed(cluster.namespace)
     main = submission.main
     resource, namespace, name = _resource(main), main["metadata"]["namespace"], main["metadata"]["name"]
     if await find_object(cluster, resource, namespace, name):
@@ -39,11 +40,13 @@ async def check_accepted(cluster: Cluster, submission: Submission) -> None:
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Apply the objects that others own, create the trial or the sweep, then apply the objects that it owns. Return it.
+    """Apply the objects that others own, create the trial or the sweep, then apply the objects that it owns, in the cluster's
+    namespace unless they have one. Return the trial or sweep.
 
     No owned object exists without its owner, even after an interruption; until they exist, the operator waits for them. If one
     cannot be created, the owner is deleted. Raises AlreadyExists if the name is taken, ClusterError if a request fails.
     """
+    submission = submission.placed(cluster.namespace)
     for manifest in submission.others:
         await cluster.apply(manifest)
     main = await create(cluster, submission.main)

@@ -45,24 +45,21 @@ class TrialImage:
 class TrialRequest:
     """The inputs of a trial's manifest. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
 
-    config_maps: names of the bundle's ConfigMaps, in order; source: fields of spec.task that refer to a bundle outside the
-    cluster, None if the bundle is in ConfigMaps; queue: name of a Kueue LocalQueue; part: fields of spec that limit the trial to
-    some of the task's steps (from, fromStep, toStep); resources: spec.environment.resources.
+    source: fields of spec.task that refer to the bundle; queue: name of a Kueue LocalQueue; part: fields of spec that limit the
+    trial to some of the task's steps (from, fromStep, toStep); resources: spec.environment.resources.
     """
 
     name: str
     task_name: str
     digest: str
-    config_maps: Sequence[str]
     agent: Manifest
-    namespace: str | None = None
+    source: Manifest = field(default_factory=dict)
     image: TrialImage | None = None
     variables: Sequence[Manifest] = ()
     timeout_multiplier: float | None = None
     on_agent_error: str | None = None
     verify: bool = True
     keep: bool = False
-    source: Manifest | None = None
     queue: str | None = None
     resume: bool = False
     part: Manifest = field(default_factory=dict)
@@ -79,6 +76,11 @@ class Submission:
     """Objects to create after it, which it owns: ConfigMaps and Secrets."""
     others: Sequence[Manifest] = ()
     """Objects to create before it, which it does not own."""
+
+    def placed(self, namespace: str) -> Submission:
+        """Return the same objects in a namespace, apart from those that have one."""
+        owned, others = ([placed(each, namespace) for each in objects] for objects in (self.owned, self.others))
+        return Submission(placed(self.main, namespace), owned, others)
 
 
 def new_name(stem: str, agent: str = "") -> str:
@@ -101,17 +103,20 @@ def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
     return clean[:length].rstrip("-") or "task"
 
 
-def bundle_config_maps(packed: bytes, name: str, digest: str, namespace: str | None = None) -> list[Manifest]:
+def bundle_config_maps(packed: bytes, name: str, digest: str) -> list[Manifest]:
     """Return the immutable ConfigMaps of a bundle, in order, labelled with the bundle's digest."""
-    parts = split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))
-    return [placed(_labelled(part, digest), namespace) for part in parts]
+    return [_labelled(part, digest) for part in split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))]
 
 
-def secret_of(name: str, values: Mapping[str, str], namespace: str | None = None) -> Manifest:
+def bundle_source(config_maps: Sequence[Manifest], digest: str) -> Manifest:
+    """Return the fields of spec.task that refer to a bundle in ConfigMaps."""
+    return {"bundle": {"configMaps": [each["metadata"]["name"] for each in config_maps], "digest": digest}}
+
+
+def secret_of(name: str, values: Mapping[str, str]) -> Manifest:
     """Return a Secret with these values."""
     data = {name: base64.b64encode(value.encode(errors="surrogateescape")).decode() for name, value in values.items()}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
-    return placed(secret, namespace)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data}
 
 
 def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
@@ -121,9 +126,8 @@ def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
 
 def trial_manifest(request: TrialRequest) -> Manifest:
     """Return the MultiStepTrial, without fields that have their default value."""
-    bundle = {"bundle": {"configMaps": list(request.config_maps), "digest": request.digest}}
     spec: Manifest = {
-        "task": {"name": request.task_name, **(request.source or bundle)},
+        "task": {"name": request.task_name, **request.source},
         "agent": request.agent,
         **request.part,
         **optional(
@@ -138,7 +142,7 @@ def trial_manifest(request: TrialRequest) -> Manifest:
     }
     metadata = {"name": request.name, **optional(labels=queue_labels(request.queue))}
     trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
-    return placed(_labelled(trial, request.digest), request.namespace)
+    return _labelled(trial, request.digest)
 
 
 def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:
@@ -191,8 +195,8 @@ def _labelled(manifest: Manifest, digest: str) -> Manifest:
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 
-def placed(manifest: Manifest, namespace: str | None) -> Manifest:
-    """Return the manifest with the namespace, if one is given."""
-    if namespace is None:
+def placed(manifest: Manifest, namespace: str) -> Manifest:
+    """Return the manifest with the namespace, unless it has one."""
+    if manifest["metadata"].get("namespace"):
         return manifest
     return {**manifest, "metadata": {**manifest["metadata"], "namespace": namespace}}

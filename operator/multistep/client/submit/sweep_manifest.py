@@ -31,11 +31,11 @@ from multistep.client.submit.manifests import (
     Submission,
     TrialImage,
     bundle_config_maps,
+    bundle_source,
     dns_label,
     environment,
     new_name,
     optional,
-    placed,
     queue_labels,
 )
 from multistep.client.submit.values import Values, from_secret
@@ -55,7 +55,7 @@ class SweepOptions:
     --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars;
     resources, resume: spec.environment.resources and spec.resumeTrajectory of the template."""
 
-    name: str
+    name: str = ""
     agents: Sequence[str] = ()
     agent_files: Sequence[str] = ()
     attempts: int | None = None
@@ -105,7 +105,6 @@ def sweep_of_tasks(
     tasks: Sequence[TaskDirectory | Manifest],
     images: Mapping[str, TrialImage],
     options: SweepOptions,
-    namespace: str | None = None,
     elsewhere: TrialImage | None = None,
 ) -> Submission:
     """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError and InvalidSpec if options are
@@ -114,7 +113,7 @@ def sweep_of_tasks(
     images: images of the tasks in directories, by task name; elsewhere: image for the entries of spec.tasks, or None for the
     tasks' own images.
     """
-    parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest, namespace) for task in directories(tasks)}
+    parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest) for task in directories(tasks)}
     entries = [
         _task(each, parts[each.name], images.get(each.name))
         if isinstance(each, TaskDirectory)
@@ -122,18 +121,16 @@ def sweep_of_tasks(
         for each in tasks
     ]
     owned = [part for those in parts.values() for part in those]
-    return _sweep({"tasks": entries}, owned, None, options, namespace)
+    return _sweep({"tasks": entries}, owned, None, options)
 
 
-def sweep_of_source(source: Manifest, image: TrialImage | None, options: SweepOptions, namespace: str | None = None) -> Submission:
+def sweep_of_source(source: Manifest, image: TrialImage | None, options: SweepOptions) -> Submission:
     """Return the sweep whose tasks the operator reads from ``source`` (spec.tasksFrom). Raises UsageError and InvalidSpec if
     options are invalid."""
-    return _sweep({"tasksFrom": source}, [], image, options, namespace)
+    return _sweep({"tasksFrom": source}, [], image, options)
 
 
-def _sweep(
-    tasks: Manifest, owned: Sequence[Manifest], image: TrialImage | None, options: SweepOptions, namespace: str | None
-) -> Submission:
+def _sweep(tasks: Manifest, owned: Sequence[Manifest], image: TrialImage | None, options: SweepOptions) -> Submission:
     name = options.name
     variables, agents = options.values.variable_entries(name), _agents(options)
     entries = [each["agent"] for each in agents]
@@ -166,7 +163,7 @@ def _sweep(
     parsed = parse_sweep(sweep)
     if unable := [each.name for each in parsed.spec.agents if options.resume and not each.agent.may_resume]:
         raise UsageError(f"--resume: {', '.join(unable)} cannot resume a trajectory; see RESUME in `multistep agent list`")
-    return Submission(placed(sweep, namespace), [*owned, *options.values.secrets(name, namespace)])
+    return Submission(sweep, [*owned, *options.values.secrets(name)])
 
 
 def _names_of_hosted(options: SweepOptions) -> Iterator[str]:
@@ -206,8 +203,7 @@ def agent_of_text(text: str) -> Manifest:
 
 
 def _task(task: TaskDirectory, parts: Sequence[Manifest], image: TrialImage | None) -> Manifest:
-    bundle = {"configMaps": [part["metadata"]["name"] for part in parts], "digest": task.digest}
-    return {"name": task.name, "bundle": bundle, **optional(environment=environment(image))}
+    return {"name": task.name, **bundle_source(parts, task.digest), **optional(environment=environment(image))}
 
 
 def _agent(text: str, options: ModelOptions, env: Sequence[Manifest]) -> Manifest:
@@ -246,7 +242,7 @@ def _words(text: str, command: str) -> list[str]:
     return words
 
 
-def sweep_of_file(path: Path, namespace: str | None = None) -> Submission:
+def sweep_of_file(path: Path) -> Submission:
     """Return the TrialSweep and the other objects in a YAML file. Raises UsageError or InvalidSpec if the file is invalid."""
     try:
         found = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each is not None]
@@ -265,9 +261,4 @@ def sweep_of_file(path: Path, namespace: str | None = None) -> Submission:
         parse_sweep(sweep)
     except InvalidSpec as error:
         raise InvalidSpec(f"{path}: {error}") from error
-    return Submission(_in(sweep, namespace), others=[_in(each, namespace) for each in found if each is not sweep])
-
-
-def _in(manifest: Manifest, namespace: str | None) -> Manifest:
-    """Return the manifest with ``namespace``, unless it already has a namespace."""
-    return manifest if manifest["metadata"].get("namespace") else placed(manifest, namespace)
+    return Submission(sweep, others=[each for each in found if each is not sweep])

@@ -14,6 +14,7 @@ from multistep.client.submit.manifests import (
     TrialImage,
     TrialRequest,
     bundle_config_maps,
+    bundle_source,
     checked_name,
     new_name,
     optional,
@@ -47,8 +48,8 @@ class TrialOptions:
     resources: Manifest = field(default_factory=dict)
 
 
-def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None, namespace: str | None) -> TrialRequest:
-    """Return the request for a trial with these options, without the names of the bundle's ConfigMaps, which make_submission adds.
+def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None) -> TrialRequest:
+    """Return the request for a trial with these options, without the bundle's ConfigMaps, which make_submission adds.
 
     Raises UsageError if options are invalid or exclude each other.
     """
@@ -66,9 +67,7 @@ def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImag
         name=checked_name(options.name) if options.name else new_name(task.name, label(agent)),
         task_name=task.directory_name,
         digest=task.digest,
-        config_maps=(),
         agent=agent,
-        namespace=namespace,
         image=image,
         variables=[from_secret("--var-from-secret", each) for each in options.secret_variables],
         timeout_multiplier=options.timeout_multiplier,
@@ -100,10 +99,10 @@ def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, 
     shared: name the ConfigMaps after the task, for use by many trials, instead of after the trial.
     """
     stem = task.name if shared else request.name
-    parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest, request.namespace)
-    names = [part["metadata"]["name"] for part in parts]
+    parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest)
+    source = request.source or bundle_source(parts, request.digest)
     variables = [*request.variables, *values.variable_entries(request.name)]
     env = [*request.agent.get("env", ()), *values.agent_entries(request.name)]
     agent = {**request.agent, **({"env": env} if env else {})}
-    trial = trial_manifest(replace(request, config_maps=names, variables=variables, agent=agent))
-    return Submission(trial, [*parts, *values.secrets(request.name, request.namespace)])
+    trial = trial_manifest(replace(request, source=source, variables=variables, agent=agent))
+    return Submission(trial, [*parts, *values.secrets(request.name)])

@@ -20,10 +20,10 @@ class Values:
     variables: Mapping[str, str] = field(default_factory=dict)
     agent: Mapping[str, str] = field(default_factory=dict)
 
-    def secrets(self, owner: str, namespace: str | None) -> list[Manifest]:
+    def secrets(self, owner: str) -> list[Manifest]:
         """Return the Secrets with these values; an option without values has no Secret."""
         parts = ((_variables_name(owner), self.variables), (_agent_env_name(owner), self.agent))
-        return [secret_of(name, values, namespace) for name, values in parts if values]
+        return [secret_of(name, values) for name, values in parts if values]
 
     def variable_entries(self, owner: str) -> list[Manifest]:
         """Return the entries for spec.variables, which refer to the Secret."""

@@ -48,4 +48,4 @@ async def _cp(target: Target, source: str, directory: Path, max_mb: int) -> None
 
     trial, path = parse_source(source)
     async with cluster.connect(target) as connected:
-        await copy(connected, target.namespace or connected.namespace, trial, path, directory, max_mb)
+        await copy(connected, connected.namespace, trial, path, directory, max_mb)

@@ -42,7 +42,7 @@ async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:
     from multistep.cli.trial.inside.container import CONTAINER, Session, find_pod
 
     async with cluster.connect(target) as connected:
-        pod = await find_pod(connected, target.namespace or connected.namespace, trial)
+        pod = await find_pod(connected, connected.namespace, trial)
         tty = sys.stdin.isatty() and sys.stdout.isatty()
         if pod.active and tty:
             print_err(f"trial {trial} is active: what you change may change its results")

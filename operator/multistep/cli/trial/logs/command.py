@@ -100,8 +100,7 @@ async def _service(target: Target, trial: str, service: str, *, raw: bool, follo
 
     form = _text_form(titles=False, raw=raw)
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
-        await service_output.show(connected, namespace, trial, service, form, follow=follow, tail=tail)
+        await service_output.show(connected, connected.namespace, trial, service, form, follow=follow, tail=tail)
 
 
 def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
@@ -128,7 +127,7 @@ async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: in
     from multistep.client.outcome import outcome
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         reader = Reader(connected, namespace, wanted, form, tail)
         status = await (_follow if wanted.follow else _once)(connected, namespace, trial, reader, wanted)
     form.close()
@@ -142,7 +141,7 @@ async def _build_logs(target: Target, trial: str, form: Form, *, follow: bool) -
     from multistep.cli.trial.logs.follow_output import show_build_logs
 
     async with cluster.connect(target) as connected:
-        await show_build_logs(connected, target.namespace or connected.namespace, trial, form, follow=follow)
+        await show_build_logs(connected, connected.namespace, trial, form, follow=follow)
 
 
 def _nothing(trial: str, status: TrialStatus) -> str:

@@ -134,13 +134,13 @@ async def _show(target: Target, text: str, output: str, *, until_finished: bool)
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         kind, found = await existing_either(connected, namespace, text)
         trial = found["metadata"]["name"]
         if kind == SWEEPS:
             from multistep.cli.sweep.run_sweep import show_sweep
 
-            return await show_sweep(connected, namespace, trial, until_finished=until_finished, as_json=output == "json")
+            return await show_sweep(connected, trial, until_finished=until_finished, as_json=output == "json")
         status = parse_status(found)
         if until_finished:
             with Progress(trial) as progress:

@@ -45,7 +45,7 @@ async def _retry(target: Target, trial: str) -> None:
     from multistep.engine.sweep.trial_manifests import owner_of
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         found = await existing_trial(connected, namespace, trial)
         owner = owner_of(found)
         sweep = await _sweep(connected, namespace, owner) if owner else None

@@ -54,7 +54,7 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
     from multistep.client.objects import existing_trial
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         # Raises UsageError if a trial does not exist, before any trial is stopped.
         found = [await existing_trial(connected, namespace, name) for name in trials]
         statuses = [await _request_stop(connected, namespace, each) for each in found]
@@ -132,7 +132,7 @@ async def _delete(target: Target, trials: tuple[str, ...], *, yes: bool) -> None
     from multistep.kube.resources import TRIALS
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         # Raises UsageError if a trial does not exist, before any trial is deleted.
         found = [await existing_trial(connected, namespace, name) for name in trials]
         what = f"trial {trials[0]}" if len(trials) == 1 else f"{len(trials)} trials"

@@ -53,7 +53,7 @@ async def _fetched(target: Target, text: str) -> Path:
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         kind, found = await existing_either(connected, namespace, text)
         directory = _directory(found["metadata"])
         if kind == SWEEPS:

@@ -44,7 +44,7 @@ async def _results(target: Target, trial: str, directory: Path) -> None:
     from multistep.errors import UsageError
 
     async with cluster.connect(target) as connected:
-        namespace = target.namespace or connected.namespace
+        namespace = connected.namespace
         found = await find_trial(connected, namespace, trial)
         if found is None:
             raise UsageError(

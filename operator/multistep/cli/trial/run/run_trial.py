@@ -23,9 +23,9 @@ from multistep.client.options import Target
 from multistep.client.outcome import outcome
 from multistep.client.results.fetch import check_directory
 from multistep.client.submit.create import check_accepted, submit
-from multistep.client.submit.manifests import Submission, TrialImage, TrialRequest
+from multistep.client.submit.manifests import Submission, TrialImage
 from multistep.client.submit.trial_manifest import TrialOptions, make_request, make_submission
-from multistep.client.submit.values import Values, given_values
+from multistep.client.submit.values import given_values
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate
 from multistep.engine.plan.image_builds import FROM_DOCKERFILE
@@ -56,8 +56,9 @@ class Session:
             check_directory(self.results)
         values = given_values(self.variables, self.agent_env)
         directory = TaskDirectory.open(self.task)
-        request = make_request(directory, self.options, image=None, namespace=self.target.namespace)
-        spec = parse_trial(make_submission(directory, request, values, shared=False).main).spec
+        request = make_request(directory, self.options, image=None)
+        planned = make_submission(directory, request, values, shared=False)
+        spec = parse_trial(planned.main).spec
         given = {each.name for each in spec.variables}
         report = validate(
             directory,
@@ -70,20 +71,17 @@ class Session:
         )
         check_used(given, report.used, agents=[spec.agent])
         branch_of(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
-        request = asyncio.run(self._reserve(directory, request, values))
+        asyncio.run(self._reserve(planned))
         request = replace(request, image=self._image(directory))
         submission = make_submission(directory, request, values, shared=False)
         parse_trial(submission.main)
         followed = Followed(self.target, self.results, detach=self.detach, as_json=self.as_json)
         return asyncio.run(followed.run(submission))
 
-    async def _reserve(self, directory: TaskDirectory, request: TrialRequest, values: Values) -> TrialRequest:
-        """Check by a dry run, before a long build, that the cluster accepts the trial; return the request with its namespace."""
+    async def _reserve(self, planned: Submission) -> None:
+        """Check by a dry run, before a long build, that the cluster accepts the trial."""
         async with cluster.connect(self.target) as connected:
-            namespace = request.namespace or connected.namespace
-            request = replace(request, namespace=namespace)
-            await check_accepted(connected, make_submission(directory, request, values, shared=False))
-            return request
+            await check_accepted(connected, planned)
 
     def _image(self, directory: TaskDirectory) -> TrialImage | None:
         if self.image or not directory.needs_build:
@@ -102,10 +100,9 @@ class Followed:
 
     async def run(self, submission: Submission) -> Exit:
         """Create the trial and its objects, follow the trial, and return the exit code of its outcome."""
-        metadata = submission.main["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
         async with cluster.connect(self.target) as connected:
-            await submit(connected, submission)
+            metadata = (await submit(connected, submission))["metadata"]
+            namespace, name = metadata["namespace"], metadata["name"]
             if self.detach:
                 return self._leave(namespace, name)
             print_err(f"trial {name} in namespace {namespace}")
