@@ -141,6 +141,11 @@ def print_err(text: str) -> None:
     print(clean_lines(text), file=sys.stderr, flush=True)
 
 
+def print_warning(text: str) -> None:
+    """Print a warning on stderr."""
+    print_err(f"warning: {text}")
+
+
 def report_view(report: Report) -> Group:
     """Return the output of `check`."""
     lines: list[RenderableType] = [_steps_of_report(report.steps)] if report.steps else []

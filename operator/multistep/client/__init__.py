@@ -8,7 +8,8 @@ run                       a sweep that it created, and its trials as they finish
 submission                the sweep that it submits
 trl                       a reward function for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster
-objects, watch            finds trials and sweeps by name; watches one of them
+objects, watch            finds trials and sweeps by name, stops them; watches one of them
+sweep_trials, retry       the trials of a sweep; runs trials without a score again
 outcome                   the outcome of a trial or a sweep, from its status
 options                   the cluster, and the agent's model, as users choose them
 task/                     checks a task's directory

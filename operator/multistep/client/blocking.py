@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from multistep.api.sweep.sweep import SweepStatus
 from multistep.client.async_client import AsyncClient
 from multistep.client.run import AsyncRun, Rollout
+from multistep.client.submission import Agent, Task
 
 _T = TypeVar("_T")
 
@@ -55,9 +56,30 @@ class Client(AbstractContextManager["Client"]):
             finally:
                 self._end()
 
-    def submit(self, *args: Any, **options: Any) -> Run:
-        """Create a sweep of tasks x agents x attempts, with the arguments of ``AsyncClient.submit``."""
-        return Run(self, self._wait(self._client.submit(*args, **options)))
+    def submit(
+        self,
+        tasks: Sequence[Task],
+        *,
+        agents: Sequence[Agent] = ("oracle",),
+        attempts: int = 1,
+        parallelism: int = 10,
+        name: str | None = None,
+        image: str | None = None,
+        lease_seconds: int | None = 60,
+        spec: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Create a sweep of tasks x agents x attempts. Arguments and errors are those of ``AsyncClient.submit``."""
+        submitted = self._client.submit(
+            tasks,
+            agents=agents,
+            attempts=attempts,
+            parallelism=parallelism,
+            name=name,
+            image=image,
+            lease_seconds=lease_seconds,
+            spec=spec,
+        )
+        return Run(self, self._wait(submitted))
 
     def get(self, name: str) -> Run:
         """Return a sweep that exists. Its lease is not renewed. Raises UsageError if no such sweep exists."""

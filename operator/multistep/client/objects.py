@@ -1,4 +1,4 @@
-"""Finds trials and sweeps by name."""
+"""Finds trials and sweeps by name; stops them."""
 
 from __future__ import annotations
 
@@ -81,3 +81,8 @@ async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
     if found is None:
         raise UsageError(f"trial {name!r} does not exist in namespace {namespace!r}: `multistep list -A` lists all")
     return found
+
+
+async def stop(cluster: Cluster, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    """Set spec.stop of a trial or sweep. Raises Conflict if another object has its name now, and ClusterError."""
+    await cluster.patch(resource, namespace, name, {"metadata": {"uid": uid}, "spec": {"stop": True}})

@@ -13,6 +13,7 @@ from multistep.api.sweep.sweep import Scoring, SweepStatus, TrialSweep, parse_sw
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
+from multistep.client import objects
 from multistep.client.watch import until_finished
 from multistep.engine.sweep.own_trials import Members
 from multistep.engine.sweep.trial_manifests import owner_of
@@ -165,8 +166,7 @@ class AsyncRun:
 
     async def stop(self) -> None:
         """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain."""
-        changes = {"metadata": {"uid": self.uid}, "spec": {"stop": True}}
-        await self._cluster.patch(SWEEPS, self.namespace, self.name, changes)
+        await objects.stop(self._cluster, SWEEPS, self.namespace, self.name, uid=self.uid)
 
     async def delete(self) -> None:
         """Delete the sweep with its trials and their pods, if it exists. The results remain for the operator's retention time."""

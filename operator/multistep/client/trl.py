@@ -43,12 +43,8 @@ class TrialReward:
         """parallelism: maximum number of active trials per sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A
         finished sweep is deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
         self._client, self._command = client, list(command)
-        self._options: dict[str, Any] = {
-            "parallelism": parallelism,
-            "image": image,
-            "lease_seconds": lease_seconds,
-            "spec": {"ttlSecondsAfterFinished": _TTL_SECONDS, **(spec or {})},
-        }
+        self._parallelism, self._image, self._lease_seconds = parallelism, image, lease_seconds
+        self._spec = {"ttlSecondsAfterFinished": _TTL_SECONDS, **(spec or {})}
         self.rollouts: list[Rollout | None] = []
         """The trials of the last call, in the order of its completions; None if a trial was not created."""
 
@@ -65,7 +61,14 @@ class TrialReward:
 
     def _submit(self, task: Task, texts: Sequence[str]) -> Run:
         agents = [{"name": str(number), "agent": self._agent(text)} for number, text in enumerate(texts)]
-        return self._client.submit([task], agents=agents, **self._options)
+        return self._client.submit(
+            [task],
+            agents=agents,
+            parallelism=self._parallelism,
+            image=self._image,
+            lease_seconds=self._lease_seconds,
+            spec=self._spec,
+        )
 
     def _agent(self, text: str) -> dict[str, Any]:
         return {"name": "command", "command": [*self._command, text.replace("\0", "\ufffd")]}  # no argument can contain NUL

@@ -18,9 +18,8 @@ from multistep.api.trial.trial import KIND, parse_trial
 from multistep.cli import cluster
 from multistep.cli.exits import Exit
 from multistep.cli.image.images import existing_image
-from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.cli.sweep.run_sweep import SweepSession
-from multistep.cli.terminal import print_err
+from multistep.cli.terminal import print_err, print_warning
 from multistep.cli.trial.run.run_trial import Followed, show_finding, var_options
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_either, find_sweep
@@ -36,6 +35,7 @@ from multistep.client.submit.manifests import (
     new_name,
     optional,
 )
+from multistep.client.sweep_trials import counted_rows
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate
 from multistep.engine.sweep.trial_manifests import pinned
@@ -182,7 +182,7 @@ class Request:
         async with cluster.connect(self.target) as connected:
             namespace = connected.namespace
             found = await find_sweep(connected, namespace, name)
-            rows = await counted_rows(connected, namespace, found) if found else []
+            rows = await counted_rows(connected, namespace, found, print_warning) if found else []
         impossible = [each for each in rows if each.reason == REGRADE_IMPOSSIBLE]
         if not impossible:
             return Exit.OK

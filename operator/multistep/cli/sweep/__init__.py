@@ -3,7 +3,6 @@
 commands, manage              options of `run`, `status`, `report`, ...; `list`, `retry`, `stop`, `delete`
 run_sweep                     `run`: checks, builds, submits
 sweep_view                    progress until the end
-owned_trials                  trials of a sweep; retries
 sweep_report, report_excerpts    `report`; trials as rows
 compare                       `compare`
 sweep_results                 `results`: Harbor's job directory

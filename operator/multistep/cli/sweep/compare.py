@@ -12,7 +12,7 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
 from multistep.cli import cluster
 from multistep.cli.sweep.sweep_report import pairs_table, read, read_report
-from multistep.cli.terminal import clean, print_err, print_json, print_out
+from multistep.cli.terminal import clean, print_json, print_out, print_warning
 from multistep.client.connection import Cluster
 from multistep.client.options import Target
 from multistep.errors import UsageError
@@ -51,13 +51,13 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     sides = await _sides(target, texts)
     contests = _contests(sides)
     if sides[0].scoring != sides[-1].scoring:
-        print_err(f"warning: {sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
+        print_warning(f"{sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
     compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
     pairs = judged(compared)
     if not pairs:
         raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which both have scored trials")
     for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
-        print_err(f"warning: {warning}")
+        print_warning(warning)
     if as_json:
         print_json([{**asdict(each), "is_real": each.is_real, "verdict": verdict(each)} for each in pairs])
         return

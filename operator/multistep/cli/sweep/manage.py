@@ -129,13 +129,13 @@ def retry(
 
 async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> int:
     from multistep.cli import cluster
-    from multistep.cli.sweep.owned_trials import retry_excluded
-    from multistep.cli.terminal import print_err, print_json, print_line
+    from multistep.cli.terminal import print_err, print_json, print_line, print_warning
     from multistep.client.objects import existing_sweep
+    from multistep.client.retry import retry_excluded
 
     async with cluster.connect(target) as connected:
         namespace = connected.namespace
-        retried = await retry_excluded(connected, namespace, await existing_sweep(connected, namespace, name))
+        retried = await retry_excluded(connected, namespace, await existing_sweep(connected, namespace, name), print_warning)
     if as_json and not follow:
         print_json({"namespace": namespace, "sweep": name, "retried": retried})
     elif not follow:
@@ -165,22 +165,21 @@ async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
     from multistep.api.trial.status import is_finished
     from multistep.cli import cluster
     from multistep.cli.terminal import print_err
-    from multistep.client.objects import existing_sweep
+    from multistep.client import objects
     from multistep.client.outcome import outcome_of_sweep
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
         namespace = connected.namespace
         # Raises UsageError if a sweep does not exist, before any sweep is stopped.
-        found = [await existing_sweep(connected, namespace, name) for name in names]
+        found = [await objects.existing_sweep(connected, namespace, name) for name in names]
         active = []
         for name, each in zip(names, found, strict=True):
             status = parse_sweep_status(each)
             if is_finished(status):
                 print_err(f"{name}: is {outcome_of_sweep(status).phase} already")
                 continue
-            changes = {"metadata": {"uid": each["metadata"]["uid"]}, "spec": {"stop": True}}
-            await connected.patch(SWEEPS, namespace, name, changes)
+            await objects.stop(connected, SWEEPS, namespace, name, uid=each["metadata"]["uid"])
             print_err(f"{name}: stopping")
             active.append(name)
         if wait:

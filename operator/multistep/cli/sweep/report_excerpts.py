@@ -13,7 +13,7 @@ from multistep.api.common.plural import plural
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT, VERIFIER
-from multistep.cli.terminal import Following, print_err
+from multistep.cli.terminal import Following, print_err, print_warning
 from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Piece, Wanted, pieces
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_trial
@@ -44,7 +44,7 @@ async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Exce
             f"the page has the output of {MAX_TRIALS} of {len(unpassed)} trials without a pass: `multistep logs` shows others"
         )
     if fetch.problem:
-        print_err(f"warning: the output of {plural(fetch.failed, 'trial')} is not on the page: {fetch.problem}")
+        print_warning(f"the output of {plural(fetch.failed, 'trial')} is not on the page: {fetch.problem}")
     return fetch.found
 
 

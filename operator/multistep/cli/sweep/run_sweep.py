@@ -15,9 +15,8 @@ from multistep.cli import cluster
 from multistep.cli.dataset.registry import DatasetOptions, Selected, reaching_out
 from multistep.cli.exits import Exit, exit_of_outcome
 from multistep.cli.image.images import BuildFailed, existing_image
-from multistep.cli.sweep.owned_trials import counted_rows
 from multistep.cli.sweep.sweep_view import follow_sweep, sweep_document, sweep_view
-from multistep.cli.terminal import print_err, print_json, print_line, print_out
+from multistep.cli.terminal import print_err, print_json, print_line, print_out, print_warning
 from multistep.cli.trial.run.run_trial import built_image, check_used, show_finding, var_options
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_sweep, find_sweep
@@ -35,6 +34,7 @@ from multistep.client.submit.sweep_manifest import (
     sweep_of_tasks,
 )
 from multistep.client.submit.values import given_values
+from multistep.client.sweep_trials import counted_rows
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate_tasks
 from multistep.errors import ClusterError, UsageError
@@ -51,7 +51,7 @@ async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[
     further ones; [] if the trials cannot be listed."""
     try:
         found = await find_sweep(cluster, namespace, sweep)
-        return _texts(sweep, await counted_rows(cluster, namespace, found)) if found else []
+        return _texts(sweep, await counted_rows(cluster, namespace, found, print_warning)) if found else []
     except ClusterError:
         return []
 

@@ -15,12 +15,12 @@ from rich.text import Text
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli import cluster
-from multistep.cli.sweep.owned_trials import Owned, owned_trials
 from multistep.cli.sweep.report_excerpts import read_excerpts
-from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, table
+from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, print_warning, table
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_sweep
 from multistep.client.options import Target
+from multistep.client.sweep_trials import Owned, owned_trials
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.watch import GONE
@@ -55,7 +55,8 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
     )
     read = await _rows(cluster, namespace, sweep, found, about.scoring)
     owned = read.trials
-    read.warn()
+    for warning in read.warnings():
+        print_warning(warning)
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
     created = [each for owner, each in owned if owner == uid]
     rows = counted(created)
@@ -179,7 +180,7 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
         wanted = logs and any(each.form == "html" for each in outputs)
         excerpts = await read_excerpts(connected, summary.rows) if wanted else {}
     for warning in summary.warnings:
-        print_err(f"warning: {clean(warning)}")
+        print_warning(clean(warning))
     for each in outputs:
         if each.form == "table":
             omissions = [f"cost of {clean(each.agent)}: {each.omission}" for each in summary.standings if each.omission]

@@ -22,12 +22,12 @@ from multistep.api.trial.status import Usage
 from multistep.api.trial.trial import parse_status
 from multistep.cli import cluster
 from multistep.cli.exits import Exit
-from multistep.cli.sweep.owned_trials import owned_trials
-from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json
+from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json, print_warning
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_sweep
 from multistep.client.options import Target
 from multistep.client.results.fetch import download
+from multistep.client.sweep_trials import owned_trials
 from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.report.rows import Row, chances, counted, ks, means, row
@@ -228,7 +228,8 @@ async def _entries(connected: Cluster, sweep: TrialSweep, found: Mapping[str, An
     """Return the sweep's trials, in the order of their names."""
     name, namespace = sweep.metadata.name, sweep.metadata.namespace
     owned = await owned_trials(connected, namespace, name, dict(found), lambda trial: _entry(trial, sweep))
-    owned.warn()
+    for warning in owned.warnings():
+        print_warning(warning)
     return sorted((each for uid, each in owned.trials if uid == sweep.metadata.uid), key=lambda each: each.row.trial)
 
 
@@ -315,7 +316,7 @@ def _report(fetched: Fetched) -> None:
     print_err(f"fetched {plural(fetched.fetched, 'trial')} ({files}){there}")
     print_err(f"harbor jobs: {', '.join(fetched.jobs)}; open them: multistep view {fetched.directory}")
     if left_out := fetched.left_out:
-        print_err(f"warning: left out {plural(left_out, 'file')} whose names or kinds are impossible here")
+        print_warning(f"left out {plural(left_out, 'file')} whose names or kinds are impossible here")
     for text, names in (("not finished: fetch again later", fetched.unfinished), ("without results", fetched.no_results)):
         if names:
             shown = f"{', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"

@@ -2,5 +2,5 @@
 
 list_and_show      `list`, `show`
 stop_and_delete    `stop`, `delete`
-retry              `retry`; retry_trial creates the new trial
+retry              `retry`
 """

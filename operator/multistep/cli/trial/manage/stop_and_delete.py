@@ -65,11 +65,12 @@ async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: b
 
 
 async def _request_stop(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
-    """Set spec.stop on a trial unless it has finished. The patch contains the UID, so it fails for a newer trial of this name."""
+    """Set spec.stop on a trial unless it has finished."""
     from multistep.api.common.base_model import Metadata
     from multistep.api.trial.status import is_finished
     from multistep.api.trial.trial import parse_status
     from multistep.cli.terminal import print_err
+    from multistep.client import objects
     from multistep.client.outcome import outcome
     from multistep.kube.resources import TRIALS
 
@@ -77,7 +78,7 @@ async def _request_stop(connected: Cluster, namespace: str, found: dict[str, obj
     if is_finished(status):
         print_err(f"{metadata.name}: is {outcome(status).phase} already")
     else:
-        await connected.patch(TRIALS, namespace, metadata.name, {"metadata": {"uid": metadata.uid}, "spec": {"stop": True}})
+        await objects.stop(connected, TRIALS, namespace, metadata.name, uid=metadata.uid)
         print_err(f"{metadata.name}: stopping")
     return status
 

@@ -14,7 +14,16 @@ from multistep.api.trial.values import PLAIN
 from multistep.cli import cluster
 from multistep.cli.exits import Exit, Interrupted, exit_of, exit_of_outcome
 from multistep.cli.image.images import build_image, choose_engine, existing_image, load_image, plan_build
-from multistep.cli.terminal import Progress, print_err, print_json, print_line, print_out, status_document, trial_view
+from multistep.cli.terminal import (
+    Progress,
+    print_err,
+    print_json,
+    print_line,
+    print_out,
+    print_warning,
+    status_document,
+    trial_view,
+)
 from multistep.cli.trial.results.fetch import fetch_results
 from multistep.cli.trial.run.follow import follow
 from multistep.client.connection import Cluster
@@ -166,7 +175,7 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
     message = f"--var {' --var '.join(unused)}: no template in task.toml or a compose file uses {names}"
     if any(each.name not in PLAIN for each in agents):
         raise UsageError(f"{message}, so nothing would receive it; for the agent's environment use --agent-env {unused[0]}")
-    print_err(f"warning: {message}")
+    print_warning(message)
 
 
 def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage | None:

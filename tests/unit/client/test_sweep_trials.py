@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.sweep.owned_trials import Owned, owned_trials
+from multistep.client.sweep_trials import Owned, owned_trials
 from multistep.engine.sweep.next_trials import Grid
 from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, Resource
 from multistep.sources.task.bundle import digest_of
-
-from .fakes import CliCluster
+from tests.unit.cli.fakes import CliCluster
 
 RECORD = "t"
 NAME = Grid(["t"], ["a"], 1).trial_name("s", 0)
 OWNER = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "s", "uid": "uid-s", "controller": True}
-WARNING = (
-    "warning: a ConfigMap that the sweep's status names is missing or was changed: 2 trials count by the owner reference alone\n"
-)
+WARNING = "a ConfigMap that the sweep's status names is missing or was changed: 2 trials count by the owner reference alone"
 
 
 class Cluster(CliCluster):
@@ -51,21 +48,18 @@ class Cluster(CliCluster):
         return await owned_trials(self, "default", "s", self.sweep, name)
 
 
-async def test_with_the_record_only_the_planned_trials_count(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_with_the_record_only_the_planned_trials_count() -> None:
     found = await Cluster(None).owned()
-    found.warn()
+    (warning,) = found.warnings()
     assert (found.trials, found.foreign) == ([("uid-s", NAME)], ["forged"])
-    assert "claims" in capsys.readouterr().err
+    assert "claims" in warning
 
 
 @pytest.mark.parametrize("record", [None, "changed"])
-async def test_without_the_record_the_owner_decides_and_a_warning_says_so(
-    record: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_without_the_record_the_owner_decides_and_a_warning_says_so(record: str | None) -> None:
     found = await Cluster(None, record).owned()
-    found.warn()
     assert len(found.trials) == 2
-    assert capsys.readouterr().err == WARNING
+    assert list(found.warnings()) == [WARNING]
 
 
 @pytest.mark.parametrize(
