@@ -23,3 +23,11 @@ func TestOnlyFamiliesThatMayHaveProcessesAreKept(t *testing.T) {
 		t.Error(left.families)
 	}
 }
+
+// A command that is started and killed at once may have done something.
+func TestACommandWithATimeoutOfNothingIsNotStarted(t *testing.T) {
+	nothing, less, little := 0.0, -1.0, 0.001
+	if expired(nil) || !expired(&nothing) || !expired(&less) || expired(&little) {
+		t.Error(expired(nil), expired(&nothing), expired(&less), expired(&little))
+	}
+}
