@@ -41,7 +41,7 @@ def test_every_reason_that_the_operator_gives_has_its_row() -> None:
     assert set(made("Wait", "wait")) <= {row.reason for row in WAITING}
     assert set(made("StepException", "RewardError")) <= names(EXCEPTIONS)
     assert set(made("PhaseDied", "died")) <= names(EXCEPTIONS)
-    assert "InvalidSpec" in set(made("fail")) and "EnvironmentFailed" in names(FAILED) and MADE_OF.keys() <= names(FAILED)
+    assert "InvalidSpec" in set(made("Fail")) and "EnvironmentFailed" in names(FAILED) and MADE_OF.keys() <= names(FAILED)
 
 
 def test_a_reason_has_one_row_in_its_table() -> None:

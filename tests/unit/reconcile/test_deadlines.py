@@ -321,3 +321,60 @@ async def test_sessions_that_break_with_a_verifiers_pod_without_the_agents_files
     break_sessions(world)
     await world.run()
     without_score(world)
+
+
+# -- the same without a deadline
+
+
+LATER = START + 100_000
+
+
+def breaking() -> World:
+    """Return a world without a deadline, whose agent breaks all exec sessions as soon as it runs, in each attempt."""
+    world = World(trial=manifest({"toStep": "a", "infrastructureRetries": 1}), durations={"a/agent": 10.0})
+
+    def break_if_it_runs() -> None:
+        if any(id.endswith("/a/agent") for runner in list(world.cluster.runners.values())[-1:] for id in runner.starts):
+            break_sessions(world)
+
+    world.at_reconcile = break_if_it_runs
+    return world
+
+
+def elsewhere(world: World) -> None:
+    """Let exec sessions work with a pod on another node."""
+    hint = world.reconciler.memory.hints.of(("default", "other"), "uid")
+    hint.node = "other"
+    hint.worked(LATER)
+
+
+async def test_an_agent_that_breaks_all_sessions_for_an_hour_scores_0_if_the_node_works() -> None:
+    world = breaking()
+    world.reconciler.memory.hints.of(("default", "other"), "uid").worked(LATER)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "PodUnresponsive") and 3600 <= world.now - START < 4000
+    assert (world.status.score, world.status.attempts) == (0, [])
+
+
+async def test_an_agent_that_breaks_all_sessions_on_a_node_of_its_own_is_believed_once() -> None:
+    world = breaking()
+    elsewhere(world)
+    await world.run()
+    assert [each.reason for each in world.status.attempts] == ["SessionsBroken"]
+    assert world.condition[:2] == ("Failed", "PodUnresponsive") and world.status.score == 0
+
+
+async def test_sessions_that_break_with_all_pods_of_a_node_lose_the_attempt_and_are_never_the_agents_doing() -> None:
+    world = breaking()
+    elsewhere(world)
+    world.reconciler.memory.hints.of(("default", "third"), "uid").session_lost("broken", LATER)
+    await world.run()
+    assert world.condition[:2] == ("Failed", "SessionsBroken")
+    assert world.status.failure is not None and (world.status.failure.class_, world.status.score) == ("Infrastructure", None)
+
+
+async def test_while_no_session_works_with_any_pod_the_trial_waits() -> None:
+    """The API server cannot open exec sessions. The agent's work is not lost for that."""
+    world = breaking()
+    await world.run(until=lambda: world.now > START + 10_000)
+    assert (world.condition[:2], world.status.attempts) == (("Reconciling", "ConnectionLost"), [])

@@ -32,6 +32,7 @@ RECONCILE_FAILED: Final = "ReconcileFailed"
 ACCESS_DENIED: Final = "AccessDenied"
 RESULT_UNKNOWN: Final = "ResultUnknown"
 POD_UNRESPONSIVE: Final = "PodUnresponsive"
+SESSIONS_BROKEN: Final = "SessionsBroken"
 MADE_ROOM: Final = "MadeRoom"
 
 
@@ -158,6 +159,14 @@ ATTEMPTS = (
         "Infrastructure",
         "for 300 s, the pod's node answered that it does not know the pod, for example because the API server's store was restored "
         "from an older copy, which has pods that ended since",
+        _RETRIED,
+    ),
+    Failure(
+        SESSIONS_BROKEN,
+        "Infrastructure",
+        "for an hour, all exec sessions with the running pod broke, at least five in a row, while some with pods on other nodes "
+        "worked, and those with the node's other pods broke, too, or there are none. If it recurs without such pods, it is the "
+        "agent's doing (PodUnresponsive)",
         _RETRIED,
     ),
     Failure(
@@ -306,8 +315,8 @@ FAILED = (
     Failure(
         POD_UNRESPONSIVE,
         "Agent",
-        "after the trial's deadline, at least five exec sessions with its running pod broke in a row for 90 s, while one with "
-        "another pod of the node worked (class Task if no agent has run before)",
+        "at least five exec sessions with its running pod broke in a row for an hour, or for 90 s after the trial's deadline, "
+        "while one with another pod of the node worked, or in a second attempt (class Task if no agent has run before)",
         "read the message; run the agent as a user other than root, and limit its processes (`podPidsLimit`) and CPU",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),

@@ -129,7 +129,7 @@ WAITING = (
         CONNECTION_LOST,
         "for 30 s or longer, the API server does not answer or no exec session with the pod succeeds; the message has the error",
         f"when the connection works; retried after 0.5 s, 1 s, ... at most 60 s; the attempt ends with PodUnknown if the node does "
-        f"not know the pod for 300 s; else {NO_TIMEOUT}",
+        f"not know the pod for 300 s, and after an hour in which sessions with other pods work; else {NO_TIMEOUT}",
     ),
     Waiting(
         ACCESS_DENIED,

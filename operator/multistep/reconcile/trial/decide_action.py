@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from multistep.api.trial.failure_table import MADE_ROOM, POD_UNRESPONSIVE, RESULT_UNKNOWN
+from multistep.api.trial.failure_table import MADE_ROOM, POD_UNRESPONSIVE, RESULT_UNKNOWN, SESSIONS_BROKEN
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle import decisions, next_decision
@@ -54,6 +54,8 @@ def _unless_unread_at_deadline(run: TrialRun, situation: Situation) -> decisions
     verifier's pod is in use, whose sessions may be those that broke. The result is unknown if the others break, too, or if a
     verifier's pod has no files of the agent yet. If nothing shows the cause, the missed deadline decides."""
     decision, trial, hint = next_decision.decide(situation), situation.trial, run.hint
+    if isinstance(decision, decisions.Drive) and hint.is_unresponsive(situation.now) and run.memory.hints.any_works(hint):
+        return _of_unresponsive_pod(trial, hint, run.memory.hints.node_works(hint))
     if not (isinstance(decision, decisions.Fail) and is_unread(trial, decision, hint)):
         return decision
     unlimited = {"active_deadline_seconds": None, "suspend": False}  # a trial to suspend has missed its deadline all the same
@@ -78,6 +80,17 @@ def _of_broken_sessions(trial: MultiStepTrial, end: decisions.Fail, hint: PodHin
         return unless_unread(trial, end, hint, hint.error)
     text = f"{end.message}; all exec sessions with its pod broke: {hint.error}"
     return decisions.Fail(POD_UNRESPONSIVE if node_works and verifier is None else end.reason, text)
+
+
+def _of_unresponsive_pod(trial: MultiStepTrial, hint: PodHint, node_works: bool | None) -> decisions.Fail | decisions.FailAttempt:
+    """Return the end of an attempt with whose running pod no exec session works, while some with other pods do. If nothing is known
+    of the node's other pods, or a verifier's pod is in use, on a node of its own, a node may be the cause once, but not twice."""
+    text = f"for an hour, all exec sessions with its running pod broke: {hint.error}"
+    verifier, again = trial.status.verifier, any(each.reason == SESSIONS_BROKEN for each in trial.status.attempts)
+    by_agent = verifier is None or (again and not verifier.untouched)
+    if by_agent and (node_works or (again and node_works is None)):
+        return decisions.Fail(POD_UNRESPONSIVE, text)
+    return decisions.FailAttempt(SESSIONS_BROKEN, text)
 
 
 def is_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint) -> bool:

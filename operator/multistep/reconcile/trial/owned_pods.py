@@ -157,6 +157,7 @@ _UNREADY = Backoff(first=5.0, last=60.0)
 _MAX_FAILED = 20
 _MAX_LOST = 5
 _LOST_SECONDS = 90.0  # minimum time in which they break: what connects the API server with nodes restarts faster
+_UNRESPONSIVE_SECONDS = 3600.0  # the same before the deadline, or without one
 
 
 @dataclass
@@ -169,7 +170,7 @@ class PodHint:
     read_at_deadline: whether the pod was read after the trial's deadline; failed_reads, lost_reads: number of reads after the
     deadline that failed for reasons outside the pod, and whose session broke, for which the pod's containers may be the cause;
     node: the pod's node; worked_at: end of the last session that did not break; lost_since: when the first session since broke,
-    None if none did; error: that of the last session, "" if it worked."""
+    None if none did; lost: how many broke since; error: that of the last session, "" if it worked."""
 
     uid: str
     quiet_until: float = 0.0
@@ -182,6 +183,7 @@ class PodHint:
     node: str = ""
     worked_at: float = 0.0
     lost_since: float | None = None
+    lost: int = 0
     error: str = ""
 
     def phase_runs(self, now: float, poll: float, *, ready: bool, found_nothing: bool) -> float:
@@ -199,7 +201,7 @@ class PodHint:
 
     def worked(self, now: float) -> None:
         """Record that a session did not break."""
-        self.worked_at, self.lost_since, self.error = now, None, ""
+        self.worked_at, self.lost_since, self.lost, self.error = now, None, 0, ""
         self.failed_reads = self.lost_reads = 0
 
     def was_not_read(self, error: str) -> None:
@@ -212,6 +214,7 @@ class PodHint:
         self.lost_reads += self.read_at_deadline
         self.read_at_deadline, self.error = False, error
         self.lost_since = now if self.lost_since is None else self.lost_since
+        self.lost += 1
 
     @property
     def cannot_be_read(self) -> bool:
@@ -220,7 +223,14 @@ class PodHint:
 
     def breaks_sessions(self, now: float) -> bool:
         """Return whether so many sessions broke after the deadline, for so long, that there is no further one."""
-        return self.lost_reads >= _MAX_LOST and self.lost_since is not None and now - self.lost_since >= _LOST_SECONDS
+        return self.lost_reads >= _MAX_LOST and self._lost_for(now) >= _LOST_SECONDS
+
+    def is_unresponsive(self, now: float) -> bool:
+        """Return whether sessions have broken for so long that the pod is not waited for any more."""
+        return self.lost >= _MAX_LOST and self._lost_for(now) >= _UNRESPONSIVE_SECONDS
+
+    def _lost_for(self, now: float) -> float:
+        return 0.0 if self.lost_since is None else now - self.lost_since
 
 
 class PodHints:
@@ -249,6 +259,10 @@ class PodHints:
         if hint.lost_since is not None and any(each.worked_at > hint.lost_since for each in others):
             return True
         return False if any(each.lost_since is not None and each.lost_since >= hint.worked_at for each in others) else None
+
+    def any_works(self, hint: PodHint) -> bool:
+        """Return whether, since the pod's sessions break, one with a pod of another trial on any node worked."""
+        return hint.lost_since is not None and any(each.worked_at > hint.lost_since for each in self._by_trial.values())
 
     def forget(self, key: Key) -> None:
         """Drop the hint of a trial that does not exist any more or needs its pod no longer."""
