@@ -350,19 +350,6 @@ func TestNobodyOpensTheDescriptorsOfARunnerCall(t *testing.T) {
 	}
 }
 
-func TestAnExecSessionThatIsStoppedIsKilled(t *testing.T) {
-	c := launch(t)
-	s, stopped := c.connect(), c.connect()
-	defer stopped.relay.Process.Signal(syscall.SIGCONT) // nsenter stops itself when its child is stopped
-	result := s.shell(`for each in $(awk '$4 == 0 && $1 != 1 { print $1 }' /proc/[0-9]*/stat | sort -n); do pids="$pids $each"; done
-		set -- $pids; kill -STOP $2; sleep 10; awk '{ print $3 }' /proc/$1/stat; awk '{ print $3 }' /proc/$2/stat 2>/dev/null || echo gone`, nil)
-	states := strings.Fields(result["tail"].(string))
-	if len(states) != 2 || states[0] == "Z" || (states[1] != "Z" && states[1] != "gone") {
-		t.Errorf("%v", result)
-	}
-	s.ask(object{"op": "hello", "protocols": []int{2}})
-}
-
 func TestOnlyCallersFromOutsideAreObeyed(t *testing.T) {
 	c := launch(t)
 	s := c.connect()

@@ -76,10 +76,9 @@ func Main(version string, args []string) error {
 	if err != nil {
 		return err
 	}
-	go endStopped()
 	failed := make(chan error, 4)
 	go func() { failed <- awaitFreeze(longestFreeze, time.Now, time.Sleep) }()
-	go func() { failed <- awaitBlockedExecs() }()
+	go func() { failed <- awaitMove() }()
 	go func() { failed <- ready.Serve(probes, runner.Store.Settled) }()
 	go func() { failed <- accept(callers, runner) }()
 	return <-failed
