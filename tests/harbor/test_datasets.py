@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.dataset.registry import Registry
+from multistep.client.datasets import Registry
 from multistep.errors import SourceError
 from multistep.sources.task.harbor_registry import Selection
 from tests.harbor.environment import harbor_python

@@ -1,6 +1,6 @@
 """multistep, also as `kubectl multistep`: parses options, calls multistep.client or multistep.report, and prints.
 
-A command is imported only when it is called. Open main.py first. task/, trial/, sweep/, dataset/, agent/, regrade/, doctor/ and
+A command is imported only when it is called. Open main.py first. task/, trial/, sweep/, agent/, regrade/, doctor/ and
 dashboard/ have the commands of these names; image/ builds and loads images.
 
 main, groups, exits, completion             the command group, exit codes
@@ -8,5 +8,6 @@ options                                     options that several commands share
 cluster                                     the connection, which reports a server that does not answer
 terminal                                    all output
 list_and_delete                             `list` and `delete` of trials and sweeps
-view, extras                                Harbor's viewer; optional packages
+view, dataset                               Harbor's viewer; datasets
+extras                                      optional packages
 """

@@ -39,7 +39,7 @@ COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
     "verify": ("trial.results.verify", "Compare fetched results with their evidence."),
     "view": ("view", "Open Harbor's viewer on fetched results."),
     "sweep": ("sweep.commands", "Run tasks x agents x attempts and report the results."),
-    "dataset": ("dataset.commands", "List the datasets of a registry.json, and their tasks."),
+    "dataset": ("dataset", "List the datasets of a registry.json, and their tasks."),
     "dashboard": ("dashboard.command", "Show sweeps and trials live in the browser."),
     "agent": ("agent.commands", "List Harbor's agents, and build images of their programs."),
     "doctor": ("doctor.command", "Check the cluster and the installation, and name the fix of each fault."),

@@ -185,7 +185,7 @@ def dataset_options(function: F) -> F:
     def with_options(
         *args: Any, registry: str | None, include: Sequence[str], exclude: Sequence[str], limit: int | None, **given: Any
     ) -> object:
-        from multistep.cli.dataset.registry import DatasetOptions
+        from multistep.client.datasets import DatasetOptions
 
         return function(*args, chosen=DatasetOptions(None, registry, include, exclude, limit), **given)
 

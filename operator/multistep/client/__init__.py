@@ -10,6 +10,7 @@ trl                       a reward function for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster
 objects, watch            finds trials and sweeps by name, stops them; watches one of them
 sweep_trials, retry       the trials of a sweep; runs trials without a score again
+datasets                  datasets of a registry.json
 outcome                   the outcome of a trial or a sweep, from its status
 options                   the cluster, and the agent's model, as users choose them
 task/                     checks a task's directory

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from multistep.api.task.task_toml import parse_task
-from multistep.cli.task.scaffold import scaffold
+from multistep.cli.task.init import scaffold
 
 from .conftest import Invoke
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from multistep.cli.dataset.registry import DatasetOptions
 from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import (
     FiniteRange,
@@ -28,6 +27,7 @@ from multistep.cli.options import (
     verbose_option,
 )
 from multistep.cli.sweep import manage
+from multistep.client.datasets import DatasetOptions
 from multistep.client.options import Target
 
 _EPILOG = """\b

@@ -12,13 +12,13 @@ from pathlib import Path
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
-from multistep.cli.dataset.registry import DatasetOptions, Selected, reaching_out
 from multistep.cli.exits import Exit, exit_of_outcome
 from multistep.cli.image.images import BuildFailed, existing_image
 from multistep.cli.sweep.sweep_view import follow_sweep, sweep_document, sweep_view
 from multistep.cli.terminal import print_err, print_json, print_line, print_out, print_warning
 from multistep.cli.trial.run.run_trial import built_image, check_used, show_finding, var_options
 from multistep.client.connection import Cluster
+from multistep.client.datasets import DatasetOptions, open_tasks
 from multistep.client.objects import existing_sweep, find_sweep
 from multistep.client.options import Target
 from multistep.client.outcome import outcome_of_sweep
@@ -39,9 +39,6 @@ from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate_tasks
 from multistep.errors import ClusterError, UsageError
 from multistep.report.rows import FEWEST, Row
-from multistep.sources.fetch.dataset import check_task, pin
-from multistep.sources.fetch.fetch_messages import Request, Rules
-from multistep.sources.task.harbor_registry import distinct_names
 
 _SHOWN = 5
 
@@ -253,24 +250,3 @@ def _too_few(spec: Manifest) -> str:
         f"note: {plural(tasks, 'task')}: fewer than {FEWEST} tasks never show a significant difference between agents, however "
         "many attempts they have"
     )
-
-
-def open_tasks(selected: Selected) -> list[TaskDirectory | Manifest]:
-    """Return each task as a directory, or as an entry of spec.tasks with a commit. Raises UsageError or SourceError if a task does
-    not exist, Unavailable if its repository does not answer."""
-    names = distinct_names(selected.tasks)
-    for task in selected.tasks:
-        if task.url is not None:
-            check_task(task, selected.registry.place)
-    requests = [Request("git", task.url, ref=task.ref, path=task.path) for task in selected.tasks if task.url is not None]
-    with reaching_out():
-        pinned = iter(pin(requests, Rules()))
-    return [
-        TaskDirectory.open(Path(task.path).expanduser()) if task.url is None else _entry(name, next(pinned))
-        for name, task in zip(names, selected.tasks, strict=True)
-    ]
-
-
-def _entry(name: str, request: Request) -> Manifest:
-    path = {"path": request.path} if request.path else {}
-    return {"name": name, "git": {"url": request.location, "ref": request.revision, **path}}

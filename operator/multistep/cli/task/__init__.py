@@ -1,7 +1,7 @@
 """Commands on task directories: init, check, build, package.
 
-init, scaffold           `init` and its template
-check                    `check`
-build                    `build`
-package, publish         `package`: manifests; pushes a bundle
+init                `init` and its template
+check               `check`
+build               `build`
+package, publish    `package`: manifests; pushes a bundle
 """

@@ -1,4 +1,4 @@
-"""Reads a registry.json from a URL or a file, for the commands."""
+"""Reads datasets: a registry.json from a URL or a file, and the tasks that it lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from multistep.errors import SourceError, Unavailable, UsageError
 from multistep.sources.fetch.fetch_messages import Request, Rules
-from multistep.sources.task.harbor_registry import HUB, REGISTRY_BYTES, Dataset, DatasetTask, Selection, chosen, find, parse, select
+from multistep.sources.task.harbor_registry import (
+    HUB,
+    REGISTRY_BYTES,
+    Dataset,
+    DatasetTask,
+    Selection,
+    chosen,
+    distinct_names,
+    find,
+    parse,
+    select,
+)
 
 if TYPE_CHECKING:
     from multistep.client.task.task_directory import TaskDirectory
@@ -94,8 +105,32 @@ def required(place: str | None, name: str = "NAME") -> str:
     return place
 
 
+def open_tasks(selected: Selected) -> list[TaskDirectory | dict[str, Any]]:
+    """Return each task as a directory, or as an entry of spec.tasks with a commit. Raises UsageError or SourceError if a task does
+    not exist, Unavailable if its repository does not answer."""
+    from multistep.client.task.task_directory import TaskDirectory
+    from multistep.sources.fetch.dataset import check_task, pin
+
+    names = distinct_names(selected.tasks)
+    for task in selected.tasks:
+        if task.url is not None:
+            check_task(task, selected.registry.place)
+    requests = [Request("git", task.url, ref=task.ref, path=task.path) for task in selected.tasks if task.url is not None]
+    with _reaching_out():
+        pinned = iter(pin(requests, Rules()))
+    return [
+        TaskDirectory.open(Path(task.path).expanduser()) if task.url is None else _entry(name, next(pinned))
+        for name, task in zip(names, selected.tasks, strict=True)
+    ]
+
+
+def _entry(name: str, request: Request) -> dict[str, Any]:
+    path = {"path": request.path} if request.path else {}
+    return {"name": name, "git": {"url": request.location, "ref": request.revision, **path}}
+
+
 @contextmanager
-def reaching_out() -> Iterator[None]:
+def _reaching_out() -> Iterator[None]:
     """Turn a transient SourceError of the ``with`` block into Unavailable."""
     try:
         yield
@@ -124,7 +159,7 @@ def _bytes(path: Path) -> bytes:
 def _fetched(url: str) -> bytes:
     from multistep.sources.fetch.dataset import registry
 
-    with reaching_out():
+    with _reaching_out():
         return registry(Request("dataset", url), Rules())
 
 
