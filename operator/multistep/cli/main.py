@@ -33,7 +33,7 @@ COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
     "stop": ("trial.manage.stop_and_delete", "Stop trials permanently."),
     "retry": ("trial.manage.retry", "Run a trial without a score again."),
     "delete": ("trial.manage.stop_and_delete", "Delete trials."),
-    "regrade": ("regrade.command", "Verify a trial or a sweep again, without its agent."),
+    "regrade": ("regrade", "Verify a trial or a sweep again, without its agent."),
     "results": ("trial.results.results", "Fetch a trial's results into a directory."),
     "open": ("trial.results.open", "Open the report of a sweep, or the results of a trial."),
     "verify": ("trial.results.verify", "Compare fetched results with their evidence."),

@@ -81,7 +81,7 @@ def plan_build(task: TaskDirectory, name: str | None = None) -> ImageBuild:
     return ImageBuild(name or f"{repository}:{digest}", base, task.environment, runner)
 
 
-def existing_image(task: TaskDirectory, image: str | None, *, runner_in_image: bool) -> TrialImage | None:
+def existing_image(task: TaskDirectory, image: str | None = None, *, runner_in_image: bool = False) -> TrialImage | None:
     """Return the image of --image, else the image that `multistep build` builds for the task; None if the task needs no build."""
     if image:
         return TrialImage(image, runner=runner_in_image)

@@ -1,33 +1,23 @@
-"""`multistep regrade`: creates a trial or sweep that runs the verifiers of an earlier trial or sweep again, and follows it."""
+"""Builds a trial or sweep that runs the verifiers of an earlier trial or sweep again."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import API_VERSION
-from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SWEEP_KIND, parse_sweep
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.trial import KIND, parse_trial
-from multistep.cli import cluster
-from multistep.cli.exits import Exit
-from multistep.cli.image.images import existing_image
-from multistep.cli.sweep.run_sweep import SweepSession
-from multistep.cli.terminal import print_err, print_warning
-from multistep.cli.trial.run.run_trial import Followed, show_finding, var_options
 from multistep.client.connection import Cluster
-from multistep.client.objects import find_either, find_sweep
-from multistep.client.options import Target
-from multistep.client.results.fetch import check_directory
+from multistep.client.objects import find_either
 from multistep.client.submit.manifests import (
     Manifest,
     Submission,
+    TrialImage,
     bundle_config_maps,
     bundle_source,
     checked_name,
@@ -35,9 +25,8 @@ from multistep.client.submit.manifests import (
     new_name,
     optional,
 )
-from multistep.client.sweep_trials import counted_rows
 from multistep.client.task.task_directory import TaskDirectory
-from multistep.client.task.validate import validate
+from multistep.client.task.validate import Remedy, Show, validate
 from multistep.engine.sweep.trial_manifests import pinned
 from multistep.errors import NotFound, UsageError
 from multistep.kube.cluster_protocols import Object
@@ -147,71 +136,42 @@ _NOT_COPIED_TO_SWEEP: Final = (*_NOT_COPIED, "agents", "tasks", "tasksFrom", "st
 
 
 @dataclass(frozen=True)
-class Request:
-    """One call of `multistep regrade`, with its options."""
+class Regrade:
+    """A trial or sweep to verify again, and what changes."""
 
     source: str
-    target: Target
-    tests: Path | None = None
-    tasks: Sequence[Path] = ()
+    """NAME, trial/NAME or sweep/NAME; a trial may be deleted, if its results are kept and its task is given."""
+    show: Show
+    remedy: Remedy
+    """How findings in tasks are shown, and variables given (``validate``)."""
+    built_image: Callable[[TaskDirectory], TrialImage | None]
+    """Returns the image that is built for a task."""
+    image: TrialImage | None = None
+    """Image of a deleted trial; None: the image that is built for its task."""
     name: str | None = None
-    image: str | None = None
-    runner_in_image: bool = False
-    results: Path | None = None
-    detach: bool = False
-    as_json: bool = False
+    """Name of the new trial or sweep; None: a new one."""
+    tests: Path | None = None
+    """Directory whose tests replace the task's."""
+    tasks: Sequence[TaskDirectory] = ()
+    """Tasks that replace those of the same name."""
 
-    def run(self) -> Exit:
-        """Find the source, create the regrade and follow it. Raises UsageError if an option is invalid, ClusterError if a request
-        fails."""
-        if self.results:
-            check_directory(self.results)
-        if self.tests and self.tasks:
-            raise UsageError("--tests and --task exclude each other: put the tests into the task's directory")
-        if self.tests and not self.tests.is_dir():
-            raise UsageError(f"--tests: {self.tests} is not a directory")
-        directories = [TaskDirectory.open(each) for each in self.tasks]
-        made = asyncio.run(self._made(directories))
-        if made.main["kind"] == SWEEP_KIND:
-            ended = SweepSession((), self.target, as_json=self.as_json, detach=self.detach).submitted(made)
-            return ended if self.detach else max(ended, asyncio.run(self._verified(made.main["metadata"]["name"])))
-        return asyncio.run(Followed(self.target, self.results, detach=self.detach, as_json=self.as_json).run(made))
+    async def submission(self, cluster: Cluster) -> Submission:
+        """Find the source, and return the trial or sweep that verifies it again. Raises UsageError if it does not exist or an
+        argument does not fit, InvalidTask if a given task cannot be run, and ClusterError."""
+        name, trial, sweep = await find_either(cluster, cluster.namespace, self.source)
+        if self.image and (trial is not None or sweep is not None):
+            raise UsageError(f"--image is for a deleted trial: {name} exists and names its image")
+        to = TaskOf(cluster, cluster.namespace, checked_name(self.name) if self.name else new_name(name, "regrade"))
+        return await (self._sweep(sweep, to) if sweep is not None else self._trial(name, trial, to))
 
-    async def _verified(self, name: str) -> Exit:
-        """Return FAULT, and print why, if trials of the regrade verified nothing: they may have the scores of their sources."""
-        async with cluster.connect(self.target) as connected:
-            namespace = connected.namespace
-            found = await find_sweep(connected, namespace, name)
-            rows = await counted_rows(connected, namespace, found, print_warning) if found else []
-        impossible = [each for each in rows if each.reason == REGRADE_IMPOSSIBLE]
-        if not impossible:
-            return Exit.OK
-        print_err(f"error: {len(impossible)} of {plural(len(rows), 'trial')} verified nothing ({REGRADE_IMPOSSIBLE}): the sources'")
-        print_err(f"scores, if any, are unchanged; the first: {impossible[0].trial}: {impossible[0].message}")
-        return Exit.FAULT
-
-    async def _made(self, directories: Sequence[TaskDirectory]) -> Submission:
-        async with cluster.connect(self.target) as connected:
-            namespace = connected.namespace
-            name, trial, sweep = await find_either(connected, namespace, self.source)
-            if self.image and (trial is not None or sweep is not None):
-                raise UsageError(f"--image is for a deleted trial: {name} exists and names its image")
-            new = checked_name(self.name) if self.name else new_name(name, "regrade")
-            tasks = TaskOf(connected, namespace, new)
-            if sweep is None:
-                return await self._trial(name, trial, tasks, directories)
-            if self.results:
-                raise UsageError("--results is for a trial: fetch those of a sweep with `multistep sweep results`")
-            return await self._sweep(sweep, tasks, directories)
-
-    async def _trial(self, name: str, found: Object | None, to: TaskOf, directories: Sequence[TaskDirectory]) -> Submission:
-        if len(directories) > 1:
+    async def _trial(self, name: str, found: Object | None, to: TaskOf) -> Submission:
+        if len(self.tasks) > 1:
             raise UsageError(f"{name} is a trial, which has one task: give one --task")
-        spec = found["spec"] if found else self._spec_of_deleted(name, to.namespace, directories)
+        spec = found["spec"] if found else self._spec_of_deleted(name, to.namespace)
         kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED}
-        if directories:
-            _check(directories[0], kept.get("variables", ()), kept)
-            kept["task"], parts = to.other(kept.get("task", {}), directories[0])
+        if self.tasks:
+            self._check(self.tasks[0], kept.get("variables", ()), kept)
+            kept["task"], parts = to.other(kept.get("task", {}), self.tasks[0])
         else:
             kept["task"], parts = await to.same(kept["task"], self.tests)
         trial = {
@@ -223,19 +183,18 @@ class Request:
         parse_trial(trial)
         return Submission(trial, parts)
 
-    def _spec_of_deleted(self, name: str, namespace: str, directories: Sequence[TaskDirectory]) -> Manifest:
-        if not directories:
+    def _spec_of_deleted(self, name: str, namespace: str) -> Manifest:
+        if not self.tasks:
             raise UsageError(
                 f"neither a trial nor a sweep {name!r} exists in namespace {namespace!r}; if it was a trial "
                 "whose results are kept, name its task with --task"
             )
-        image = existing_image(directories[0], self.image, runner_in_image=self.runner_in_image)
-        return optional(environment=environment(image))
+        return optional(environment=environment(self.image or self.built_image(self.tasks[0])))
 
-    async def _sweep(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> Submission:
+    async def _sweep(self, found: Object, to: TaskOf) -> Submission:
         spec = found["spec"]
         agents = [{"name": each["name"], "agent": _no_agent(each["agent"])} for each in spec["agents"]]
-        tasks, parts = await self._tasks(found, to, directories)
+        tasks, parts = await self._tasks_of_sweep(found, to)
         kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED_TO_SWEEP}
         template = kept.get("template", {})
         sweep = {
@@ -254,18 +213,18 @@ class Request:
         parse_sweep(sweep)
         return Submission(sweep, parts)
 
-    async def _tasks(self, found: Object, to: TaskOf, directories: Sequence[TaskDirectory]) -> tuple[Manifest, Sequence[Manifest]]:
+    async def _tasks_of_sweep(self, found: Object, to: TaskOf) -> tuple[Manifest, Sequence[Manifest]]:
         """Return spec.tasks or spec.tasksFrom of the new sweep, and the ConfigMaps of the tasks' bundles."""
         spec = found["spec"]
         if (source := spec.get("tasksFrom")) is not None:
-            if self.tests or directories:
+            if self.tests or self.tasks:
                 raise UsageError("the sweep's tasks come from spec.tasksFrom: --tests and --task need tasks in spec.tasks")
             revision = (found.get("status") or {}).get("tasksFrom", {}).get("revision")
             return {"tasksFrom": pinned(source, revision) if revision else source}, ()
         given = spec["tasks"]
         if self.tests and len(given) > 1:
             raise UsageError(f"--tests is for one task, and the sweep has {len(given)}: name the changed ones with --task")
-        changed = _by_name(given, directories)
+        changed = _by_name(given, self.tasks)
         tasks, parts = [], list[Manifest]()
         for each in given:
             directory = changed.get(each["name"])
@@ -273,11 +232,17 @@ class Request:
                 task, own = await to.same(each, self.tests)
             else:
                 template = (spec.get("template") or {}).get("spec") or {}
-                _check(directory, template.get("variables", ()), each, template)
+                self._check(directory, template.get("variables", ()), each, template)
                 task, own = to.other(each, directory)
             tasks.append(task)
             parts += own
         return {"tasks": tasks}, parts
+
+    def _check(self, task: TaskDirectory, variables: Sequence[Mapping[str, Any]], *specs: Manifest) -> None:
+        """Validate a task. specs: where ``environment`` may name its image."""
+        image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
+        given = [each["name"] for each in variables]
+        validate(task, agents=[AgentSpec(name="nop")], given=given, show=self.show, remedy=self.remedy, image=image)
 
 
 def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) -> Mapping[str, TaskDirectory]:
@@ -290,14 +255,6 @@ def _by_name(tasks: Sequence[Manifest], directories: Sequence[TaskDirectory]) ->
         if each.name not in names:
             raise UsageError(f"--task {each.path}: the sweep has no task {each.name!r}, but {', '.join(names[:5])}")
     return {each.name: each for each in directories}
-
-
-def _check(directory: TaskDirectory, variables: Sequence[Mapping[str, Any]], *specs: Manifest) -> None:
-    """Check a task. specs: where ``environment`` may name its image. Raises InvalidTask, UsageError if a variable has no value."""
-    image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
-    given = [each["name"] for each in variables]
-    agents = [AgentSpec(name="nop")]
-    validate(directory, agents=agents, given=given, show=show_finding, remedy=var_options, image=image)
 
 
 def _metadata(to: TaskOf, found: Object | None) -> Manifest:
