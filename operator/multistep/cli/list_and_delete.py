@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from multistep.api.trial.values import agent_label
-from multistep.cli.options import kubeconfig_options, namespace_option
+from multistep.cli.options import target_options
 
 if TYPE_CHECKING:
     from multistep.client.connection import Cluster
@@ -42,9 +42,8 @@ class Column:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The options that list_options adds. namespace: None for the namespace of the kubeconfig's context."""
+    """The options that list_options adds, apart from those of the target."""
 
-    namespace: str | None = None
     all_namespaces: bool = False
     selector: str = ""
     watch: bool = False
@@ -52,13 +51,11 @@ class ListOptions:
 
 
 def list_options(function: F) -> F:
-    """Add the options of a list command. The function receives them as one ListOptions."""
+    """Add the options of a list command. The function receives them as one ListOptions, and ``target``."""
 
     @functools.wraps(function)
-    def with_options(
-        *args: Any, namespace: str | None, all_namespaces: bool, selector: str, watch: bool, output: str, **given: Any
-    ) -> object:
-        return function(*args, options=ListOptions(namespace, all_namespaces, selector, watch, output), **given)
+    def with_options(*args: Any, all_namespaces: bool, selector: str, watch: bool, output: str, **given: Any) -> object:
+        return function(*args, options=ListOptions(all_namespaces, selector, watch, output), **given)
 
     wrapped: Any = with_options
     for option in (
@@ -69,8 +66,7 @@ def list_options(function: F) -> F:
             default="table",
             help="json: one document, with --watch one a line; name: names only.",
         ),
-        kubeconfig_options,
-        namespace_option,
+        target_options,
         click.option("-w", "--watch", is_flag=True, help="After the list, print each change until Ctrl-C."),
         click.option("-l", "--selector", default="", metavar="LABELS", help="Only objects with these labels, as for kubectl."),
         click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces."),
@@ -99,7 +95,7 @@ class Listing:
         """Print the list, and with --watch each later change. Raises ClusterError if the API server rejects a request."""
         from multistep.cli.terminal import print_err
 
-        namespace = None if self.options.all_namespaces else self.options.namespace or cluster.namespace
+        namespace = None if self.options.all_namespaces else cluster.namespace
         listed = [each async for each in _selected(cluster, self.resource, namespace, self.options.selector)]
         found = sorted(
             filter(self.keep, listed),

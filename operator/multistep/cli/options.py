@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from multistep.client.options import ModelOptions
+from multistep.client.options import ModelOptions, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,6 +81,17 @@ def kubeconfig_options(function: F) -> F:
     """Add --kubeconfig and --context."""
     function = click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")(function)
     return click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then ~/.kube/config.")(function)
+
+
+def target_options(function: F) -> F:
+    """Add --namespace, --kubeconfig and --context. The function receives them as ``target``, a Target."""
+
+    @functools.wraps(function)
+    def with_target(*args: Any, namespace: str | None, kubeconfig: str | None, context: str | None, **given: Any) -> object:
+        return function(*args, target=Target(kubeconfig, context, namespace), **given)
+
+    wrapped: Any = with_target
+    return namespace_option(kubeconfig_options(wrapped))  # type: ignore[no-any-return]
 
 
 def output_option(function: F) -> F:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from multistep.cli.exits import Exit
-from multistep.cli.options import complete_either, image_options, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import (
+    complete_either,
+    image_options,
+    output_option,
+    target_options,
+)
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -53,8 +58,7 @@ Exit codes:
 @click.option("--results", type=click.Path(path_type=Path), metavar="DIR", help="Fetch a trial's results into this new directory.")
 @click.option("--detach", is_flag=True, help="Print the name and exit instead of following it.")
 @image_options
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
 def regrade(
     source: str,
@@ -66,9 +70,7 @@ def regrade(
     detach: bool,
     image: str | None,
     runner_in_image: bool,
-    namespace: str | None,
-    kubeconfig: str | None,
-    context: str | None,
+    target: Target,
     output: str,
 ) -> None:
     """Verify the steps of SOURCE, a trial or a sweep, again."""
@@ -96,7 +98,6 @@ def regrade(
         tests=tests,
         tasks=[TaskDirectory.open(each) for each in tasks],
     )
-    target = Target(kubeconfig, context, namespace)
     submission = asyncio.run(_submission(target, wanted, results))
     if code := _submitted(target, submission, results, detach=detach, as_json=output == "json"):
         raise click.exceptions.Exit(code)

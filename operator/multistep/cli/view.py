@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import complete_sweeps, kubeconfig_options, namespace_option
+from multistep.cli.options import complete_sweeps, target_options
 from multistep.client.options import Target
 from multistep.errors import UsageError
 
@@ -37,9 +37,8 @@ pip install 'multistep[view]', or uv tool install harbor. It serves on this mach
     help="Directory into which a SWEEP is fetched.",
     show_default=True,
 )
-@namespace_option
-@kubeconfig_options
-def view(source: str, port: str, jobs: Path, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def view(source: str, port: str, jobs: Path, target: Target) -> None:
     """Open Harbor's viewer on a sweep, or on a DIRECTORY of fetched sweeps."""
     harbor = find_harbor()
     if Path(source).is_dir():
@@ -49,7 +48,7 @@ def view(source: str, port: str, jobs: Path, namespace: str | None, kubeconfig: 
     else:
         from multistep.cli.sweep.sweep_results import write_results
 
-        if code := asyncio.run(write_results(Target(kubeconfig, context, namespace), source, jobs, as_json=False)):
+        if code := asyncio.run(write_results(target, source, jobs, as_json=False)):
             raise click.exceptions.Exit(code)
     raise click.exceptions.Exit(_run([harbor, "view", str(jobs), "--jobs", "--port", port]))
 

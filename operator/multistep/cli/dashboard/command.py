@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from multistep.cli.options import kubeconfig_options, namespace_option
+from multistep.cli.options import target_options
 from multistep.client.options import Target
 
 _EPILOG = """\b
@@ -25,13 +25,10 @@ trial need the right to exec into its pod, as `multistep logs` does. Ctrl-C ends
 @click.option("-A", "--all-namespaces", is_flag=True, help="Sweeps and trials of all namespaces.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on 127.0.0.1; default: a free one.")
 @click.option("--browser/--no-browser", default=True, help="Open the page in the browser; default: yes.")
-@namespace_option
-@kubeconfig_options
-def dashboard(
-    all_namespaces: bool, port: int, browser: bool, namespace: str | None, kubeconfig: str | None, context: str | None
-) -> None:
+@target_options
+def dashboard(all_namespaces: bool, port: int, browser: bool, target: Target) -> None:
     """Show sweeps and trials live in the browser: progress, steps, logs and rewards."""
-    asyncio.run(_dashboard(Target(kubeconfig, context, namespace), port, everywhere=all_namespaces, browser=browser))
+    asyncio.run(_dashboard(target, port, everywhere=all_namespaces, browser=browser))
 
 
 async def _dashboard(target: Target, port: int, *, everywhere: bool, browser: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from multistep.api.common.plural import plural
 from multistep.cli.exits import Exit
-from multistep.cli.options import kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import output_option, target_options
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -37,12 +37,11 @@ Exit codes:
 
 @click.command(epilog=_EPILOG)
 @click.option("--operator-namespace", metavar="NAME", help="Namespace of the installation; default: that of the only installation.")
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def doctor(operator_namespace: str | None, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+def doctor(operator_namespace: str | None, target: Target, output: str) -> None:
     """Check the cluster and the installation, and name the fix of each fault."""
-    found = asyncio.run(_findings(Target(kubeconfig, context, namespace), operator_namespace))
+    found = asyncio.run(_findings(target, operator_namespace))
     _print(found, as_json=output == "json")
     if any(each.verdict == "fault" for each in found):
         raise click.exceptions.Exit(Exit.FAULT)

@@ -18,12 +18,11 @@ from multistep.cli.options import (
     dataset_options,
     hosted_options,
     image_options,
-    kubeconfig_options,
-    namespace_option,
     output_option,
     queue_option,
     resource_options,
     resume_option,
+    target_options,
     verbose_option,
 )
 from multistep.cli.sweep import manage
@@ -178,8 +177,7 @@ def sweep() -> None:
 @queue_option
 @click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")
 @image_options
-@namespace_option
-@kubeconfig_options
+@target_options
 @verbose_option
 @output_option
 def run(
@@ -192,9 +190,7 @@ def run(
     detach: bool,
     image: str | None,
     runner_in_image: bool,
-    namespace: str | None,
-    kubeconfig: str | None,
-    context: str | None,
+    target: Target,
     verbose: bool,
     output: str,
     **options: Any,
@@ -207,7 +203,7 @@ def run(
 
     session = SweepSession(
         sources,
-        Target(kubeconfig, context, namespace),
+        target,
         options=SweepOptions(name or "", **options),
         chosen=replace(chosen, dataset=dataset),
         variables=variables,
@@ -225,14 +221,13 @@ def run(
 @sweep.command(epilog=_STATUS_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
 @click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes, with progress on stderr.")
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+def status(name: str, follow: bool, target: Target, output: str) -> None:
     """Show a sweep's progress, results so far and estimated end."""
     from multistep.cli.sweep.run_sweep import show
 
-    if code := asyncio.run(show(Target(kubeconfig, context, namespace), name, until_finished=follow, as_json=output == "json")):
+    if code := asyncio.run(show(target, name, until_finished=follow, as_json=output == "json")):
         raise click.exceptions.Exit(code)
 
 
@@ -248,47 +243,42 @@ def status(name: str, follow: bool, namespace: str | None, kubeconfig: str | Non
     help="A file or a format, see below; repeatable.",
 )
 @click.option("--no-logs", is_flag=True, help="Leave outputs and failing tests out of the html page.")
-@namespace_option
-@kubeconfig_options
-def report(
-    name: str, outputs: tuple[str, ...], no_logs: bool, namespace: str | None, kubeconfig: str | None, context: str | None
-) -> None:
+@target_options
+def report(name: str, outputs: tuple[str, ...], no_logs: bool, target: Target) -> None:
     """Report the results of SWEEP as a table, an HTML page, CSV, JSON or Parquet."""
     from multistep.cli.extras import require_report
 
     require_report()
     from multistep.cli.sweep.sweep_report import write_report
 
-    asyncio.run(write_report(Target(kubeconfig, context, namespace), name, outputs, logs=not no_logs))
+    asyncio.run(write_report(target, name, outputs, logs=not no_logs))
 
 
 @sweep.command(epilog=_RESULTS_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path("jobs"))
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def results(name: str, directory: Path, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+def results(name: str, directory: Path, target: Target, output: str) -> None:
     """Fetch the results of all trials of SWEEP into DIRECTORY (default: jobs), as a Harbor job."""
     from multistep.cli.sweep.sweep_results import write_results
 
-    if code := asyncio.run(write_results(Target(kubeconfig, context, namespace), name, directory, as_json=output == "json")):
+    if code := asyncio.run(write_results(target, name, directory, as_json=output == "json")):
         raise click.exceptions.Exit(code)
 
 
 @sweep.command(epilog=_COMPARE_EPILOG)
 @click.argument("sides", nargs=-1, required=True, metavar="SIDE [SIDE]", shell_complete=complete_sweeps)
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def compare(sides: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+def compare(sides: tuple[str, ...], target: Target, output: str) -> None:
     """Compare two sweeps, or agents, and test whether they differ significantly."""
     from multistep.cli.extras import require_report
 
     require_report()
     from multistep.cli.sweep.compare import write_comparison
 
-    asyncio.run(write_comparison(Target(kubeconfig, context, namespace), sides, as_json=output == "json"))
+    asyncio.run(write_comparison(target, sides, as_json=output == "json"))
 
 
 for _each in (manage.list_, manage.retry, manage.stop, manage.delete):

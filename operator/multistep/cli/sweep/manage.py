@@ -23,7 +23,7 @@ from multistep.cli.list_and_delete import (
     phase_option,
     yes_option,
 )
-from multistep.cli.options import complete_sweeps, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import complete_sweeps, output_option, target_options
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ COLUMNS: Final = (
 @click.command("list", epilog=_LIST_EPILOG)
 @phase_option(SWEEP_PHASES, "Only sweeps in this phase; repeatable.")
 @list_options
-def list_(phases: tuple[str, ...], options: ListOptions, kubeconfig: str | None, context: str | None) -> None:
+def list_(phases: tuple[str, ...], options: ListOptions, target: Target) -> None:
     """List sweeps."""
-    asyncio.run(_list(Target(kubeconfig, context, options.namespace), phases, options))
+    asyncio.run(_list(target, phases, options))
 
 
 async def _list(target: Target, phases: tuple[str, ...], options: ListOptions) -> None:
@@ -111,18 +111,15 @@ async def _list(target: Target, phases: tuple[str, ...], options: ListOptions) -
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
 @click.option("--excluded", is_flag=True, help="Run all trials without a score again. Required.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes.")
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def retry(
-    name: str, excluded: bool, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str
-) -> None:
+def retry(name: str, excluded: bool, follow: bool, target: Target, output: str) -> None:
     """Run the trials of SWEEP again that have no score."""
     from multistep.errors import UsageError
 
     if not excluded:
         raise UsageError("give --excluded, to run the trials without a score again; for one trial: multistep retry TRIAL")
-    code = asyncio.run(_retry(Target(kubeconfig, context, namespace), name, follow=follow, as_json=output == "json"))
+    code = asyncio.run(_retry(target, name, follow=follow, as_json=output == "json"))
     if code:
         raise click.exceptions.Exit(code)
 
@@ -153,11 +150,10 @@ async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> i
 @click.command(epilog=_STOP_EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="SWEEP...", shell_complete=complete_sweeps)
 @click.option("--no-wait", is_flag=True, help="Do not wait until the sweeps are finished.")
-@namespace_option
-@kubeconfig_options
-def stop(names: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def stop(names: tuple[str, ...], no_wait: bool, target: Target) -> None:
     """Stop each SWEEP and its active trials."""
-    asyncio.run(_stop(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(names)), wait=not no_wait))
+    asyncio.run(_stop(target, tuple(dict.fromkeys(names)), wait=not no_wait))
 
 
 async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
@@ -200,11 +196,10 @@ async def _until_stopped(connected: Cluster, namespace: str, name: str) -> None:
 @click.command(epilog=_DELETE_EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="SWEEP...", shell_complete=complete_sweeps)
 @yes_option
-@namespace_option
-@kubeconfig_options
-def delete(names: tuple[str, ...], yes: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def delete(names: tuple[str, ...], yes: bool, target: Target) -> None:
     """Delete each SWEEP and its trials."""
-    asyncio.run(_delete(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(names)), yes=yes))
+    asyncio.run(_delete(target, tuple(dict.fromkeys(names)), yes=yes))
 
 
 async def _delete(target: Target, names: tuple[str, ...], *, yes: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import complete_trials, kubeconfig_options, namespace_option
+from multistep.cli.options import complete_trials, target_options
 from multistep.client.options import Target
 from multistep.errors import UsageError
 
@@ -33,13 +33,12 @@ Stored results need no pod: `multistep results`. Only files, directories and lin
     metavar="N",
     help="Copy nothing if there are more than N megabytes.",
 )
-@namespace_option
-@kubeconfig_options
-def cp(source: str, directory: Path, max_mb: int, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def cp(source: str, directory: Path, max_mb: int, target: Target) -> None:
     """Copy PATH out of the container of TRIAL into the directory DIR."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: files keep their names and are copied into one")
-    asyncio.run(_cp(Target(kubeconfig, context, namespace), source, directory, max_mb))
+    asyncio.run(_cp(target, source, directory, max_mb))
 
 
 async def _cp(target: Target, source: str, directory: Path, max_mb: int) -> None:

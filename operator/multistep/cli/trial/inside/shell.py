@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from multistep.cli.options import kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import target_options, trial_argument
 from multistep.client.options import Target
 
 _EPILOG = """\b
@@ -26,11 +26,10 @@ _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
 @click.command(epilog=_EPILOG)
 @trial_argument
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@namespace_option
-@kubeconfig_options
-def shell(trial: str, command: tuple[str, ...], namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def shell(trial: str, command: tuple[str, ...], target: Target) -> None:
     """Start a shell, or COMMAND, in the container of TRIAL."""
-    if code := asyncio.run(_shell(Target(kubeconfig, context, namespace), trial, command or _SHELL)):
+    if code := asyncio.run(_shell(target, trial, command or _SHELL)):
         raise click.exceptions.Exit(code)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from multistep.api.trial.values import PRINTING
-from multistep.cli.options import complete_steps, kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import complete_steps, target_options, trial_argument
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ Exit codes:
 )
 @click.option("--build", is_flag=True, help="The logs of the builds of the trial's images; with -f until the images exist.")
 @click.option("--raw", is_flag=True, help="Write the original bytes, with control characters.")
-@namespace_option
-@kubeconfig_options
+@target_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
 def logs(
     trial: str,
@@ -72,15 +71,12 @@ def logs(
     tail: int | None,
     build: bool,
     raw: bool,
-    namespace: str | None,
-    kubeconfig: str | None,
-    context: str | None,
+    target: Target,
     output: str,
 ) -> None:
     """Show the output of the phases of TRIAL, while it runs and afterwards."""
     from multistep.cli.trial.logs.print_logs import Wanted
 
-    target = Target(kubeconfig, context, namespace)
     if service is not None:
         if step or phase or attempt or output == "json":
             raise click.UsageError("--service cannot be combined with --step, --phase, --attempt and -o json")

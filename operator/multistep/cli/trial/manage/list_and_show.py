@@ -20,7 +20,12 @@ from multistep.cli.list_and_delete import (
     list_options,
     phase_option,
 )
-from multistep.cli.options import complete_either, complete_sweeps, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import (
+    complete_either,
+    complete_sweeps,
+    output_option,
+    target_options,
+)
 from multistep.client.options import Target
 
 _LIST_EPILOG = """\b
@@ -69,11 +74,10 @@ def list_(
     phases: tuple[str, ...],
     outcomes: tuple[str, ...],
     options: ListOptions,
-    kubeconfig: str | None,
-    context: str | None,
+    target: Target,
 ) -> None:
     """List trials."""
-    asyncio.run(_list(Target(kubeconfig, context, options.namespace), sweep, phases, outcomes, options))
+    asyncio.run(_list(target, sweep, phases, outcomes, options))
 
 
 async def _list(
@@ -114,12 +118,11 @@ If a trial and a sweep have the same name, write trial/NAME or sweep/NAME. With 
 @click.command(epilog=_SHOW_EPILOG)
 @click.argument("name", metavar="NAME", shell_complete=complete_either)
 @click.option("-f", "--follow", is_flag=True, help="Follow it until it finishes, with progress on stderr.")
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def show(name: str, follow: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str) -> None:
+def show(name: str, follow: bool, target: Target, output: str) -> None:
     """Show the steps, rewards and outcome of a trial, or its progress; or a sweep."""
-    if code := asyncio.run(_show(Target(kubeconfig, context, namespace), name, output, until_finished=follow)):
+    if code := asyncio.run(_show(target, name, output, until_finished=follow)):
         raise click.exceptions.Exit(code)
 
 

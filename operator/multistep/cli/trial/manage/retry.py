@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from multistep.cli.options import kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import target_options, trial_argument
 from multistep.client.options import Target
 
 _EPILOG = """\b
@@ -23,11 +23,10 @@ of a sweep runs again in its sweep, where its number counts once; the sweep's na
 
 @click.command(epilog=_EPILOG)
 @trial_argument
-@namespace_option
-@kubeconfig_options
-def retry(trial: str, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def retry(trial: str, target: Target) -> None:
     """Run TRIAL again if it has no score."""
-    asyncio.run(_retry(Target(kubeconfig, context, namespace), trial))
+    asyncio.run(_retry(target, trial))
 
 
 async def _retry(target: Target, trial: str) -> None:

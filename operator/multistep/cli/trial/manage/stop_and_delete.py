@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from multistep.cli.options import complete_trials, kubeconfig_options, namespace_option, output_option
+from multistep.cli.options import complete_trials, output_option, target_options
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -38,14 +38,11 @@ Exit codes:
 @click.command(epilog=_STOP_EPILOG)
 @click.argument("trials", nargs=-1, required=True, metavar="TRIAL...", shell_complete=complete_trials)
 @click.option("--no-wait", is_flag=True, help="Do not wait until the trials finish.")
-@namespace_option
-@kubeconfig_options
+@target_options
 @output_option
-def stop(
-    trials: tuple[str, ...], no_wait: bool, namespace: str | None, kubeconfig: str | None, context: str | None, output: str
-) -> None:
+def stop(trials: tuple[str, ...], no_wait: bool, target: Target, output: str) -> None:
     """Stop each TRIAL permanently."""
-    asyncio.run(_stop(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(trials)), output, wait=not no_wait))
+    asyncio.run(_stop(target, tuple(dict.fromkeys(trials)), output, wait=not no_wait))
 
 
 async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: bool) -> None:
@@ -120,11 +117,10 @@ trial of a sweep is not created again. To end a trial and keep its status, stop 
 @click.command(epilog=_DELETE_EPILOG)
 @click.argument("trials", nargs=-1, required=True, metavar="TRIAL...", shell_complete=complete_trials)
 @yes_option
-@namespace_option
-@kubeconfig_options
-def delete(trials: tuple[str, ...], yes: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def delete(trials: tuple[str, ...], yes: bool, target: Target) -> None:
     """Delete each TRIAL, active or finished."""
-    asyncio.run(_delete(Target(kubeconfig, context, namespace), tuple(dict.fromkeys(trials)), yes=yes))
+    asyncio.run(_delete(target, tuple(dict.fromkeys(trials)), yes=yes))
 
 
 async def _delete(target: Target, trials: tuple[str, ...], *, yes: bool) -> None:

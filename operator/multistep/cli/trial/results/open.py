@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multistep.cli.options import complete_either, kubeconfig_options, namespace_option
+from multistep.cli.options import complete_either, target_options
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -31,13 +31,12 @@ have the same name, write trial/NAME or sweep/NAME. A report needs Multistep's e
 @click.command("open", epilog=_EPILOG)
 @click.argument("name", metavar="NAME", shell_complete=complete_either)
 @click.option("--no-browser", is_flag=True, help="Only print the path.")
-@namespace_option
-@kubeconfig_options
-def open_(name: str, no_browser: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def open_(name: str, no_browser: bool, target: Target) -> None:
     """Open the report of a sweep, or the results of a trial, in a browser."""
     from multistep.cli.terminal import print_err, print_line
 
-    path = asyncio.run(_fetched(Target(kubeconfig, context, namespace), name))
+    path = asyncio.run(_fetched(target, name))
     print_line(str(path))
     if no_browser:
         return

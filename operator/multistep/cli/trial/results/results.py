@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from multistep.api.common.plural import plural
-from multistep.cli.options import kubeconfig_options, namespace_option, trial_argument
+from multistep.cli.options import target_options, trial_argument
 from multistep.client.options import Target
 
 _EPILOG = """\b
@@ -25,14 +25,13 @@ Nothing but a kubeconfig is needed: the results are read through the API server.
 @trial_argument
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Write into DIRECTORY although it is not empty.")
-@namespace_option
-@kubeconfig_options
-def results(trial: str, directory: Path, force: bool, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+@target_options
+def results(trial: str, directory: Path, force: bool, target: Target) -> None:
     """Fetch the results of TRIAL into DIRECTORY."""
     from multistep.client.results.fetch import check_directory
 
     check_directory(directory, force=force)
-    asyncio.run(_results(Target(kubeconfig, context, namespace), trial, directory))
+    asyncio.run(_results(target, trial, directory))
 
 
 async def _results(target: Target, trial: str, directory: Path) -> None:

@@ -11,9 +11,8 @@ from multistep.cli.groups import TrialCommand
 from multistep.cli.options import (
     agent_env_option,
     image_options,
-    kubeconfig_options,
-    namespace_option,
     output_option,
+    target_options,
     task_argument,
     trial_options,
     verbose_option,
@@ -60,8 +59,7 @@ Exit codes:
 @agent_env_option
 @click.option("--detach", is_flag=True, help="Print the trial's name and exit instead of following it.")
 @image_options
-@namespace_option
-@kubeconfig_options
+@target_options
 @verbose_option
 @output_option
 @trial_options
@@ -73,9 +71,7 @@ def run(
     detach: bool,
     image: str | None,
     runner_in_image: bool,
-    namespace: str | None,
-    kubeconfig: str | None,
-    context: str | None,
+    target: Target,
     verbose: bool,
     output: str,
     **options: Any,
@@ -86,7 +82,7 @@ def run(
 
     code = Session(
         task=task,
-        target=Target(kubeconfig, context, namespace),
+        target=target,
         options=TrialOptions(**options),
         variables=variables,
         agent_env=agent_env,
