@@ -225,7 +225,8 @@ class OperatorBuilds:
         except ImageMissing as error:
             return error
         finally:
-            self.builds.settle((trial.metadata.namespace, trial.metadata.name))
+            for each in self.builds.limits:
+                each.settle((trial.metadata.namespace, trial.metadata.name))
         assert found.image is not None
         return found.image
 

@@ -457,7 +457,7 @@ async def test_a_sweep_that_cannot_start_for_an_unexpected_reason_fails_after_a_
     async def load(_: object) -> Any:
         raise TypeError("no task")
 
-    world.sweeps.tasks = cast(Any, type("Tasks", (), {"load": staticmethod(load), "settle": staticmethod(lambda _: None)}))
+    world.sweeps.tasks = cast(Any, type("Tasks", (), {"load": staticmethod(load), "fetches": world.sweeps.tasks.fetches}))
     await world.run()
     failed = next(one for one in world.status.conditions if one.type == "Failed")
     assert (failed.status, failed.reason, failed.message) == ("True", "ReconcileFailed", "TypeError: no task")
@@ -470,7 +470,7 @@ async def test_a_sweep_outlasts_one_unexpected_error_after_a_long_outage() -> No
     async def load(_: object) -> Any:
         raise errors[0]
 
-    world.sweeps.tasks = cast(Any, type("Tasks", (), {"load": staticmethod(load), "settle": staticmethod(lambda _: None)}))
+    world.sweeps.tasks = cast(Any, type("Tasks", (), {"load": staticmethod(load), "fetches": world.sweeps.tasks.fetches}))
     for _ in range(60):
         world.now += 60
         await world.reconcile()

@@ -108,7 +108,7 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
     @in_virtual_time
     async def check() -> None:
         # When a queued key gets a slot, this test starts no job with it: settle releases the slot.
-        jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.settle(key))
+        jobs: BackgroundJobs[tuple[Key, int], int] = BackgroundJobs(slots, lambda key: jobs.limit.settle(key))
         tasks: dict[tuple[Key, int], asyncio.Task[int]] = {}
         gates: dict[tuple[Key, int], asyncio.Event] = {}
 
@@ -123,13 +123,13 @@ def test_any_jobs_keep_the_limit_and_lose_no_slot_when_cancelled(slots: int, eve
                 if (job := jobs.start(id, key, str(id), lambda id=id: run(id))) is not None:  # type: ignore[misc]
                     tasks[id], job.waiting[str(id)] = job.task, key
                 else:
-                    jobs.settle(key)  # the end of the reconcile that asked
+                    jobs.limit.settle(key)  # the end of the reconcile that asked
             elif event == "cancel" and id in tasks:
                 tasks[id].cancel()  # perhaps before the task has started
             elif event == "end" and id in gates:
                 gates[id].set()
             elif event == "settle":
-                jobs.settle(key)
+                jobs.limit.settle(key)
             else:
                 await asyncio.sleep(1)
             running = [task for task in tasks.values() if not task.done()]
@@ -164,7 +164,7 @@ async def test_trials_that_write_a_status_after_asking_in_vain_give_no_slot_away
                 await asyncio.sleep(30.0)  # a write of the status that fails
             return Requeue(None)
         finally:
-            jobs.settle(key)
+            jobs.limit.settle(key)
 
     queue = WorkQueue(reconcile, workers=10)
     queue.start()
@@ -192,8 +192,8 @@ async def test_a_trial_with_a_task_holds_no_slot_while_its_reconcile_goes_on() -
     assert jobs.start("one", first, "1", run) is not None
     for key in (busy, other):
         assert jobs.start(f"of {key[1]}", key, key[1], run) is None
-        jobs.settle(key)
-    jobs.leave(busy)  # its next reconcile found its task
+        jobs.limit.settle(key)
+    jobs.limit.leave(busy)  # its next reconcile found its task
     gate.set()
     await asyncio.sleep(1)
     assert woken == [other] and jobs.start("of other", other, "other", run) is not None

@@ -86,7 +86,7 @@ def world(remote_source: RemoteSource, source: Object | None = None, **fields: A
     def connected() -> Any:
         reconciler = fresh()
         fetches = Fetches(settings(remote_source), reconciler.wake, remote_source.fetch)
-        reconciler.fetches, reconciler.admission.jobs = fetches, [fetches, reconciler.reads]
+        reconciler.fetches, reconciler.admission.jobs = fetches, [fetches.limit, reconciler.reads.limit]
         remote = Remote(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
         get_config_map, get_secret = (partial(reconciler.cluster.get, each) for each in (CONFIG_MAPS, SECRETS))
         loader = TrialLoader(
@@ -258,7 +258,7 @@ async def test_only_a_few_are_fetched_at_once_and_namespaces_take_turns(remote_s
     for each in trials:
         with pytest.raises(SourceError):
             await load.load(each)
-        fetches.settle((each.metadata.namespace, each.metadata.name))
+        fetches.limit.settle((each.metadata.namespace, each.metadata.name))
         await settle()
     assert len(remote_source.asked) == remote_source.most == 2
     remote_source.gate.set()
@@ -305,7 +305,7 @@ class Downloads:
         except SourceError as error:
             assert error.reason == "TaskFetching"
         finally:
-            fetches.settle(key)
+            self.fetches.limit.settle((key[0], f"sweep/{key[1]}") if kind is self.sweeps else key)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 5])

@@ -36,7 +36,8 @@ class Trials:
         """
         may = self.quotas.may_try(key, wanted, first=first)
         if may and refusal is not None:
-            self.quotas.tried(key, wanted, refusal, first=first)
+            with self.quotas.trying(key, wanted, first=first) as attempt:
+                attempt.rejection = refusal
         self.quotas.settle(key)
         return may
 
@@ -79,7 +80,8 @@ async def test_who_is_refused_beside_the_first_does_not_make_it_later() -> None:
     trials = Trials()
     assert trials.quotas.may_try(A, SMALL, first=False) and trials.quotas.may_try(B, SMALL, first=False)
     for each in (A, B):
-        trials.quotas.tried(each, SMALL, FULL, first=False)
+        with trials.quotas.trying(each, SMALL, first=False) as attempt:
+            attempt.rejection = FULL
     assert (trials.quotas.pause(A), trials.quotas.pause(B)) == (1, None)
 
 

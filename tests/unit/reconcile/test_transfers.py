@@ -138,3 +138,19 @@ async def test_a_trial_keeps_its_turn_while_it_is_queued_for_a_session() -> None
     execs.release(OTHER)
     await world.run()
     assert (world.condition[0], transfers.held) == ("Complete", 0)
+
+
+async def test_a_trial_that_is_stopped_while_it_is_queued_for_a_session_gives_its_turn_away() -> None:
+    """Regression: it held its slot of transfers until the limit of sessions granted what nobody needed any more."""
+    settings = {"checkpoint_transfers": 1, "exec_sessions": 3}
+    world = World(trial=manifest(CHECKPOINTS), durations=DURATIONS, settings=settings)
+    admission = world.reconciler.admission
+    assert admission.transfers.acquire(OTHER)
+    await world.run()
+    assert admission.execs.acquire(OTHER, 3)
+    admission.transfers.release(OTHER)
+    await world.reconcile()
+    assert admission.transfers.held == 1
+    world.change_trial(stop=True)
+    await world.reconcile()
+    assert (world.condition[1], admission.transfers.held) == ("Stopped", 0)

@@ -1,14 +1,16 @@
 """A concurrency limit, fair between namespaces: five trials are not queued behind another namespace's five thousand.
 
-A trial or sweep that gets no slot is queued; it occupies no worker and no connection, and is requeued when it gets its slot. Each
-reconcile, even a failed one, releases its unused slots at the end. The limits only bound load: a wrong count affects no result.
+A trial or sweep that gets no slot is queued; it occupies no worker and no connection, and is requeued when it gets its slot. At the
+end of each reconcile, even a failed one, its slots are released, except those that something keeps: a pod, a job or an active trial
+(reconcile.admission.admission). The limits only bound load: a wrong count affects no result.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Coroutine, Hashable
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -98,7 +100,8 @@ class ConcurrencyLimit:
         self._shared = 0
         self._by_namespace: Counter[str] = Counter()
         self._wanted: dict[Key, _Request] = {}
-        self._refused: set[Key] = set()  # keys for which the running reconcile's last ``acquire`` returned False
+        self._kept: set[Key] = set()  # keys whose slots are held until ``release``
+        self._carried: set[Key] = set()  # keys whose slots the next reconcile may still use
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
         self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant among all; breaks ties between namespaces
@@ -116,13 +119,30 @@ class ConcurrencyLimit:
     def acquire(self, key: Key, slots: int = 1, *, first: bool = False) -> bool:
         """Return whether the key has its slots; if not, it is queued. first: queue before all keys without this flag.
 
-        After False the caller should end its reconcile soon: slots that are granted meanwhile are used by the next reconcile.
+        Slots that a queued key gets before its reconcile ends are held for the next one: else keys that ask and then write a
+        status, one after the other, would release every slot unused.
         """
         if key not in self._held and key not in self._wanted:
             self._wanted[key] = _Request(min(slots, self.limit), _now())
             self._queues[not first].add(key)
             self._serve(asking=key)
-        (self._refused.discard if key in self._held else self._refused.add)(key)
+        (self._carried.discard if key in self._held else self._carried.add)(key)
+        return key in self._held
+
+    def carry(self, key: Key) -> None:
+        """Hold the key's slots, if any, for its next reconcile, because it waits for something else first."""
+        self._carried.add(key)
+
+    @contextmanager
+    def using(self, key: Key) -> Iterator[None]:
+        """Release the key's slots at the end of the ``with`` block, earlier than at the end of the reconcile."""
+        try:
+            yield
+        finally:
+            self.release(key)
+
+    def has(self, key: Key) -> bool:
+        """Return whether a key holds slots."""
         return key in self._held
 
     def is_queued(self, key: Key) -> bool:
@@ -140,31 +160,47 @@ class ConcurrencyLimit:
         return _now() - wanted.since if wanted else 0.0
 
     def hold(self, key: Key, *, shared: bool) -> None:
-        """Count one slot as held by the key, even beyond the limit. shared: whether it counts toward the limit."""
+        """Let the key hold one slot until ``release``, even beyond the limit. shared: whether it counts toward the limit."""
         self._change(key, _Slots(1, shared))
+        self.keep(key)
         self._serve()
+
+    def keep(self, key: Key) -> None:
+        """Hold the key's slots until ``release``, whatever its reconciles do."""
+        self._kept.add(key)
+
+    def keeps(self, key: Key) -> bool:
+        """Return whether the key's slots are held until ``release``."""
+        return key in self._kept
+
+    def drop(self, key: Key, *, carried: bool = True) -> None:
+        """Let the end of the running reconcile release what was kept. carried: also what was carried."""
+        self._kept.discard(key)
+        if carried:
+            self._carried.discard(key)
 
     def release(self, key: Key) -> None:
         """Release the key's slots, if any. A queued key stays queued."""
-        self._refused.discard(key)
+        self.drop(key)
         self._change(key, None)
         self._serve()
 
     def settle(self, key: Key) -> None:
-        """Release the key's slots at the end of a reconcile, unless they were granted after the reconcile asked in vain: ``wake``
-        has requeued the key then, and the next reconcile uses them. Else keys that ask and then write a status, one after the
-        other, would release every slot unused."""
-        if key in self._refused:
-            self._refused.discard(key)
-        else:
+        """Release the key's slots at the end of a reconcile, unless they are kept, or carried to the next reconcile."""
+        if key in self._carried:
+            self._carried.discard(key)
+        elif key not in self._kept:
             self.release(key)
 
     def leave(self, key: Key) -> None:
-        """Remove the key from the queue and release its slots, because it has what it waited for."""
+        """Remove the key from the queue and release its slots unless they are kept, because it has what it waited for: a reconcile
+        that goes on for long must hold no slot."""
         if self._wanted.pop(key, None) is not None:
             for queue in self._queues:
                 queue.remove(key)
-        self.release(key)
+        self._carried.discard(key)
+        if key not in self._kept:
+            self.release(key)
 
     def _change(self, key: Key, held: _Slots | None) -> None:
         for each, sign in ((self._held.pop(key, None), -1), (held, 1)):
@@ -223,10 +259,11 @@ class Job(Generic[T]):
 
 class BackgroundJobs(Generic[I, T]):
     """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1 of them, but at least 1.
-    results: whether to keep a job's result for the waiting objects; its error is always kept."""
+    results: whether to keep a job's result for the waiting objects; its error is always kept. limit: a job keeps its starter's
+    slot."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
-        self._limit = ConcurrencyLimit(slots, wake, max_per_namespace=slots - 1)
+        self.limit = ConcurrencyLimit(slots, wake, max_per_namespace=slots - 1)
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
@@ -252,21 +289,12 @@ class BackgroundJobs(Generic[I, T]):
         if (other := self._started_by(key)) is not None:
             other.waiting[uid] = key
             return None
-        if not self._limit.acquire(key):
+        if not self.limit.acquire(key):
             return None
+        self.limit.keep(key)
         job = self._running[id] = Job(key, asyncio.create_task(run(), name=f"job for {key[0]}/{key[1]}"))
         job.task.add_done_callback(partial(self._ended, id))  # a callback also runs if the task is cancelled before it starts
         return job
-
-    def settle(self, key: Key) -> None:
-        """Release the key's slot unless a job uses it. Call it at the end of each reconcile."""
-        if self._started_by(key) is None:
-            self._limit.settle(key)
-
-    def leave(self, key: Key) -> None:
-        """Remove the key from the queue, because it needs no job any more: a reconcile that goes on for long must hold no slot."""
-        if self._started_by(key) is None:
-            self._limit.leave(key)
 
     async def stop(self) -> None:
         """Cancel all running jobs."""
@@ -287,7 +315,7 @@ class BackgroundJobs(Generic[I, T]):
             elif self._results and not task.cancelled():
                 self._outcomes[uid] = id, task.result()
         forget_oldest(self._outcomes)
-        self._limit.release(job.starter)
+        self.limit.release(job.starter)
         for key in job.waiting.values():
             self._wake(key)
 

@@ -38,8 +38,6 @@ class ModelSlots:
         self._limits = {each.model: ConcurrencyLimit(each.max_active, wake_member) for each in limits}
         self._adaptive = {each.model: AdaptiveLimit(each.max_active) for each in limits}
         self._members: dict[Key, _Member] = {}
-        self._active: set[Key] = set()
-        self._asked: set[Key] = set()
 
     @property
     def waiting(self) -> int:
@@ -57,14 +55,14 @@ class ModelSlots:
     def acquire(self, trial: MultiStepTrial, *, first: bool) -> bool:
         """Return whether the trial may create a pod; if not, it is queued. first: queue it before trials that had no pod yet.
 
-        The slot is kept as long as each reconcile of the trial asks for it, so a trial may wait for other limits meanwhile. After
-        False the caller must end its reconcile without another await, as after ConcurrencyLimit.acquire.
+        The slot is held as long as each reconcile of the trial asks for it, so a trial may wait for other limits meanwhile.
         """
         member = self._member(trial)
         if member is None:
             return True
-        self._asked.add(_key(trial))
-        return self._limits[member.model].acquire(member.key, first=first)
+        acquired = self._limits[member.model].acquire(member.key, first=first)
+        self._limits[member.model].carry(member.key)
+        return acquired
 
     def waited(self, key: Key) -> float | None:
         """Return the seconds for which a trial has been queued; None if it is not queued."""
@@ -75,36 +73,36 @@ class ModelSlots:
 
     def observe(self, trial: MultiStepTrial) -> None:
         """Record whether the trial is active. An active one holds a slot, even beyond the limit."""
-        key, member = _key(trial), self._member(trial)
+        member = self._member(trial)
         if member is None:
             return
-        if trial.status.pod_uid is None or is_finished(trial.status):
-            self._active.discard(key)
-            if is_finished(trial.status):  # this reconcile may have asked for a slot before the trial failed
-                self._asked.discard(key)
-        elif key not in self._active:
-            self._active.add(key)
-            self._limits[member.model].hold(member.key, shared=True)
+        limit = self._limits[member.model]
+        if is_finished(trial.status):  # this reconcile may have asked for a slot before the trial failed
+            limit.drop(member.key)
+        elif trial.status.pod_uid is None:
+            limit.drop(member.key, carried=False)
+        elif not limit.keeps(member.key):
+            limit.hold(member.key, shared=True)
 
     def forget(self, key: Key) -> None:
         """Record that the trial was deleted, or belongs to another operator now."""
-        self._active.discard(key)
+        if (member := self._members.get(key)) is not None:
+            self._limits[member.model].drop(member.key)
 
     def release(self, key: Key) -> None:
         """Release the slot of a trial whose pod was rejected by a quota, so that other trials can use the model."""
-        if key not in self._active:
-            self._asked.discard(key)
-            self.settle(key)
+        member = self._members.get(key)
+        if member is not None and not self._limits[member.model].keeps(member.key):
+            self._limits[member.model].release(member.key)
 
     def settle(self, key: Key) -> None:
         """Release the slot at the end of a reconcile that did not ask for it, if the trial is not active."""
-        member = self._members.get(key)
-        if member is not None and key not in self._active and key not in self._asked:
-            limit = self._limits[member.model]
-            limit.release(member.key)
-            if not limit.is_queued(member.key):
-                del self._members[key]
-        self._asked.discard(key)
+        if (member := self._members.get(key)) is None:
+            return
+        limit = self._limits[member.model]
+        limit.settle(member.key)
+        if not limit.has(member.key) and not limit.is_queued(member.key):
+            del self._members[key]
 
     def adapt(self, loads: Mapping[str, ModelLoad]) -> None:
         """Adapt the limits to the load of each model since the last call.

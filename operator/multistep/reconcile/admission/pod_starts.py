@@ -38,11 +38,6 @@ class PodStarts(ConcurrencyLimit):
             asyncio.get_running_loop().call_later(left, self._too_long, key, pod.name, since)
         self.hold(key, shared=not is_stuck(pod))
 
-    def settle(self, key: Key) -> None:
-        """Release the slot at the end of a reconcile that created no pod."""
-        if key not in self._pods:
-            super().settle(key)
-
     def _started(self, key: Key, name: str) -> None:
         """Release the trial's slot if this pod holds it. An event may be about an earlier pod, which holds no slot."""
         if key in self._pods and self._pods[key][0] == name:

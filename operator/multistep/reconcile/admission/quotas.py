@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +41,17 @@ class _Queue:
         return next(iter(self.keys))
 
 
+@dataclass
+class Try:
+    """The creation of a pod. rejection: the quota's message, "" if no quota rejected the pod."""
+
+    rejection: str = ""
+
+
 class Quotas:
     """The queues of all namespaces. wake: requeues a key that may retry now; clock: seconds since the epoch.
 
-    A reconcile that calls ``may_try`` and then creates a pod reports the result with ``tried``.
+    A reconcile that calls ``may_try`` then creates the pod within ``trying``.
     """
 
     def __init__(self, wake: Callable[[Key], None], clock: Callable[[], float]) -> None:
@@ -68,9 +76,16 @@ class Quotas:
         queue = self._join(key, kind, first=first)
         return queue.first == key and queue.due <= self._clock()
 
-    def tried(self, key: Key, pod: Mapping[str, Any], rejection: str, *, first: bool) -> None:
-        """Record the result of a pod's creation. rejection: the quota's message; "" if the quota did not reject the pod: the next
-        key then retries."""
+    @contextmanager
+    def trying(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> Iterator[Try]:
+        """Create a pod in the ``with`` block. Unless the block reports a rejection, the next key of the queue then retries."""
+        attempt = Try()
+        try:
+            yield attempt
+        finally:
+            self._tried(key, pod, attempt.rejection, first=first)
+
+    def _tried(self, key: Key, pod: Mapping[str, Any], rejection: str, *, first: bool) -> None:
         if not rejection:
             self._leave(key)
             return

@@ -20,7 +20,14 @@ from multistep.engine.builds.next_build_action import BUILD_FAILED, BUILD_LIMIT,
 from multistep.engine.plan.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Cluster
-from multistep.reconcile.admission.concurrency_limit import RECHECK_SECONDS, BackgroundJobs, Key, Wake, forget_oldest
+from multistep.reconcile.admission.concurrency_limit import (
+    RECHECK_SECONDS,
+    BackgroundJobs,
+    ConcurrencyLimit,
+    Key,
+    Wake,
+    forget_oldest,
+)
 from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import Settings
 from multistep.sources.load.image_registry import Registry
@@ -90,15 +97,10 @@ class Builds:
             raise ImageMissing(f"{path}: {missing}", missing, found)
         return found
 
-    def settle(self, key: Key) -> None:
-        """Release the trial's slots unless a job uses them. Call it at the end of each reconcile."""
-        self._lookups.settle(key)
-        self._jobs.settle(key)
-
-    def leave(self, key: Key) -> None:
-        """Drop the trial from the queues: its images are known."""
-        self._lookups.leave(key)
-        self._jobs.leave(key)
+    @property
+    def limits(self) -> Sequence[ConcurrencyLimit]:
+        """The limits of concurrent lookups and builds."""
+        return self._lookups.limit, self._jobs.limit
 
     async def stop(self) -> None:
         """Cancel all running jobs. The builds in the pods continue."""

@@ -7,6 +7,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,15 @@ from typing import Final
 from multistep.api.common.base_model import Metadata
 from multistep.api.trial.values import DENIED, FETCHING
 from multistep.errors import InvalidSpec, SourceError
-from multistep.reconcile.admission.concurrency_limit import RECHECK_SECONDS, BackgroundJobs, Key, Wake, forget_oldest
+from multistep.reconcile.admission.admission import admitted
+from multistep.reconcile.admission.concurrency_limit import (
+    RECHECK_SECONDS,
+    BackgroundJobs,
+    ConcurrencyLimit,
+    Key,
+    Wake,
+    forget_oldest,
+)
 from multistep.settings import Settings
 from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Request, Rules, progress_file
 from multistep.sources.load import task_cache as fetch_process
@@ -111,13 +120,10 @@ class Fetches:
         text = f"the tasks of dataset {request.dataset['name']} are being fetched: {found.group() if found else 'listing them'}"
         return SourceError(text, transient=True, reason=FETCHING, retry_seconds=PROGRESS_SECONDS)
 
-    def settle(self, key: Key) -> None:
-        """Release the trial's slot unless a fetch uses it. Call it at the end of each reconcile."""
-        self._jobs.settle(key)
-
-    def leave(self, key: Key) -> None:
-        """Drop the trial from the queue: its task is loaded."""
-        self._jobs.leave(key)
+    @property
+    def limit(self) -> ConcurrencyLimit:
+        """The limit of concurrent fetches."""
+        return self._jobs.limit
 
     async def stop(self) -> None:
         """Cancel all running fetches."""
@@ -192,9 +198,9 @@ class SweepFetches:
         """Return a sweep's fetched tasks. Raises SourceError while the fetch runs, and if it failed."""
         return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, started=started)
 
-    def settle(self, key: Key) -> None:
-        """Release the sweep's slot unless a fetch uses it. Call it at the end of each reconcile."""
-        self.fetches.settle(_sweep(key))
+    def reconcile(self, key: Key) -> AbstractAsyncContextManager[None]:
+        """Run one reconcile of a sweep within the limit of fetches."""
+        return admitted([self.fetches.limit], _sweep(key))
 
 
 def _sweep(key: Key) -> Key:
@@ -276,13 +282,10 @@ class Reads:
         job.waiting[asker.uid] = key
         raise _not_yet()
 
-    def settle(self, key: Key) -> None:
-        """Release the trial's slot unless a read uses it. Call it at the end of each reconcile."""
-        self._jobs.settle(key)
-
-    def leave(self, key: Key) -> None:
-        """Drop the trial from the queue: its task is loaded."""
-        self._jobs.leave(key)
+    @property
+    def limit(self) -> ConcurrencyLimit:
+        """The limit of concurrent reads."""
+        return self._jobs.limit
 
     async def stop(self) -> None:
         """Cancel all running reads."""

@@ -38,7 +38,6 @@ from multistep.engine.sweep.trial_manifests import (
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS, SWEEPS, TRIALS
-from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.loading.load_tasks import SweepFetches
 from multistep.reconcile.sweep.decision_records import MAX_BYTES, NAME_DIGITS, create_once, members
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS
@@ -173,10 +172,6 @@ class SweepTasks:
         return tasks_at(source, revision, names), SweepTasksStatus(
             revision=revision, count=len(names), config_map=name, digest=digest
         )
-
-    def settle(self, key: Key) -> None:
-        """Release the sweep's slot unless a fetch uses it. Call it at the end of each reconcile."""
-        self.fetches.settle(key)
 
     async def _kept(self, sweep: TrialSweep, pinned: SweepTasksStatus) -> list[str] | None:
         try:

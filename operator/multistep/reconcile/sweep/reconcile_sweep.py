@@ -60,10 +60,8 @@ class Sweeps:
 
     async def reconcile(self, key: Key) -> Requeue:
         """Reconcile one sweep."""
-        try:
+        async with self.tasks.fetches.reconcile(key):
             return await self._reconcile(key)
-        finally:
-            self.tasks.settle(key)  # also for a deleted sweep, which may have got its slot after its deletion
 
     async def _reconcile(self, key: Key) -> Requeue:
         try:

@@ -79,14 +79,15 @@ async def continue_script(
         return run.until_deadline(paused)
     shown = holds(run.trial.status, "Reconciling")
     if shown is not None and shown.reason in _OF_LOADING and not (shown.reason == CONNECTION_LOST and hint.error):
-        await run.write_step()  # not after ``acquire``: see there
+        await run.write_step()  # before the trial holds slots
     if not admission.execs.acquire(run.key, 1 + observed.plan.separate + observed.plan.switches_networks):
+        admission.transfers.carry(run.key)  # a slot is for the next session
         hint.read_at_deadline = False  # the pod is read when the trial has its slot
         return run.until_deadline(None)
     before, hint.quiet_until = run.trial.status.steps, 0.0  # a retry after a failed session must not wait for the next poll
     both = Pods(pod, None if lost else verifier, lost)
     try:
-        with _violations(run, hint):
+        with admission.execs.using(run.key), _violations(run, hint):
             left = await driver.drive(run.trial, observed.task, script_of(observed.plan), both, _hooks(run, observed, pods))
     except CheckpointLost as error:
         return decisions.FailAttempt(RESTORE_FAILED, str(error))
@@ -97,8 +98,6 @@ async def continue_script(
     except GatewayUnavailable as error:
         hint.was_not_read(str(error))
         return await run.wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
-    finally:
-        admission.execs.release(run.key)
     if (result := await _after_sessions(run, observed, left, admission)) is not None:
         return result
     found_nothing = not ready and quiet > 0 and run.trial.status.steps == before

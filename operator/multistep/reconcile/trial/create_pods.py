@@ -104,18 +104,17 @@ async def _create(
     run: TrialRun, pods: TrialPods, admission: Admission, request: PodRequest, manifest: Object, *, first: bool
 ) -> PodFacts | decisions.Wait | None:
     """Create a pod as TrialPods.create does, and report the result to the namespace's quota queue."""
-    rejection, quotas = "", admission.quotas
-    try:
+    with admission.quotas.trying(run.key, manifest, first=first) as attempt:
         result = await pods.create(request, manifest)
         if isinstance(result, decisions.Wait) and result.reason == QUOTA_EXCEEDED:
-            rejection = result.message
-    finally:
-        quotas.tried(run.key, manifest, rejection, first=first)
-    if rejection:
-        admission.model_slots.release(run.key)
-    if isinstance(result, PodFacts):
-        admission.starts.observe(run.key, result)
-    return replace(result, seconds=quotas.pause(run.key)) if rejection and isinstance(result, decisions.Wait) else result
+            attempt.rejection = result.message
+    match result:
+        case decisions.Wait() if attempt.rejection:
+            admission.model_slots.release(run.key)
+            return replace(result, seconds=admission.quotas.pause(run.key))
+        case PodFacts():
+            admission.starts.observe(run.key, result)
+    return result
 
 
 def _leaves_room(run: TrialRun, admission: Admission) -> bool:

@@ -84,7 +84,7 @@ class Reconciler:
             transfers=ConcurrencyLimit(
                 settings.checkpoint_transfers, self.wake, max_per_namespace=settings.checkpoint_transfers - 1
             ),
-            jobs=[self.fetches, self.reads, self.builds],
+            jobs=[self.fetches.limit, self.reads.limit, *self.builds.limits],
         )
         sources = SourceTrials(self.cluster, self.volume, self.shipping)
         self.memory = Memory(Tally(self.metrics, self.clock, ended=self.ended))

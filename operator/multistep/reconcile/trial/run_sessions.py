@@ -387,11 +387,8 @@ class Driver:
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release the slot."""
-        try:
-            with drive.limited(checkpoints.limit_seconds(operation)):
-                return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
-        finally:
-            self._transfers.release(drive.name)
+        with self._transfers.using(drive.name), drive.limited(checkpoints.limit_seconds(operation)):
+            return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
 
     def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
         return checkpoints.Environment(
