@@ -286,6 +286,22 @@ func TestOnlyAKillFromOutsideEndsTheRunner(t *testing.T) {
 	}
 }
 
+func TestProgramsByWhichAUserMayBecomeRootAreThoseBeforeTheFirstPhase(t *testing.T) {
+	root := smallRoot(t)
+	for _, name := range []string{"sbin", "elsewhere"} {
+		check(os.Mkdir(filepath.Join(root, name), 0o755))
+		write(t, filepath.Join(root, name, "sudo"), "", 0o755)
+		check(os.Chmod(filepath.Join(root, name, "sudo"), 0o755|os.ModeSetuid))
+	}
+	c, _ := launchRoot(t, root, nil)
+	s := c.connectSmall()
+	check(os.Remove(filepath.Join(root, "sbin", "sudo")))
+	hello := s.ask(object{"op": "hello", "protocols": []int{4}})
+	if found := fmt.Sprint(hello["rootPrograms"]); !strings.Contains(found, "/sbin/sudo") || strings.Contains(found, "elsewhere") {
+		t.Error(found)
+	}
+}
+
 func TestItWorksInAnEmptyImage(t *testing.T) {
 	root := shared(t)
 	for _, directory := range []string{"proc", "dev", "multistep", "app"} {

@@ -36,6 +36,8 @@ class FakeRunner:
 
     unrestorable = ""
 
+    root_programs: tuple[str, ...] = ()  # setuid programs of the image
+
     def __init__(
         self,
         pod_uid: str = "pod-uid",
@@ -163,6 +165,7 @@ class FakeRunner:
             return _refusal("Refused", f"this runner speaks protocols {sorted(self.protocols)}")
         about = {"protocol": max(common), "version": "fake", "instance": self.instance, "podUID": self.pod_uid}
         places = {"workdir": "/app", "runtimeDir": "/run/multistep", "startedAt": 1.0}
+        places["rootPrograms"] = [*self.root_programs]
         return {"ok": True, **about, "user": self.user, **places, "records": list(self.records.values())}
 
     def _output(self, id: str, request: Json) -> Json:

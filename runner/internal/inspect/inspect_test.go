@@ -442,3 +442,19 @@ func TestWithoutABaselineNothingIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestProgramsByWhichAUserMayBecomeRootAreNamed(t *testing.T) {
+	i := newImage(t)
+	for _, file := range []string{"/usr/bin/sudo", "/usr/bin/su", "/usr/bin/own", "/usr/bin/nobodys", "/usr/bin/plain", "/srv/hidden"} {
+		i.write(file, "x")
+		i.check(os.Chmod(i.root+file, 0o755|os.ModeSetuid))
+	}
+	i.check(os.Chown(i.root+"/usr/bin/own", 1000, 1000))
+	i.check(os.Chmod(i.root+"/usr/bin/own", 0o755|os.ModeSetuid))
+	i.check(os.Chmod(i.root+"/usr/bin/nobodys", 0o644|os.ModeSetuid))
+	i.check(os.Chmod(i.root+"/usr/bin/plain", 0o755))
+	i.link("sudo", "/usr/bin/link")
+	if found := RootPrograms(i.root, i.scope.Env); !reflect.DeepEqual(found, []string{"/usr/bin/sudo"}) {
+		t.Error(found)
+	}
+}

@@ -63,6 +63,7 @@ func Main(version string, args []string) error {
 	if err != nil {
 		return err
 	}
+	runner.RootPrograms = inspect.RootPrograms("", map[string]string{"PATH": os.Getenv("PATH")})
 	runner.Tracker = checkpoint.Untracked()
 	if *checkpoints {
 		runner.Tracker = checkpoint.Track("/", runner.Own)

@@ -45,6 +45,8 @@ type Runner struct {
 	StartedAt  time.Time
 	Own        []string // paths that belong to the runner, and to no checkpoint
 	Protocols  []int
+	// RootPrograms are the programs by which a user may become root, as they were before the first phase.
+	RootPrograms []string
 }
 
 // Session is one caller's connection.
@@ -214,9 +216,10 @@ func (s *Session) hello(payload []byte) error {
 		StartedAt  float64                  `json:"startedAt"`
 		Records    []records.Record         `json:"records"`
 		Users      map[string]wire.Identity `json:"users"`
+		Programs   []string                 `json:"rootPrograms,omitempty"`
 	}{
 		answerOK, s.protocol, s.Version, s.Instance, s.PodUID, wire.User{UID: own.UID, GID: own.GID, Name: own.Name, Home: own.Home},
-		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), known, s.identities(request.Users),
+		s.Host.Workdir, s.RuntimeDir, wire.Epoch(s.StartedAt), known, s.identities(request.Users), s.RootPrograms,
 	})
 }
 

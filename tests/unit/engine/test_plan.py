@@ -370,6 +370,13 @@ def test_isolation_depends_on_the_ids_that_users_and_collect_hooks_have_in_the_i
     assert isolation(made, "0", known) == wanted
 
 
+def test_an_image_with_a_program_by_which_a_user_may_become_root_isolates_nothing() -> None:
+    made = plan(task('[agent]\nuser = "1000:1000"'))
+    assert (isolation(made, "0"), isolation(made, "0", may_become_root=True)) == ("User", "Shared")
+    apart = plan(task('[agent]\nuser = "1000:1000"\n[verifier]\nenvironment_mode = "separate"'))
+    assert isolation(apart, "0", may_become_root=True) == "Separate"
+
+
 def test_one_root_agent_spoils_the_isolation_of_all_steps() -> None:
     toml = f'{IMAGE}[[steps]]\nname = "a"\n[steps.agent]\nuser = "alice"\n[[steps]]\nname = "b"\n[steps.agent]\nuser = "root"'
     assert isolation(plan(toml), "0") == "Shared"

@@ -15,6 +15,7 @@ from multistep.reconcile.queue.work_queue import SOON_SECONDS
 from multistep.reconcile.trial.end_in_status import TASK_GRACE_SECONDS
 from multistep.store.evidence.compare_results import check
 from multistep.store.results_volume import Volume
+from tests.support.fake_runner import FakeRunner
 from tests.support.played import FAULT
 from tests.support.world import CONFIG, FILES, KEY, START, World, manifest
 from tests.unit.reconcile.reconciler_cases import ALL, LONG, ran
@@ -378,3 +379,15 @@ async def test_what_stays_after_the_end(
 
     await world.run(until=note)
     assert (gone.get("pod"), gone.get("trial")) == (pod_stays, trial_stays)
+
+
+@pytest.mark.parametrize(("programs", "wanted"), [((), "User"), (("/usr/bin/sudo",), "Shared")])
+async def test_sudo_in_an_image_is_shown_as_no_isolation_and_files_are_protected_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], wanted: str
+) -> None:
+    monkeypatch.setattr(FakeRunner, "root_programs", programs)
+    world = World(trial=manifest(config={**CONFIG, "verifier": {}, "agent": {"user": "1000:1000"}}))
+    await world.run()
+    assert (world.condition[0], world.status.isolation) == ("Complete", wanted)
+    emptied = [each for request in world.runner.requests if request["op"] == "reset" for each in request["directories"]]
+    assert {each.get("mode") for each in emptied if each["path"] == "/tests"} >= {0o700}

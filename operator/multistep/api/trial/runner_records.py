@@ -97,7 +97,8 @@ class Identity:
 @dataclass(frozen=True)
 class Hello:
     """The runner's answer to hello: its identity and all its records. users: ids of the requested users by name, without users that
-    do not exist; empty in answers of earlier runner releases."""
+    do not exist; root_programs: programs by which a user may become root, such as sudo. Both are empty in answers of earlier runner
+    releases."""
 
     protocol: int
     version: str
@@ -109,6 +110,7 @@ class Hello:
     started_at: float
     records: tuple[Record, ...] = ()
     users: Mapping[str, Identity] = field(default_factory=dict)
+    root_programs: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, value: object) -> Hello:
@@ -126,6 +128,7 @@ class Hello:
             started_at=fields.number("startedAt"),
             records=tuple(Record.from_json(each) for each in fields.sequence("records", MAX_RECORDS) if not _is_newer(each)),
             users={name: Identity.from_json(each) for name, each in (fields.optional_mapping("users") or {}).items()},
+            root_programs=fields.texts("rootPrograms", 64),
         )
 
 

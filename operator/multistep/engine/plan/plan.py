@@ -167,14 +167,17 @@ _ROOT: Final = "0"
 _NOBODY_KNOWN: Final[Mapping[str, Identity]] = MappingProxyType({})
 
 
-def isolation(plan: TrialPlan, default_user: str, known: Mapping[str, Identity] = _NOBODY_KNOWN) -> Isolation:
+def isolation(
+    plan: TrialPlan, default_user: str, known: Mapping[str, Identity] = _NOBODY_KNOWN, *, may_become_root: bool = False
+) -> Isolation:
     """Return how well verdicts are isolated from agents, for the least isolated step.
 
     Separate: every verifier runs in a pod of its own. Restored: as Separate, but the agent's files are restored in at least one of
     the verifiers' pods. User: no agent is root, in root's group or a verifier's user, so no agent can change verdicts or runner.
     Shared: all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for
     example, runs commands of the directory's own configuration.
-    default_user: user of a phase that configures none. known: ids of users in the image. With a custom agent class that is
+    default_user: user of a phase that configures none. known: ids of users in the image. may_become_root: whether the image has a
+    program such as sudo, by which any user may become root. With a custom agent class that is
     not preinstalled, Shared replaces User: the installation runs as root, so the class could prepare a way to become root later.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
@@ -187,7 +190,7 @@ def isolation(plan: TrialPlan, default_user: str, known: Mapping[str, Identity] 
     agents |= {hook.user or default_user for step in plan.steps for hook in step.hooks}
     others = {each.user or default_user for each in shared} | {_ROOT}
     alike = any(_may_be_one(agent, other, known) for agent in agents for other in others)
-    return "Shared" if alike or any(_is_in_roots_group(each, known) for each in agents) else "User"
+    return "Shared" if alike or may_become_root or any(_is_in_roots_group(each, known) for each in agents) else "User"
 
 
 def users_of(plan: TrialPlan) -> set[str]:

@@ -157,10 +157,12 @@ class Driver:
             if missing := missing_records(trial.status, (each.id for each in hello.records)):
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
-            isolated = isolation(loaded.plan, trial.status.image_user or str(hello.user.uid), hello.users)
-            scope = scope_of(trial, loaded, hello, isolated=isolated == "User", kept=kept)
+            user, may_become_root = trial.status.image_user or str(hello.user.uid), bool(hello.root_programs)
+            protects = isolation(loaded.plan, user, hello.users) == "User"  # an image may have sudo, but not for the agent's user
+            shown = isolation(loaded.plan, user, hello.users, may_become_root=may_become_root)
+            scope = scope_of(trial, loaded, hello, isolated=protects, kept=kept)
             drive = Drive(
-                trial, loaded, agent, pods, hooks, scope, isolated, stack, deadline, {"agent": session},
+                trial, loaded, agent, pods, hooks, scope, shown, stack, deadline, {"agent": session},
                 chain=chain, protocol=hello.protocol,
             )  # fmt: skip
             drive.add_records("agent", hello)
