@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from multistep.errors import MultistepError
-from multistep.gateway.http.connections import listen
+from multistep.gateway.http.limit_connections import listen
 from multistep.kube.lease import Lease
 from multistep.kube.shard import Shard
 from multistep.reconcile.cluster.resync import Resync

@@ -1,11 +1,10 @@
-"""The operator's client of the gateway: signs step tokens, registers providers' keys, and ends steps' model access."""
+"""The operator's client of the gateway: registers providers' keys, and starts and ends steps' model access."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
@@ -15,7 +14,7 @@ from multistep.errors import GatewayError, GatewayUnavailable, StepUnknownToGate
 from multistep.gateway.accounting.request_ledger import Missed
 from multistep.gateway.accounting.step_usage import StepUsage
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import SigningKey, StepClaims, StepKey, fingerprint, sign
+from multistep.gateway.keys.tokens import SigningKey, StepKey, fingerprint
 from multistep.gateway.pace import ModelLoad
 
 CLOSE_TIMEOUT_SECONDS = 100.0
@@ -27,27 +26,20 @@ _MISSED: Final = TypeAdapter(list[Missed])
 _LATER: Final = (401, 409)
 
 
-@dataclass(frozen=True)
-class AcceptedTokens:
-    """What a gateway accepts. key_ids: ids of the signing keys of step tokens, oldest first; sealed: whether the gateway reads
-    sealed (encrypted) claims; sources: whether it takes the sources of providers' keys; tool_policy: whether it can refuse tools of
-    providers. Gateways of earlier releases do not."""
+class NeededCredentials(NamedTuple):
+    """The credentials that the operator is to send."""
 
-    key_ids: tuple[str, ...] = ()
-    sealed: bool = False
-    sources: bool = False
-    tool_policy: bool = False
-
-
-def step_token(claims: StepClaims, key: SigningKey, *, sealed: bool) -> str:
-    """Return the token that a step's programs use as the provider's API key."""
-    return sign(claims, key, sealed=sealed)
+    wanted: list[str]
+    """Ids of credentials for which requests wait, e.g. after the gateway restarted."""
+    rejected: Mapping[str, str]
+    """Sources of the keys that a provider rejected and that are to be read again, by the credential's id."""
 
 
 class GatewayAdmin:
-    """Client of the gateway's admin port. url: ``http://HOST:PORT``; token: the operator's bearer token."""
+    """A client of the gateway's port for the operator."""
 
     def __init__(self, http: ClientSession, url: str, token: str) -> None:
+        """Store how to reach the port. url: ``http://HOST:PORT``; token: the operator's bearer token."""
         self._http = http
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -56,24 +48,17 @@ class GatewayAdmin:
         """Register or replace a provider's key. Idempotent. Raises GatewayError, GatewayUnavailable."""
         await self._call("PUT", f"/credentials/{quote(id_, safe='')}", _TIMEOUT_SECONDS, json=credential.wire())
 
-    async def accepted_tokens(self) -> AcceptedTokens:
-        """Return which tokens the gateway accepts."""
-        found = await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS)
-        can = (found.get(name) is True for name in ("sealed", "sources", "toolPolicy"))
-        return AcceptedTokens(tuple(found["accepted"]), *can)
+    async def accepted_keys(self) -> list[str]:
+        """Return the ids of the signing keys whose tokens the gateway accepts, oldest first."""
+        return list((await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS))["accepted"])
 
-    async def wanted(self) -> list[str]:
-        """Return the ids of credentials for which requests wait, e.g. after the gateway restarted."""
-        found = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
-        return list(found["wanted"])
-
-    async def rejected(self) -> Mapping[str, str]:
-        """Return the sources of the keys that a provider rejected and that are to be read again, by the credential's id."""
-        found = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
-        return dict(found.get("rejected") or {})
+    async def needed_credentials(self) -> NeededCredentials:
+        """Return which credentials the gateway lacks, or cannot use."""
+        credentials = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
+        return NeededCredentials(credentials["wanted"], credentials["rejected"])
 
     async def renew(self, id_: str, key: str | None) -> None:
-        """Tell the gateway which key the source of a credential has now; None if it cannot be read. Idempotent."""
+        """Send the key that the source of a credential has now; None if it cannot be read. Idempotent."""
         with suppress(StepUnknownToGateway):  # the gateway restarted meanwhile
             await self._call("PUT", f"/credentials/{quote(id_, safe='')}/key", _TIMEOUT_SECONDS, json={"key": key})
 
@@ -85,16 +70,11 @@ class GatewayAdmin:
         """Record that a step starts. key: signs its token; until: when the token expires, in seconds since the epoch. Idempotent.
         Raises GatewayUnavailable, also if the gateway does not accept the key any more, or has another key under its id."""
         body = {"key": key.id, "until": until, "fingerprint": fingerprint(key.secret)}
-        with suppress(StepUnknownToGateway):  # status 404: a gateway of an earlier release does not have this path
-            await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
+        await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
 
     async def missed_by(self, step: StepKey) -> Sequence[Missed]:
-        """Return the times since the step's start in which the gateway may not have answered its requests, earliest first. A
-        gateway of an earlier release reports none."""
-        try:
-            return _MISSED.validate_python(await self._call("GET", f"{_path(step)}/missed", _TIMEOUT_SECONDS))
-        except StepUnknownToGateway:
-            return []
+        """Return the times since the step's start in which the gateway may not have answered its requests, earliest first."""
+        return _MISSED.validate_python(await self._call("GET", f"{_path(step)}/missed", _TIMEOUT_SECONDS))
 
     async def close(self, step: StepKey) -> StepUsage:
         """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.
@@ -114,7 +94,7 @@ class GatewayAdmin:
 
 
 def _path(step: StepKey) -> str:
-    return "/steps/" + "/".join(quote(each, safe="") for each in step)
+    return "/steps/" + "/".join(quote(part, safe="") for part in step)
 
 
 async def _result(answer: ClientResponse, path: str) -> Any:

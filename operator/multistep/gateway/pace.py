@@ -21,32 +21,37 @@ _LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: othe
 
 
 class HoldExpired(Exception):
-    """The request waited too long for its turn. over_share: a slot was free, but the request's trial had too many slots; too_long:
-    the provider asked for a pause that would not fit either if the trial's other requests had not made the request wait."""
+    """The request waited too long for its turn."""
 
     def __init__(self, *, over_share: bool = False, too_long: bool = False) -> None:
         super().__init__()
         self.over_share = over_share
+        """Whether a slot was free, but the request's trial had too many slots."""
         self.too_long = too_long
+        """Whether the provider's pause would not fit either if the trial's other requests had not made the request wait."""
 
 
 class _Line(deque[asyncio.Future[None]]):
-    """The waiting requests of one trial. over_share: whether a slot was free and refusals did not narrow the window, but the trial
-    had too many slots; reset when one of these requests is admitted."""
+    """The waiting requests of one trial."""
 
     over_share = False
+    """Whether a slot was free and refusals did not narrow the window, but the trial had too many slots. Reset when one of these
+    requests is admitted."""
 
 
 class Lane:
-    """The queue of one credential and model. size: maximum of the window; sent: how many requests the lane has sent (the n-th has
-    the number n); answered: highest number of a request that the provider has completely answered; reached: the same, also if its
-    answer of status 200 reports an error; refuses_stream_options: whether the provider rejected the field stream_options."""
+    """The queue of one credential and model."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with the window at its maximum. size: this maximum; clock: monotonic, in seconds."""
         self.sent = 0
+        """How many requests the lane has sent. The n-th has the number n."""
         self.answered = 0
+        """Highest number of a request that the provider has completely answered."""
         self.reached = 0
+        """The same, also if its answer of status 200 reports an error."""
         self.refuses_stream_options = False
+        """Whether the provider rejected the field stream_options."""
         self._size = size
         self._clock = clock
         self._window = float(size)
@@ -144,7 +149,8 @@ class Lane:
             sweep, trial = turn
             lines = self._waiting.pop(sweep)
             line = lines.pop(trial)
-            waiter, line.over_share = line.popleft(), False
+            waiter = line.popleft()
+            line.over_share = False
             if line:
                 lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
             if lines:
@@ -176,7 +182,10 @@ class Lane:
     def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
         if waiter.done() and not waiter.cancelled():
             self.give_back(trial)  # the slot was granted just when the wait timed out or was cancelled
-        elif waiter in (line := (lines := self._waiting.get(sweep, OrderedDict())).get(trial, _Line())):
+            return
+        lines = self._waiting.get(sweep, OrderedDict())
+        line = lines.get(trial, _Line())
+        if waiter in line:
             line.remove(waiter)
             if not line:
                 del lines[trial]
@@ -191,12 +200,12 @@ class Lanes:
         self._size = size
         self._lanes: dict[tuple[Hashable, str, bool], Lane] = {}
 
-    def of(self, account: Hashable, model: str, *, counted: bool = True) -> Lane:
+    def get(self, account: Hashable, model: str, *, counted: bool = True) -> Lane:
         """Return the lane of an account and model. counted: whether the lane's requests use tokens."""
         key = account, model, counted
         if key not in self._lanes:
             if len(self._lanes) >= _MAX_IDLE_LANES:  # bounds memory: agents can send any model name
-                self._lanes = {each: lane for each, lane in self._lanes.items() if not lane.idle}
+                self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.idle}
             self._lanes[key] = Lane(self._size)
         return self._lanes[key]
 
@@ -218,15 +227,16 @@ _MAX_MODELS: Final = 1024
 
 
 class ModelLoad(BaseModel):
-    """Numbers of a provider's answers for one model. refused: answers with status 429, 503 or 529; answered: all other answers."""
+    """Numbers of a provider's answers for one model."""
 
     model_config = ConfigDict(frozen=True)
 
     answered: int = Field(default=0, ge=0)
     refused: int = Field(default=0, ge=0)
+    """Answers with status 429, 503 or 529; ``answered``: all others."""
 
 
-class Loads:
+class AnswerCounts:
     """The totals by requested model since the gateway's start. Above _MAX_MODELS, the least recently requested model is dropped,
     because agents can request any name."""
 

@@ -30,7 +30,7 @@ from multistep.engine.journal.operations import HostCall
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.errors import GatewayError, GatewayUnavailable
-from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.keys.tokens import Keyring
 from multistep.reconcile.trial.model_gateway import ModelGateway
 from tests.support.phase_results import DEFAULTS
@@ -290,7 +290,7 @@ async def ledger_put_back(it: Cluster) -> None:
     for each in it.directory.glob("ledger.sqlite*"):
         each.unlink()
     copy = it.directory / "copy.sqlite"
-    Ledger(copy).stop()
+    RequestLedger(copy).stop()
     shutil.copy(copy, it.ledger)
     await down(it)
 
@@ -298,7 +298,7 @@ async def ledger_put_back(it: Cluster) -> None:
 async def signing_key_replaced(it: Cluster) -> None:
     (it.keys / "k2").write_bytes(b"2" * 32)
     (it.keys / "k1").unlink()
-    while "k1" in (await it.gateway.admin.accepted_tokens()).key_ids:
+    while "k1" in await it.gateway.admin.accepted_keys():
         await asyncio.sleep(0.1)
     it.provider.goes_on.set()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from multistep.gateway.model_api.answer_parsers import Usage
+from multistep.gateway.model_api.answer_parsers import TokenUsage
 from tests.support.model_answers import Api
 
 Verdict = Literal["answered", "request", "provider", "provider, if the agent fails", "configuration"]
@@ -27,16 +27,16 @@ class Shape:
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
 
 
-def document(source: str, api: Api, verdict: Verdict, content: Any, status: int = 200, usage: Usage | None = None) -> Shape:
+def document(source: str, api: Api, verdict: Verdict, content: Any, status: int = 200, usage: TokenUsage | None = None) -> Shape:
     """Return an answer that is one JSON document; a text that is none is sent as it is."""
     body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
     return Shape(source, api, verdict, body, status, usage=usage)
 
 
-def stream(source: str, api: Api, verdict: Verdict, events: Sequence[Any], usage: Usage | None = None) -> Shape:
+def stream(source: str, api: Api, verdict: Verdict, events: Sequence[Any], usage: TokenUsage | None = None) -> Shape:
     """Return a stream of events: texts are sent as they are, other documents as JSON."""
     texts = [each if isinstance(each, str) else json.dumps(each) for each in events]
     body = "".join(each if each.startswith(("event:", ":")) else f"data: {each}\n\n" for each in texts).encode()
@@ -53,7 +53,7 @@ STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 CHAT_USAGE = {"prompt_tokens": 100, "completion_tokens": 7}
 WHOLE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}], "usage": CHAT_USAGE}
 COUNTED = {"choices": [], "usage": CHAT_USAGE}
-CHUNK_USAGE = Usage(100, output=7)
+CHUNK_USAGE = TokenUsage(100, output=7)
 START = {"type": "message_start", "message": {"type": "message", "content": [], "usage": {"input_tokens": 123, "output_tokens": 1}}}
 TEXT = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}
 END_TURN = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}}
@@ -164,13 +164,15 @@ ANSWERS = (
         "a text", "chat", "answered", {**WHOLE, "usage": {"prompt_tokens": "100", "completion_tokens": "7"}}, usage=CHUNK_USAGE
     ),
     document("no usage", "chat", "answered", {**WHOLE, "usage": None}),
-    document("all", "messages", "answered", MESSAGE, usage=Usage(5, output=2)),
-    document("empty", "messages", "answered", {**MESSAGE, "content": []}, usage=Usage(5, output=2)),
-    document("all", "responses", "answered", RESPONSE, usage=Usage(6, output=2)),
-    document("a limit", "responses", "answered", {**RESPONSE, "status": "incomplete", "output": []}, usage=Usage(6, output=2)),
-    document("all", "gemini", "answered", {"candidates": [CANDIDATE], "usageMetadata": GEMINI_USAGE}, usage=Usage(8, output=3)),
+    document("all", "messages", "answered", MESSAGE, usage=TokenUsage(5, output=2)),
+    document("empty", "messages", "answered", {**MESSAGE, "content": []}, usage=TokenUsage(5, output=2)),
+    document("all", "responses", "answered", RESPONSE, usage=TokenUsage(6, output=2)),
+    document("a limit", "responses", "answered", {**RESPONSE, "status": "incomplete", "output": []}, usage=TokenUsage(6, output=2)),
     document(
-        "a list", "gemini", "answered", [{"candidates": [CANDIDATE], "usageMetadata": GEMINI_USAGE}], usage=Usage(8, output=3)
+        "all", "gemini", "answered", {"candidates": [CANDIDATE], "usageMetadata": GEMINI_USAGE}, usage=TokenUsage(8, output=3)
+    ),
+    document(
+        "a list", "gemini", "answered", [{"candidates": [CANDIDATE], "usageMetadata": GEMINI_USAGE}], usage=TokenUsage(8, output=3)
     ),
     document("blocked", "gemini", "answered", {"promptFeedback": {"blockReason": "SAFETY"}}),
     stream("OpenAI", "chat", "answered", [SAID, STOP, COUNTED, DONE], CHUNK_USAGE),
@@ -184,24 +186,24 @@ ANSWERS = (
         [SAID, {**STOP, "usage": CHAT_USAGE}, {"choices": [], "usage": {"prompt_tokens": 0}}, DONE],
         CHUNK_USAGE,
     ),
-    stream("Anthropic", "messages", "answered", [START, TEXT, END_TURN, {"type": "message_stop"}], Usage(123, output=9)),
-    stream("no message_stop", "messages", "answered", [START, TEXT, END_TURN], Usage(123, output=9)),
+    stream("Anthropic", "messages", "answered", [START, TEXT, END_TURN, {"type": "message_stop"}], TokenUsage(123, output=9)),
+    stream("no message_stop", "messages", "answered", [START, TEXT, END_TURN], TokenUsage(123, output=9)),
     stream(
         "ai-gateway#1631",
         "messages",
         "answered",
         [START, TEXT, {**END_TURN, "usage": {"input_tokens": 0, "output_tokens": 9}}, {"type": "message_stop"}],
-        Usage(123, output=9),
+        TokenUsage(123, output=9),
     ),
     stream(
         "tokens become cached",
         "messages",
         "answered",
         [START, {**END_TURN, "usage": {"input_tokens": 23, "cache_read_input_tokens": 100}}, {"type": "message_stop"}],
-        Usage(123, 100, output=1),
+        TokenUsage(123, 100, output=1),
     ),
-    stream("Gemini", "gemini", "answered", [{"candidates": [CANDIDATE], "usageMetadata": GEMINI_USAGE}], Usage(8, output=3)),
-    stream("OpenAI", "responses", "answered", [{"type": "response.completed", "response": RESPONSE}], Usage(6, output=2)),
+    stream("Gemini", "gemini", "answered", [{"candidates": [CANDIDATE], "usageMetadata": GEMINI_USAGE}], TokenUsage(8, output=3)),
+    stream("OpenAI", "responses", "answered", [{"type": "response.completed", "response": RESPONSE}], TokenUsage(6, output=2)),
 )
 """Complete answers."""
 

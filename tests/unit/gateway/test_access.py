@@ -130,11 +130,11 @@ async def test_no_credential_is_in_an_answer_or_a_log(tmp_path: Path, api: Api, 
 async def test_a_request_waits_for_the_registration_of_its_credential(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         call = asyncio.create_task(it.call("messages", token=token_for("messages", credential="late")))
-        while await it.admin.wanted() != ["late"]:
+        while (await it.admin.needed_credentials()).wanted != ["late"]:
             await asyncio.sleep(0.01)
         await it.admin.register("late", it.credential("anthropic"))
         assert (await call).status == 200
-        assert await it.admin.wanted() == []
+        assert (await it.admin.needed_credentials()).wanted == []
 
 
 async def test_a_request_whose_credential_is_not_registered_in_time_is_answered_with_425(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.gateway.accounting.budgets import Budgets, BudgetSpent, Reservation
-from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, Ledger, Row, Spent
+from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
+from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, RequestLedger
 from multistep.gateway.accounting.step_usage import StepUsage
 from multistep.gateway.accounting.upper_bounds import cost_usd
 from multistep.gateway.keys.tokens import StepClaims, StepKey
-from multistep.gateway.model_api.answer_parsers import Usage
+from multistep.gateway.model_api.answer_parsers import TokenUsage
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.gateway.answer_shapes import WHOLE
 from tests.unit.gateway.test_provider_faults import served
@@ -106,7 +107,7 @@ async def test_a_request_that_could_not_be_recorded_costs_nothing(tmp_path: Path
     async with world(tmp_path) as it:
         token = token_for("messages", limits={"outputTokens": 1500})
         monkeypatch = pytest.MonkeyPatch()
-        monkeypatch.setattr(Ledger, "write", AsyncMock(side_effect=sqlite3.OperationalError("disk full")))
+        monkeypatch.setattr(RequestLedger, "write", AsyncMock(side_effect=sqlite3.OperationalError("disk full")))
         assert (await it.call("messages", token=token)).status == 500
         monkeypatch.undo()
         assert (await it.call("messages", token=token)).status == 200
@@ -114,11 +115,11 @@ async def test_a_request_that_could_not_be_recorded_costs_nothing(tmp_path: Path
 
 
 async def test_a_crash_between_reservation_and_settlement_keeps_the_reservation(tmp_path: Path) -> None:
-    most = Row("a", "uid/1/0/agent", "s", "x", "openai", "m", reserved_input=70, reserved_output=30, reserved_usd=0.5)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    most = RequestRow("a", "uid/1/0/agent", "s", "x", "openai", "m", reserved_input=70, reserved_output=30, reserved_usd=0.5)
+    ledger = RequestLedger(tmp_path / "ledger.sqlite")
     await ledger.write(most)
     ledger.stop()  # the request was never settled
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = RequestLedger(tmp_path / "ledger.sqlite")
     accounts = Budgets(ledger.spent)
     who = claims(limits={"inputTokens": 100}, sweepLimits={"costUSD": 1})
     with pytest.raises(BudgetSpent, match=r"trial's budget has no room .*: 70 of 100 input tokens are used, and it may use 40"):
@@ -130,12 +131,12 @@ async def test_a_crash_between_reservation_and_settlement_keeps_the_reservation(
 
 async def test_what_a_sweep_used_long_ago_still_counts(tmp_path: Path) -> None:
     month = RETENTION_SECONDS + 60
-    old = Row("a", "uid/1/0/agent", "s", "x", "openai", "m", 70, 30, 0.5, began=time.time() - month, state="lost")
+    old = RequestRow("a", "uid/1/0/agent", "s", "x", "openai", "m", 70, 30, 0.5, began=time.time() - month, state="lost")
     for number, row in enumerate((old, replace(old, input_tokens=8, output_tokens=2, cost_usd=0.25))):
-        ledger = Ledger(tmp_path / "ledger.sqlite")
+        ledger = RequestLedger(tmp_path / "ledger.sqlite")
         await ledger.write(replace(row, id=str(number), ended=time.time() - month))
         ledger.stop()
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = RequestLedger(tmp_path / "ledger.sqlite")
     await ledger.write(replace(old, id="new", ended=time.time(), input_tokens=1, output_tokens=1, cost_usd=0.125))
     assert await ledger.spent("sweep", "s") == Spent(79, 33, 0.875)
     assert await ledger.spent("sweep", "other") == Spent()
@@ -220,7 +221,7 @@ async def test_the_model_that_answers_is_charged_or_else_the_dearest(
         path, headers, body = request_of("chat", "gpt-5", token_for("chat"))
         async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json={**body, "models": models}) as found:
             assert found.status == 200
-        assert (await it.admin.close(step_of())).cost_usd == cost_usd("openai", charged, Usage(100, output=7))
+        assert (await it.admin.close(step_of())).cost_usd == cost_usd("openai", charged, TokenUsage(100, output=7))
 
 
 async def test_a_budget_needs_a_maximum_of_output_tokens(tmp_path: Path) -> None:
@@ -240,10 +241,10 @@ async def test_a_request_that_does_not_fit_waits_for_the_others() -> None:
     waiting = asyncio.create_task(accounts.reserve(who, Spent(50), 100))
     await asyncio.sleep(1)
     assert not waiting.done()
-    first.settle(Spent(10))  # 10 tokens used, 80 reserved: the second request fits now
+    first.release(Spent(10))  # 10 tokens used, 80 reserved: the second request fits now
     second = await waiting
     assert second.own_seconds == pytest.approx(1)
-    second.settle(Spent(50))
+    second.release(Spent(50))
 
 
 @in_virtual_time
@@ -255,10 +256,10 @@ async def test_a_request_that_other_requests_leave_no_room_is_refused_after_the_
     assert not caught.value.by_own_requests
     waiting = asyncio.create_task(accounts.reserve(other, Spent(50), 5))
     await asyncio.sleep(1)
-    first.settle(Spent(10))
+    first.release(Spent(10))
     second = await waiting
     assert second.own_seconds == 0
-    second.settle(Spent(50))
+    second.release(Spent(50))
 
 
 @in_virtual_time
@@ -273,19 +274,19 @@ async def test_no_trial_reserves_what_is_left_of_its_sweeps_budget() -> None:
     with pytest.raises(BudgetSpent) as caught:
         await accounts.reserve(who, Spent(0, 0, 50), 1)
     assert caught.value.by_own_requests
-    (await accounts.reserve(other, Spent(0, 0, 40), 1)).settle(Spent())
+    (await accounts.reserve(other, Spent(0, 0, 40), 1)).release(Spent())
     for each in held:
-        each.settle(Spent(0, 0, 1))
-    (await accounts.reserve(who, Spent(0, 0, 97), 1)).settle(Spent())
+        each.release(Spent(0, 0, 1))
+    (await accounts.reserve(who, Spent(0, 0, 97), 1)).release(Spent())
 
 
 @in_virtual_time
 async def test_a_request_that_cannot_fit_is_refused_although_something_is_left() -> None:
     accounts, who = budgets(Spent(60)), claims(limits={"inputTokens": 100})
-    (await accounts.reserve(who, Spent(40), 1)).settle(Spent(20))
+    (await accounts.reserve(who, Spent(40), 1)).release(Spent(20))
     with pytest.raises(BudgetSpent, match="80 of 100 input tokens are used, and it may use 21"):
         await accounts.reserve(who, Spent(21), 1)
-    (await accounts.reserve(who, Spent(20), 1)).settle(Spent(20))
+    (await accounts.reserve(who, Spent(20), 1)).release(Spent(20))
 
 
 @given(
@@ -313,7 +314,7 @@ def test_no_order_of_requests_and_no_crash_exceeds_a_sweeps_budget(
             assert sum(charged) <= limit
             await asyncio.sleep(share)
             counted[0] += used - most
-            reservation.settle(Spent(used))
+            reservation.release(Spent(used))
 
         for rounds in range(2):
             accounts = budgets(Spent(counted[0]))

@@ -16,9 +16,9 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.gateway.http.forward_answer import EventReader
+from multistep.gateway.model_api.answer_events import EventReader
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
-from multistep.gateway.model_api.request_parsers import InvalidBody, read_body
+from multistep.gateway.model_api.request_parsers import InvalidBody, parse_request
 from multistep.gateway.model_api.routes import answer_headers, find_route, upstream_headers, upstream_query
 from tests.unit.gateway.world import documents, request_of, token_for, world
 
@@ -71,7 +71,7 @@ def test_a_body_is_sent_as_it_is(members: dict[str, Any], indent: int | None, as
         body = text.encode()
     except UnicodeEncodeError:
         return
-    assert read_body(body, CHAT).body == body
+    assert parse_request(body, CHAT).body == body
 
 
 @given(members=MEMBERS, options=st.none() | st.dictionaries(st.sampled_from(["a", "include_usage"]), st.booleans()))
@@ -80,7 +80,7 @@ def test_only_the_wish_for_usage_is_added_to_a_chat_stream(members: dict[str, An
     if len({name.casefold() for name in members}) < len(members):
         return
     given = {**members, "model": "m", "stream": True, **({} if options is None else {"stream_options": options})}
-    asked = read_body(json.dumps(given).encode(), CHAT)
+    asked = parse_request(json.dumps(given).encode(), CHAT)
     assert json.loads(asked.body) == {**given, "stream_options": {**(options or {}), "include_usage": True}}
     assert asked.strips_usage == (not (options or {}).get("include_usage"))
 
@@ -89,7 +89,7 @@ def test_only_the_wish_for_usage_is_added_to_a_chat_stream(members: dict[str, An
 def test_any_body_is_read_or_refused(body: bytes) -> None:
     assert CHAT is not None
     try:
-        asked = read_body(body, CHAT)
+        asked = parse_request(body, CHAT)
     except InvalidBody:
         return
     assert body == b"" or isinstance(json.loads(body), dict)

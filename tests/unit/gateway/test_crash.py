@@ -16,7 +16,7 @@ import aiohttp
 
 from multistep.errors import GatewayUnavailable
 from multistep.gateway.accounting.upper_bounds import cost_usd
-from multistep.gateway.model_api.answer_parsers import Usage
+from multistep.gateway.model_api.answer_parsers import TokenUsage
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.settings import GatewaySettings
 from tests.support.fake_model import fake_model
@@ -53,7 +53,7 @@ class Process:
 
     async def _answers(self) -> bool:
         try:
-            await self.admin.wanted()
+            await self.admin.needed_credentials()
         except GatewayUnavailable:
             return False
         return True
@@ -191,7 +191,7 @@ async def test_three_kills_under_twenty_agents_do_not_exceed_a_budget_of_one_dol
         await ended
         usages = [await it.admin.close(step_of(f"uid-{number}")) for number in range(STREAMS)]
 
-    seen = [Usage(input=each.input, cached=each.cached, output=each.output) for each in it.model.entries]
+    seen = [TokenUsage(input=each.input, cached=each.cached, output=each.output) for each in it.model.entries]
     charged = [cost_usd("anthropic", MODELS["messages"], each) for each in seen]
     assert 0 < sum(cost or 0.0 for cost in charged) <= 1.0
     assert {each.last_failure.kind for each in usages if each.last_failure} == {"SweepBudget"}

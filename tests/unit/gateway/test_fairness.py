@@ -84,7 +84,7 @@ async def test_a_trial_that_gives_up_leaves_the_others_their_turns() -> None:
 
 def test_requests_that_only_count_tokens_have_a_lane_of_their_own() -> None:
     lanes = Lanes(4)
-    assert lanes.of("key", "m") is lanes.of("key", "m") is not lanes.of("key", "m", counted=False)
+    assert lanes.get("key", "m") is lanes.get("key", "m") is not lanes.get("key", "m", counted=False)
 
 
 @in_virtual_time
@@ -247,5 +247,5 @@ async def test_a_request_that_waits_for_other_trials_is_not_over_its_share() -> 
 def test_idle_lanes_are_forgotten() -> None:
     lanes = Lanes(4)
     for number in range(3000):
-        lanes.of("credential", f"invented-{number}")
+        lanes.get("credential", f"invented-{number}")
     assert len(list(lanes)) <= 1025

@@ -15,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.http import operator_port
 from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api.error_blame import blame, parse_error
@@ -273,16 +273,16 @@ async def test_an_agent_that_leaves_as_its_request_is_admitted_keeps_no_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: such a request kept its slot. If that was the model's only one, no other agent could use the model."""
-    writes, written, write = Counter[str](), asyncio.Event(), Ledger.write_stall
+    writes, written, write = Counter[str](), asyncio.Event(), RequestLedger.write_stall
 
-    async def write_stall(ledger: Ledger, step: StepKey, seconds: float) -> None:
+    async def write_stall(ledger: RequestLedger, step: StepKey, seconds: float) -> None:
         writes["begun"] += 1
         if writes["begun"] == 2:  # the first stall is written after the pause, the second when the request has a slot again
             written.set()
             await asyncio.sleep(600)
         await write(ledger, step, seconds)
 
-    monkeypatch.setattr(Ledger, "write_stall", write_stall)
+    monkeypatch.setattr(RequestLedger, "write_stall", write_stall)
     async with world(tmp_path, lane_requests=1) as it:
         leaving = asyncio.create_task(it.call("messages", "-fail-429-1", token=token_for("messages", uid="first")))
         await written.wait()

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.gateway.http import connections as head_limits
-from multistep.gateway.http.connections import Heads
-from multistep.gateway.http.servers import running
+from multistep.gateway.http import limit_connections
+from multistep.gateway.http.limit_connections import ConnectionLimits
+from multistep.gateway.http.servers import running_gateway
 from multistep.gateway.settings import GatewaySettings
 from tests.support.waiting import eventually
 from tests.unit.gateway.world import World, request_of, token_for, world, write_secrets
@@ -99,7 +99,7 @@ async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
 
 
 async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_limits, "MAX_UNFINISHED", 3)
+    monkeypatch.setattr(limit_connections, "MAX_UNFINISHED", 3)
     async with world(tmp_path) as it, clients(it, 5) as found:
         for each in found[:4]:
             await each.send(START)
@@ -116,7 +116,7 @@ async def test_an_address_may_have_so_many_unfinished_heads(tmp_path: Path, monk
 
 
 async def test_an_address_may_have_so_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_limits, "MAX_CONNECTIONS", 3, raising=False)
+    monkeypatch.setattr(limit_connections, "MAX_CONNECTIONS", 3, raising=False)
     async with world(tmp_path) as it, clients(it, 5) as found:
         for each in found[3:]:
             await each.closed()
@@ -138,7 +138,7 @@ async def test_an_address_may_have_so_many_connections(tmp_path: Path, monkeypat
 class Peer(asyncio.Transport):
     """A connection from an address, which the gateway may break."""
 
-    def __init__(self, address: str, connections: Heads) -> None:
+    def __init__(self, address: str, connections: ConnectionLimits) -> None:
         super().__init__({"peername": (address, 1)})
         self.broken, self.protocol = False, connections.connection()
         self.protocol.connection_made(self)
@@ -151,8 +151,8 @@ class Peer(asyncio.Transport):
 
 
 async def test_at_the_bound_the_address_with_the_most_connections_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_limits, "MAX_CONNECTIONS", 8)
-    connections = Heads(asyncio.Protocol, 20)
+    monkeypatch.setattr(limit_connections, "MAX_CONNECTIONS", 8)
+    connections = ConnectionLimits(asyncio.Protocol, 20)
     crowd = [Peer(f"10.0.0.{each % 3}", connections) for each in range(30)]
     assert [each.broken for each in crowd] == [False] * 20 + [True] * 10  # an attacker's own connections are refused
     busy = crowd[:18]
@@ -171,7 +171,7 @@ async def test_at_the_bound_the_address_with_the_most_connections_makes_room_for
 
 
 async def test_a_connection_that_sends_no_request_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_limits, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(limit_connections, "HEAD_SECONDS", 0.05)
     async with world(tmp_path) as it, clients(it, 2) as (silent, slow):
         await slow.send(START)
         await silent.closed()
@@ -180,7 +180,7 @@ async def test_a_connection_that_sends_no_request_is_ended(tmp_path: Path, monke
 
 async def test_probes_have_a_port_of_their_own(tmp_path: Path) -> None:
     settings = GatewaySettings(**write_secrets(tmp_path))
-    async with running(settings) as ports, aiohttp.ClientSession() as http:
+    async with running_gateway(settings) as ports, aiohttp.ClientSession() as http:
         async with http.get(f"http://127.0.0.1:{ports.probe_port}/healthz") as answer:
             assert (answer.status, await answer.text()) == (200, "ok")
         async with http.get(f"http://127.0.0.1:{ports.admin_port}/healthz") as answer:
@@ -250,7 +250,7 @@ class Recorder(asyncio.Protocol):
 @given(data=st.data(), after=st.binary(max_size=20))
 async def test_a_head_is_passed_on_unchanged_in_whatever_pieces_it_arrives(data: st.DataObject, after: bytes) -> None:
     made = Recorder()
-    found = Heads(lambda: made)
+    found = ConnectionLimits(lambda: made)
     connection = found.connection()
     connection.connection_made(asyncio.Transport({"peername": ("10.0.0.1", 1)}))
     stream = b"\r\nGET / HTTP/1.1\r\nA: b\r\n\r\n" + after

@@ -18,39 +18,42 @@ from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, Steps
-from multistep.gateway.accounting.request_ledger import Ledger, Row
-from multistep.gateway.accounting.upper_bounds import worst_case
-from multistep.gateway.http import agent_port, operator_port
-from multistep.gateway.http import connections as client_connection
+from multistep.gateway.accounting.ledger_rows import RequestRow
+from multistep.gateway.accounting.ledger_thread import DatabaseThread
+from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, OpenSteps
+from multistep.gateway.accounting.request_ledger import RequestLedger
+from multistep.gateway.accounting.upper_bounds import upper_bound
+from multistep.gateway.http import agent_port, client_connection, operator_port
 from multistep.gateway.keys.tokens import StepKey
-from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, Dialect, Reading
+from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, AnswerParser, ApiFormat
 from multistep.gateway.model_api.error_answers import Refused
 from multistep.gateway.model_api.error_blame import blame
-from multistep.gateway.model_api.request_parsers import Asked, InvalidBody, read_body
+from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
 from multistep.gateway.model_api.routes import Route, find_route, upstream_headers
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world
 
-ROW = Row("a", "uid/1/0/agent", "s", "x", "openai", "m", 1, 1, 0.0)
+ROW = RequestRow("a", "uid/1/0/agent", "s", "x", "openai", "m", 1, 1, 0.0)
 
 
-def parsed(**body: Any) -> Asked:
+def parsed(**body: Any) -> ParsedRequest:
     route = find_route("POST", "/openai/v1/chat/completions")
     assert route is not None
-    return read_body(json.dumps({"model": "gpt-4o", "messages": [], **body}).encode(), route)
+    return parse_request(json.dumps({"model": "gpt-4o", "messages": [], **body}).encode(), route)
 
 
 async def test_a_row_that_cannot_be_stored_fails_no_other_row_of_its_transaction(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = RequestLedger(tmp_path / "ledger.sqlite")
     rows = [replace(ROW, id=str(number)) for number in range(20)]
     rows[7] = replace(rows[7], reserved_output=10**30)
     results = await asyncio.gather(*(ledger.write(row) for row in rows), return_exceptions=True)
     assert [number for number, result in enumerate(results) if result is not None] == [7]
     assert (await ledger.spent("sweep", "s")).input_tokens == 0  # open requests are not included
     ledger.stop()
-    ledger = Ledger(tmp_path / "ledger.sqlite")  # after a restart, the ledger counts open requests with their reserved tokens
+    ledger = RequestLedger(
+        tmp_path / "ledger.sqlite"
+    )  # after a restart, the ledger counts open requests with their reserved tokens
     assert (await ledger.spent("sweep", "s")).input_tokens == 19
     ledger.stop()
 
@@ -75,7 +78,7 @@ def test_a_body_that_would_need_much_more_memory_than_its_text_is_refused() -> N
     route = find_route("POST", "/openai/v1/chat/completions")
     assert route is not None
     with pytest.raises(InvalidBody, match="more than 1,000,000 values"):
-        read_body(b'{"model":"gpt-4o","x":[' + b"[]," * 500_000 + b"0]}", route)
+        parse_request(b'{"model":"gpt-4o","x":[' + b"[]," * 500_000 + b"0]}", route)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +92,11 @@ def test_a_body_that_would_need_much_more_memory_than_its_text_is_refused() -> N
     ],
 )
 def test_a_reservation_is_at_most_what_the_model_can_answer(body: dict[str, Any], output: int) -> None:
-    assert worst_case("openai", parsed(**body)).most.output_tokens == output
+    assert upper_bound("openai", parsed(**body)).most.output_tokens == output
 
 
 @pytest.mark.parametrize(
-    ("dialect", "event", "blamed"),
+    ("api", "event", "blamed"),
     [
         (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "context_length_exceeded"}}}, True),
         (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "failed_to_download_image"}}}, True),
@@ -103,8 +106,8 @@ def test_a_reservation_is_at_most_what_the_model_can_answer(body: dict[str, Any]
         (MESSAGES, {"type": "error", "error": {"type": "overloaded_error"}}, False),
     ],
 )
-def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(dialect: Dialect, event: Any, blamed: bool) -> None:
-    reading = Reading(dialect)
+def test_an_error_in_a_stream_is_the_providers_only_if_it_says_so(api: ApiFormat, event: Any, blamed: bool) -> None:
+    reading = AnswerParser(api)
     reading.event(json.dumps(event).encode())
     assert reading.failure is not None and (blame(200, reading.failure) == "Request") == blamed
 
@@ -124,11 +127,11 @@ async def test_no_header_declares_a_body_compressed_that_is_not(tmp_path: Path) 
 
 
 async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
-    steps, release = Steps({}), asyncio.Event()
+    steps, release = OpenSteps({}), asyncio.Event()
 
     async def request(step: str) -> int:
         try:
-            with steps.working(step_of(step=step)):
+            with steps.open_request(step_of(step=step)):
                 await release.wait()
         except Refused as refused:
             return refused.status
@@ -142,14 +145,14 @@ async def test_a_step_may_have_so_many_open_requests(tmp_path: Path) -> None:
 
 
 async def test_the_bodies_of_a_steps_open_requests_may_have_so_many_bytes() -> None:
-    steps = Steps({}, body_bytes=10)
-    with steps.working(step_of()) as hold, steps.working(step_of()) as other:
+    steps = OpenSteps({}, body_bytes=10)
+    with steps.open_request(step_of()) as hold, steps.open_request(step_of()) as other:
         hold(MAX_BODIES)
         with pytest.raises(Refused, match="more than 67108864 bytes"):
             other(1)
-        with steps.working(step_of(step="1")) as of_another_step:
+        with steps.open_request(step_of(step="1")) as of_another_step:
             of_another_step(MAX_BODIES)
-    with steps.working(step_of()) as hold:
+    with steps.open_request(step_of()) as hold:
         hold(MAX_BODIES)
 
 
@@ -168,13 +171,13 @@ async def test_a_step_cannot_fill_the_gateways_memory(tmp_path: Path, monkeypatc
 async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each step's agent could leave a process whose unfinished requests keep their bodies in the gateway's memory."""
     monkeypatch.setattr(operator_port, "MARGIN_SECONDS", 0.1)
-    opened, working = asyncio.Event(), Steps.working
+    opened, working = asyncio.Event(), OpenSteps.open_request
 
-    def open_request(steps: Steps, step: StepKey) -> AbstractContextManager[Callable[[int], None]]:
+    def open_request(steps: OpenSteps, step: StepKey) -> AbstractContextManager[Callable[[int], None]]:
         opened.set()
         return working(steps, step)
 
-    monkeypatch.setattr(Steps, "working", open_request)
+    monkeypatch.setattr(OpenSteps, "open_request", open_request)
     async with world(tmp_path, drain_seconds=0.1) as it:
         path, headers, _ = request_of("chat", "gpt-5", token_for("chat"))
         lines = {**headers, "Host": "gateway", "Content-Length": "1000"}
@@ -190,13 +193,13 @@ async def test_no_request_of_a_closed_step_stays_open(tmp_path: Path, monkeypatc
 
 
 async def test_a_step_may_send_so_many_requests() -> None:
-    steps, step = Steps({}), step_of()
+    steps, step = OpenSteps({}), step_of()
     for _ in range(MAX_REQUESTS):
-        with steps.working(step):
+        with steps.open_request(step):
             pass
-    with pytest.raises(Refused, match="20000 requests"), steps.working(step):
+    with pytest.raises(Refused, match="20000 requests"), steps.open_request(step):
         pass
-    with steps.working(step_of(step="1")):
+    with steps.open_request(step_of(step="1")):
         pass
 
 
@@ -211,14 +214,14 @@ async def test_a_step_may_request_so_many_models(tmp_path: Path, monkeypatch: py
 
 async def test_many_rejected_models_do_not_make_the_report_on_a_step_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator waits 100 s for a report, then retries: if it always came late, the trial would be excluded at its deadline."""
-    do, statements = vars(Ledger)["_do"], 0
+    do, statements = vars(DatabaseThread)["execute"], 0
 
-    async def counting(ledger: Ledger, statement: Any) -> Any:
+    async def counting(ledger: DatabaseThread, statement: Any) -> Any:
         nonlocal statements
         statements += 1
         return await do(ledger, statement)
 
-    monkeypatch.setattr(Ledger, "_do", counting)
+    monkeypatch.setattr(DatabaseThread, "execute", counting)
     monkeypatch.setattr("multistep.gateway.http.servers._BEAT_SECONDS", 3600.0)  # no beat during the test: each one is a statement
     counts = []
     async with world(tmp_path) as it:
@@ -299,7 +302,7 @@ async def test_an_agent_that_fills_the_queue_itself_is_not_excluded(step: str, k
         first = await in_flight(it)
         assert await request_of_step(it, step) == 529
         first.cancel()
-    ledger = Ledger(it.settings.ledger_file)
+    ledger = RequestLedger(it.settings.ledger_file)
     assert [row.kind for row in await ledger.rows_of(step_of(step=step)) if row.status == 529] == [kind]
     ledger.stop()
 
@@ -310,7 +313,7 @@ async def test_an_agent_that_waits_for_more_than_its_share_of_the_queue_is_not_e
         assert await request_of_step(it, "0") == 529  # though one slot is free
         for task in sent:
             task.cancel()
-    ledger = Ledger(it.settings.ledger_file)
+    ledger = RequestLedger(it.settings.ledger_file)
     assert [row.kind for row in await ledger.rows_of(step_of(step="0")) if row.status == 529] == ["Own"]
     ledger.stop()
 
@@ -319,15 +322,15 @@ async def test_bodies_of_a_step_are_parsed_half_of_the_time(tmp_path: Path, monk
     """An answer to a probe takes several turns of the event loop. If each turn parsed a body, the answer would be too late."""
     times = list[tuple[float, float]]()
 
-    def parse(body: bytes, route: Route, **options: Any) -> Asked:
+    def parse(body: bytes, route: Route, **options: Any) -> ParsedRequest:
         started = time.monotonic()
         time.sleep(0.1)  # as a large body, it blocks the event loop
         times.append((started, time.monotonic()))
         if len(times) == 1:
             raise InvalidBody("after all")
-        return read_body(body, route, **options)
+        return parse_request(body, route, **options)
 
-    monkeypatch.setattr(agent_port, "read_body", parse)
+    monkeypatch.setattr(agent_port, "parse_request", parse)
     async with world(tmp_path) as it:
         assert {each.status for each in await asyncio.gather(*(it.call("chat") for _ in range(3)))} == {200, 400}
         await it.call("chat")  # waits as well, although the step has no other open request
@@ -339,14 +342,14 @@ async def test_large_bodies_of_several_steps_are_parsed_half_of_the_time(tmp_pat
     could get that for all of them."""
     times = list[tuple[float, float]]()
 
-    def parse(body: bytes, route: Route, **options: Any) -> Asked:
+    def parse(body: bytes, route: Route, **options: Any) -> ParsedRequest:
         started = time.monotonic()
         if len(body) > LARGE_BYTES:
             time.sleep(0.1)  # blocks the event loop
             times.append((started, time.monotonic()))
-        return read_body(body, route, **options)
+        return parse_request(body, route, **options)
 
-    monkeypatch.setattr(agent_port, "read_body", parse)
+    monkeypatch.setattr(agent_port, "parse_request", parse)
     async with world(tmp_path) as it:
         text = "say: hello" + " " * LARGE_BYTES
         calls = [it.call("chat", token=token_for("chat", uid=f"uid-{number}"), text=text) for number in range(4)]
@@ -372,11 +375,11 @@ async def test_between_two_bodies_of_a_step_the_gateway_serves_others(tmp_path: 
         if len(parsed_in) < 4:
             loop.call_soon(count_turn)
 
-    def parse(body: bytes, route: Route, **options: Any) -> Asked:
+    def parse(body: bytes, route: Route, **options: Any) -> ParsedRequest:
         parsed_in.append(turns)
-        return read_body(body, route, **options)
+        return parse_request(body, route, **options)
 
-    monkeypatch.setattr(agent_port, "read_body", parse)
+    monkeypatch.setattr(agent_port, "parse_request", parse)
     async with world(tmp_path) as it:
         path, headers, document = request_of("chat", "gpt-5", token_for("chat"))
         body = json.dumps(document).encode()

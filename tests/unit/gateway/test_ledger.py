@@ -13,11 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from multistep.errors import StepUnknownToGateway
-from multistep.gateway.accounting.open_steps import Steps
-from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.accounting.open_steps import OpenSteps
+from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
-from multistep.gateway.operator_client import GatewayAdmin
-from tests.unit.gateway.world import ADMIN_TOKEN, KEY, step_of, world
+from tests.unit.gateway.world import KEY, step_of, world
 
 
 def version_of(file: Path) -> int:
@@ -30,12 +29,12 @@ def version_of(file: Path) -> int:
 def test_the_file_has_the_version_of_its_schema_and_one_without_is_adopted(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     for _ in range(2):
-        Ledger(file).stop()
+        RequestLedger(file).stop()
         assert version_of(file) == 1
     database = sqlite3.connect(file)
     database.execute("pragma user_version = 0")
     database.close()
-    Ledger(file).stop()
+    RequestLedger(file).stop()
     assert version_of(file) == 1
 
 
@@ -45,18 +44,18 @@ def test_a_file_of_a_later_release_is_refused_and_unchanged(tmp_path: Path) -> N
     database.execute("pragma user_version = 2")
     database.close()
     with pytest.raises(ValueError, match=r"ledger.db has version 2 of the schema, this release knows 1: install a later release"):
-        Ledger(file)
+        RequestLedger(file)
     assert version_of(file) == 2
 
 
 async def test_the_time_from_the_last_beat_to_the_next_start_is_a_downtime(tmp_path: Path) -> None:
     file, before = tmp_path / "ledger.db", time.time()
-    ledger = Ledger(file)
+    ledger = RequestLedger(file)
     assert ledger.downtimes == []
     await ledger.beat()
     ledger.stop()
     for number in (1, 2):  # the start counts as a beat
-        ledger = Ledger(file)
+        ledger = RequestLedger(file)
         assert len(ledger.downtimes) == number
         assert all(before <= began <= ended <= time.time() for began, ended in ledger.downtimes)
         ledger.stop()
@@ -66,19 +65,19 @@ async def test_a_beat_that_cannot_be_written_is_logged_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("multistep.gateway.http.servers._BEAT_SECONDS", 0.001)
-    beat, failures, written = Ledger.beat, iter([True]), asyncio.Event()
+    beat, failures, written = RequestLedger.beat, iter([True]), asyncio.Event()
 
-    async def failing(ledger: Ledger) -> None:
+    async def failing(ledger: RequestLedger) -> None:
         if next(failures, False):
             raise sqlite3.OperationalError("disk full")
         await beat(ledger)
         written.set()
 
-    monkeypatch.setattr(Ledger, "beat", failing)
+    monkeypatch.setattr(RequestLedger, "beat", failing)
     async with world(tmp_path, register=False):
         await written.wait()
         assert "disk full" in caplog.text
-    assert len(Ledger(tmp_path / "ledger.sqlite").downtimes) >= 1
+    assert len(RequestLedger(tmp_path / "ledger.sqlite").downtimes) >= 1
 
 
 async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +86,7 @@ async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Pa
     monkeypatch.setattr(
         "multistep.gateway.accounting.request_ledger.time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0])
     )
-    ledger = Ledger(tmp_path / "ledger.db")
+    ledger = RequestLedger(tmp_path / "ledger.db")
     await ledger.beat()
     assert ledger.downtimes == []
     ledger._database.execute("pragma query_only = on")
@@ -101,7 +100,7 @@ async def test_a_time_in_which_nothing_can_be_written_is_a_downtime(tmp_path: Pa
     assert ledger.downtimes == [(1000.0, recorded)]
     ledger.stop()
     now[0] = 1064.0
-    ledger = Ledger(tmp_path / "ledger.db")
+    ledger = RequestLedger(tmp_path / "ledger.db")
     assert ledger.downtimes == [(1000.0, recorded), (recorded, 1064.0)]
     ledger.stop()
 
@@ -123,35 +122,24 @@ async def test_the_metrics_have_the_free_space_of_the_ledgers_volume(tmp_path: P
     assert float(free) > 0
 
 
-async def test_an_operator_of_an_earlier_release_names_only_the_id_of_the_signing_key(tmp_path: Path) -> None:
-    async with world(tmp_path, register=False) as it:
-        url = f"http://127.0.0.1:{it.admin_port}/steps/uid-1/1/0/agent/open"
-        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-        async with it.http.put(url, headers=headers, json={"key": KEY.id, "until": time.time() + 60}) as answer:
-            assert answer.status == 204
-
-
 async def test_the_gateway_reports_its_downtimes_to_the_operator(tmp_path: Path) -> None:
     async with world(tmp_path, register=False) as it:
         await it.admin.open(step_of(), KEY, time.time() + 60)
         assert await it.admin.missed_by(step_of()) == []
-        former = GatewayAdmin(it.http, f"http://127.0.0.1:{it.port}", "")  # this port answers 404, like an earlier release
-        await former.open(step_of(), KEY, time.time() + 60)
-        assert await former.missed_by(step_of()) == []
     async with world(tmp_path, register=False) as it:
         ((began, ended, why),) = await it.admin.missed_by(step_of())
         assert began <= ended and why == "was down"
 
 
 def test_a_commit_is_on_disk_before_it_is_reported(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.db")
+    ledger = RequestLedger(tmp_path / "ledger.db")
     assert ledger._database.execute("pragma synchronous").fetchone() == (2,)  # full: no power failure undoes a commit
     ledger.stop()
 
 
 def test_a_step_closed_without_a_known_expiry_stays_closed_for_the_longest_life_of_a_token() -> None:
     now = 1000.0
-    steps, step = Steps({}, clock=lambda: now), StepKey("uid", "1", "0", "agent")
+    steps, step = OpenSteps({}, clock=lambda: now), StepKey("uid", "1", "0", "agent")
     steps.close(step)
     now += LONGEST_SECONDS - 1
     steps.forget()

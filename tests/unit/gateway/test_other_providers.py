@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from multistep.gateway.accounting.step_usage import StepUsage
-from multistep.gateway.http.forward_answer import EventReader
-from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect, Reading, Usage
+from multistep.gateway.model_api.answer_events import EventReader
+from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, AnswerParser, ApiFormat, TokenUsage
 from multistep.gateway.model_api.error_blame import blame
 from multistep.gateway.model_api.routes import upstream_headers
 from tests.support.waiting import eventually
@@ -23,7 +23,7 @@ from tests.unit.gateway.world import Seen, World, step_of, world
 
 
 @pytest.mark.parametrize(
-    ("dialect", "event"),
+    ("api", "event"),
     [
         (CHAT, {"model": "m", "choices": []}),
         (RESPONSES, {"type": "response.completed", "response": {"model": "m"}}),
@@ -31,8 +31,8 @@ from tests.unit.gateway.world import Seen, World, step_of, world
         (GEMINI, {"modelVersion": "m", "candidates": []}),
     ],
 )
-def test_an_answer_may_name_its_model(dialect: Dialect, event: dict[str, object]) -> None:
-    reading = Reading(dialect)
+def test_an_answer_may_name_its_model(api: ApiFormat, event: dict[str, object]) -> None:
+    reading = AnswerParser(api, reads_model=True)
     reading.event(json.dumps({"type": "ping", "model": 1}).encode())
     assert reading.model == ""
     reading.event(json.dumps(event).encode())
@@ -106,15 +106,15 @@ async def test_an_error_in_an_answer_with_status_200_is_the_providers(tmp_path: 
     ],
 )
 def test_a_failed_response_is_the_providers_failure_without_a_stream_too(document: dict[str, Any], failed: bool) -> None:
-    reading = Reading(RESPONSES)
+    reading = AnswerParser(RESPONSES)
     reading.document(json.dumps({"object": "response", **document}).encode())
     assert (reading.failure and blame(200, reading.failure)) == ("Provider" if failed else None)
 
 
-@pytest.mark.parametrize("dialect", [CHAT, MESSAGES])
-def test_the_data_of_an_event_may_have_several_lines_that_end_with_crlf(dialect: Dialect) -> None:
+@pytest.mark.parametrize("api", [CHAT, MESSAGES])
+def test_the_data_of_an_event_may_have_several_lines_that_end_with_crlf(api: ApiFormat) -> None:
     (event,) = EventReader().feed(b'data: {"type": "error",\r\ndata: "error": {"message": "m"}}\r\n\r\n')
-    reading = Reading(dialect)
+    reading = AnswerParser(api)
     reading.event(event.data)
     assert reading.failure is not None
 
@@ -163,7 +163,7 @@ async def test_an_error_in_a_stream_is_reported_in_the_providers_words_without_t
 
 
 def test_an_error_of_a_response_has_a_message() -> None:
-    reading = Reading(RESPONSES)
+    reading = AnswerParser(RESPONSES)
     reading.event(json.dumps({"type": "response.failed", "response": {"error": {"code": "x", "message": "words"}}}).encode())
     assert reading.failure is not None and reading.failure.message == "words"
 
@@ -180,17 +180,17 @@ def test_the_tokens_of_a_compaction_are_counted(streamed: bool) -> None:
     compaction = {"type": "compaction", "input_tokens": 180_000, "cache_read_input_tokens": 1000, "output_tokens": 3500}
     message = {"type": "message", "input_tokens": 23_000, "output_tokens": 1000}
     usage = {"input_tokens": 23_000, "output_tokens": 1000, "iterations": [compaction, message]}
-    reading = Reading(MESSAGES)
+    reading = AnswerParser(MESSAGES)
     if streamed:
         reading.event(json.dumps({"type": "message_start", "message": {"usage": {"input_tokens": 23_000}}}).encode())
         for output in (1, 1000):
             reading.event(json.dumps({"type": "message_delta", "usage": {**usage, "output_tokens": output}}).encode())
     else:
         reading.document(json.dumps({"type": "message", "usage": usage}).encode())
-    assert reading.usage == Usage(input=204_000, cached=1000, output=4500)
+    assert reading.usage == TokenUsage(input=204_000, cached=1000, output=4500)
 
 
 def test_cached_tokens_may_be_beside_the_details() -> None:
-    reading = Reading(CHAT)
+    reading = AnswerParser(CHAT)
     reading.document(json.dumps({"usage": {"prompt_tokens": 32, "completion_tokens": 9, "cached_tokens": 20}}).encode())
-    assert reading.usage == Usage(32, 20, output=9)
+    assert reading.usage == TokenUsage(32, 20, output=9)

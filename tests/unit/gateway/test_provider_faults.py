@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway.accounting.open_steps import Steps
+from multistep.gateway.accounting.open_steps import OpenSteps
 from multistep.gateway.accounting.waiting_seconds import Silence
 from multistep.gateway.http import model_request
 from tests.support.waiting import eventually
@@ -141,22 +141,21 @@ class Clock:
 def test_a_silence_is_the_time_in_which_requests_waited_since_the_last_answer() -> None:
     clock, step = Clock(), step_of()
     silence = Silence(clock)
-    first = silence.wait(step)
+    silence.start_wait(step)
     clock.now = 20.0
-    second = silence.wait(step)
-    first()
-    first()
+    silence.start_wait(step)
+    silence.end_wait(step)
     clock.now = 30.0
-    second()
+    silence.end_wait(step)
     clock.now = 100.0  # the agent worked without a request
     assert silence.seconds(step) == 30.0
-    third = silence.wait(step)
+    silence.start_wait(step)
     clock.now = 105.0
     assert silence.seconds(step) == 35.0
     silence.heard(step)
     clock.now = 107.0
     assert silence.seconds(step) == 2.0
-    third()
+    silence.end_wait(step)
     assert silence.seconds(step) == 2.0 and silence.seconds(step_of("other")) == 0.0
 
 
@@ -206,7 +205,7 @@ async def test_a_request_of_a_process_that_the_agent_left_running_makes_no_silen
         closing.set()
 
     monkeypatch.setattr("multistep.gateway.http.servers.Silence", lambda: Silence(clock))
-    monkeypatch.setattr(Steps, "wait", wait)
+    monkeypatch.setattr(OpenSteps, "wait", wait)
     async with served(tmp_path, answer, drain_seconds=0.0) as it:
         call = asyncio.create_task(it.call("chat"))
         await arrived.wait()

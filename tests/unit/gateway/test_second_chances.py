@@ -13,14 +13,15 @@ import pytest
 from aiohttp import ClientError, ConnectionTimeoutError, web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway import pace as lanes
+from multistep.gateway import pace
 from multistep.gateway.accounting.budgets import Budgets, Reservation
-from multistep.gateway.accounting.request_ledger import Spent
+from multistep.gateway.accounting.ledger_rows import Spent
 from multistep.gateway.http import forward_answer, model_request
-from multistep.gateway.http.forward_answer import message_of
+from multistep.gateway.http.forward_answer import error_message
 from multistep.gateway.http.model_request import Exchange
+from multistep.gateway.http.send_upstream import UpstreamRequest
 from multistep.gateway.keys.tokens import StepClaims
-from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, Dialect, Reading
+from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, AnswerParser, ApiFormat
 from multistep.gateway.model_api.error_blame import exceeds_limit_alone, parse_error
 from multistep.gateway.model_api.request_parsers import InvalidBody
 from multistep.gateway.model_api.routes import upstream_headers
@@ -38,15 +39,15 @@ def test_no_unknown_field_looks_like_a_wrong_configuration(name: str) -> None:
         parsed(**{name: 1})
 
 
-@pytest.mark.parametrize("dialect", [RESPONSES, MESSAGES])
-def test_an_answer_that_is_nested_too_deeply_is_complete(dialect: Dialect) -> None:
+@pytest.mark.parametrize("api", [RESPONSES, MESSAGES])
+def test_an_answer_that_is_nested_too_deeply_is_complete(api: ApiFormat) -> None:
     """An agent can ask for such an answer. It must not be the provider's failure."""
     deep = b'{"type": "response.completed", "message_stop": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
-    streamed, whole = Reading(dialect), Reading(dialect)
+    streamed, whole = AnswerParser(api), AnswerParser(api)
     streamed.event(deep)
     whole.document(deep)
     assert all(each.ended and each.answers and each.failure is None for each in (streamed, whole))
-    assert message_of(deep, "key").startswith('{"type"')
+    assert error_message(deep, "key").startswith('{"type"')
 
 
 @pytest.mark.parametrize("name", ["X-Server-Timeout", "x-litellm-timeout", "X-LiteLLM-Stream-Timeout", "cf-aig-request-timeout"])
@@ -263,11 +264,11 @@ async def test_a_provider_that_refuses_for_longer_than_the_agents_own_wait_took_
 async def test_no_wait_of_the_agents_own_explains_that_the_provider_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unreachable(_: Exchange) -> None:
+    async def unreachable(_: UpstreamRequest, seconds: float) -> None:
         raise ConnectionTimeoutError
 
-    monkeypatch.setattr(Exchange, "_request", unreachable)
-    monkeypatch.setattr(model_request, "_pause_without_advice", lambda _: 60.0)
+    monkeypatch.setattr(UpstreamRequest, "send", unreachable)
+    monkeypatch.setattr(Exchange, "_pause_without_advice", lambda _: 60.0)
     budget_waits(monkeypatch, 100.0, 100.0)
     assert await kind_of_failure(tmp_path, 90.0) == "Provider"
 
@@ -285,7 +286,7 @@ def budget_waits(monkeypatch: pytest.MonkeyPatch, seconds: float, own_seconds: f
         now[0] += seconds
 
     monkeypatch.setattr(Budgets, "reserve", reserve_late)
-    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(model_request, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
 
 

@@ -12,10 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from multistep.gateway.accounting.open_steps import Steps
+from multistep.gateway.accounting.open_steps import OpenSteps
 from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api import answer_memory
-from multistep.gateway.model_api import answer_memory as parsed_json_memory
 from multistep.gateway.model_api.answer_memory import MAX_ANSWER, MAX_SMALL, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, COUNTED, DONE, SAID, STOP, STREAM, WHOLE
 from tests.unit.gateway.world import World, request_of, step_of, world
@@ -94,7 +93,7 @@ async def test_an_answer_whose_values_would_fill_the_memory_is_cut_off_and_no_fa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """A tenant may give the URL of a server of its own. Parsed values need up to 30 times the memory of their text."""
-    monkeypatch.setattr(parsed_json_memory, "MAX_PARTS", 1000)
+    monkeypatch.setattr(answer_memory, "MAX_PARTS", 1000)
 
     async def answer(_: web.Request) -> web.StreamResponse:
         document = json.dumps({**WHOLE, "more": [[]] * 1000}).encode()
@@ -112,9 +111,9 @@ async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, size: int, times: int
 ) -> None:
     """A tenant's own server could send one after the other, and the gateway would serve nobody else."""
-    parsing, entered = vars(Steps)["parsing"], 0
+    parsing, entered = vars(OpenSteps)["parsing"], 0
 
-    def counting(steps: Steps, step: StepKey, size: int) -> AbstractAsyncContextManager[None]:
+    def counting(steps: OpenSteps, step: StepKey, size: int) -> AbstractAsyncContextManager[None]:
         nonlocal entered
         entered += 1
         found: AbstractAsyncContextManager[None] = parsing(steps, step, size)
@@ -124,7 +123,7 @@ async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies
         document = json.dumps({**(STOP if stream else WHOLE), "usage": CHAT_USAGE, "more": "x" * size}).encode()
         return web.Response(body=b"data: " + document + b"\n\n", headers=STREAM) if stream else web.Response(body=document)
 
-    monkeypatch.setattr(Steps, "parsing", counting)
+    monkeypatch.setattr(OpenSteps, "parsing", counting)
     async with provided(tmp_path, answer) as it:
         assert not (await it.call("chat", stream=stream)).error
         assert entered == times
@@ -134,7 +133,7 @@ async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies
 async def test_an_error_that_is_larger_than_any_reaches_the_agent_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any
 ) -> None:
-    monkeypatch.setattr(parsed_json_memory, "MAX_PARTS", 1000)
+    monkeypatch.setattr(answer_memory, "MAX_PARTS", 1000)
     refusal = {"error": {"code": "invalid_api_key", "message": "no"}, "more": more}
 
     async def answer(_: web.Request) -> web.StreamResponse:
@@ -162,23 +161,23 @@ async def test_a_long_stream_of_short_events_is_not_kept_in_memory(tmp_path: Pat
 
 def test_memory_for_answers_is_bounded_per_answer_per_step_and_in_total() -> None:
     memory, first, second = AnswerMemory(), step_of("1"), step_of("2")
-    memory.hold(first, MAX_ANSWER, 0)
+    memory.count_bytes(first, MAX_ANSWER, 0)
     with pytest.raises(AnswerTooLarge):
-        memory.hold(first, 1, MAX_ANSWER)
+        memory.count_bytes(first, 1, MAX_ANSWER)
     with pytest.raises(AnswerTooLarge):
-        memory.hold(first, MAX_STEP - MAX_ANSWER + 1, 0)
-    memory.hold(first, -MAX_ANSWER, MAX_ANSWER)
+        memory.count_bytes(first, MAX_STEP - MAX_ANSWER + 1, 0)
+    memory.count_bytes(first, -MAX_ANSWER, MAX_ANSWER)
     for number in range(MAX_TOTAL // MAX_ANSWER):
-        memory.hold(step_of(f"other-{number}"), MAX_ANSWER, 0)
-    memory.hold(second, 1 << 20, 0)  # large answers take no room from a usual one
+        memory.count_bytes(step_of(f"other-{number}"), MAX_ANSWER, 0)
+    memory.count_bytes(second, 1 << 20, 0)  # large answers take no room from a usual one
     with pytest.raises(AnswerTooLarge):
-        memory.hold(second, 8 << 20, 1 << 20)
+        memory.count_bytes(second, 8 << 20, 1 << 20)
 
 
 def test_memory_for_the_answers_of_any_number_of_steps_is_bounded() -> None:
     memory, steps = AnswerMemory(), (step_of(f"step-{number}") for number in range(10_000))
     with pytest.raises(AnswerTooLarge) as refused:
         for each in steps:
-            memory.hold(each, 2 << 20, 0)
+            memory.count_bytes(each, 2 << 20, 0)
     assert memory._total <= MAX_TOTAL + MAX_SMALL
     assert refused.value.crowded, "no agent is to blame"

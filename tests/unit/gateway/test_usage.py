@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.gateway.accounting.upper_bounds import cost_usd
-from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES, Reading, Usage
+from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES, AnswerParser, TokenUsage
 from tests.support.model_answers import Api
 from tests.unit.gateway.world import MODELS, PROVIDERS, step_of, token_for, world
 
@@ -31,7 +31,7 @@ async def test_usage_and_cost_equal_the_providers_own_ledger(tmp_path: Path, api
         assert usage.output_tokens == sum(each.output for each in entries) > 0
         written = [each.input // 10 if api == "messages" else 0 for each in entries]
         costs = [
-            cost_usd(PROVIDERS[api], MODELS[api], Usage(each.input, each.cached, new, 0, each.output))
+            cost_usd(PROVIDERS[api], MODELS[api], TokenUsage(each.input, each.cached, new, 0, each.output))
             for each, new in zip(entries, written, strict=True)
         ]
         assert usage.cost_usd == pytest.approx(sum(cost for cost in costs if cost))
@@ -71,20 +71,20 @@ async def test_a_model_without_a_price_has_tokens_and_no_cost(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("delta", "usage"),
     [
-        ({"output_tokens": 50}, Usage(1110, 100, 1000, 800, 50)),
+        ({"output_tokens": 50}, TokenUsage(1110, 100, 1000, 800, 50)),
         (
             {"input_tokens": 20, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 1000, "output_tokens": 50},
-            Usage(1120, 100, 1000, 800, 50),  # Anthropic's message_delta does not say how long the writes are cached
+            TokenUsage(1120, 100, 1000, 800, 50),  # Anthropic's message_delta does not say how long the writes are cached
         ),
-        ({"cache_read_input_tokens": 300, "output_tokens": 50}, Usage(1310, 300, 1000, 800, 50)),
-        ({"cache_creation_input_tokens": 500, "output_tokens": 50}, Usage(610, 100, 500, 500, 50)),
-        ({"input_tokens": 20}, Usage(1120, 100, 1000, 800, 1)),
+        ({"cache_read_input_tokens": 300, "output_tokens": 50}, TokenUsage(1310, 300, 1000, 800, 50)),
+        ({"cache_creation_input_tokens": 500, "output_tokens": 50}, TokenUsage(610, 100, 500, 500, 50)),
+        ({"input_tokens": 20}, TokenUsage(1120, 100, 1000, 800, 1)),
     ],
 )
-def test_a_count_that_the_end_of_a_stream_lacks_is_that_of_its_start(delta: dict[str, Any], usage: Usage) -> None:
+def test_a_count_that_the_end_of_a_stream_lacks_is_that_of_its_start(delta: dict[str, Any], usage: TokenUsage) -> None:
     start = {"input_tokens": 10, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 1000, "output_tokens": 1}
     start_usage = {**start, "cache_creation": {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 800}}
-    reading = Reading(MESSAGES)
+    reading = AnswerParser(MESSAGES)
     reading.event(json.dumps({"type": "message_start", "message": {"usage": start_usage}}).encode())
     reading.event(json.dumps({"type": "message_delta", "usage": delta}).encode())
     assert reading.usage == usage
@@ -93,6 +93,6 @@ def test_a_count_that_the_end_of_a_stream_lacks_is_that_of_its_start(delta: dict
 @pytest.mark.parametrize(("total", "output"), [(135, 103), (41, 9), (0, 9), (None, 9)])
 def test_thinking_that_only_the_total_contains_is_output(total: int | None, output: int) -> None:
     usage = {"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": total, "prompt_tokens_details": {"cached_tokens": 6}}
-    reading = Reading(CHAT)
+    reading = AnswerParser(CHAT)
     reading.document(json.dumps({"choices": [], "usage": usage}).encode())
-    assert reading.usage == Usage(32, 6, output=output)
+    assert reading.usage == TokenUsage(32, 6, output=output)

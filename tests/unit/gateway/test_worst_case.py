@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from multistep.gateway.accounting.request_ledger import Spent
-from multistep.gateway.accounting.upper_bounds import WorstCase, worst_case
-from multistep.gateway.model_api.request_parsers import read_body
+from multistep.gateway.accounting.ledger_rows import Spent
+from multistep.gateway.accounting.upper_bounds import UpperBound, upper_bound
+from multistep.gateway.model_api.request_parsers import parse_request
 from multistep.gateway.model_api.routes import BASE_PATHS, find_route
 
 CHAT, RESPONSES, MESSAGES = "/openai/v1/chat/completions", "/openai/v1/responses", "/anthropic/v1/messages"
@@ -18,11 +18,11 @@ HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.test"}}]}]}
 
 
-def most_of(path: str, body: dict[str, Any], *, long_context: bool = False) -> WorstCase:
+def most_of(path: str, body: dict[str, Any], *, long_context: bool = False) -> UpperBound:
     """Return the upper bound of the usage of a request with this body."""
     route = find_route("POST", path)
     assert route is not None
-    return worst_case(route.provider, read_body(json.dumps(body).encode(), route), long_context=long_context)
+    return upper_bound(route.provider, parse_request(json.dumps(body).encode(), route), long_context=long_context)
 
 
 def tokens(path: str, body: dict[str, Any], **more: Any) -> Spent:

@@ -12,11 +12,11 @@ from typing import Any
 
 import aiohttp
 
-from multistep.gateway.http.servers import running
+from multistep.gateway.http.servers import running_gateway
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import SigningKey, StepClaims, StepKey
+from multistep.gateway.keys.tokens import SigningKey, StepClaims, StepKey, sign_token
 from multistep.gateway.model_api.routes import BASE_PATHS
-from multistep.gateway.operator_client import GatewayAdmin, step_token
+from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.settings import GatewaySettings
 from multistep.providers import ProviderName
 from tests.support.fake_model import FakeModel, fake_model
@@ -97,7 +97,7 @@ def token_for(api: Api, uid: str = "uid-1", step: str = "0", key: SigningKey = K
         "exp": int(time.time()) + 600,
         **claims,
     }
-    return step_token(StepClaims.model_validate(given), key, sealed=True)
+    return sign_token(StepClaims.model_validate(given), key)
 
 
 def step_of(uid: str = "uid-1", step: str = "0") -> StepKey:
@@ -141,7 +141,7 @@ def write_secrets(directory: Path) -> dict[str, Any]:
 async def world(directory: Path, retry_after: float = 0.2, register: bool = True, **settings: Any) -> AsyncIterator[World]:
     """Run a gateway in this process, in front of a fake model. register: whether to register a credential of each provider."""
     given = GatewaySettings(**{**write_secrets(directory), "stop_seconds": 1.0, **settings})
-    async with fake_model(retry_after=retry_after) as model, running(given) as ports:
+    async with fake_model(retry_after=retry_after) as model, running_gateway(given) as ports:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as http:
             admin = GatewayAdmin(http, f"http://127.0.0.1:{ports.admin_port}", ADMIN_TOKEN)

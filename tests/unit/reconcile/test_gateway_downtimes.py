@@ -15,7 +15,8 @@ import pytest
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.score.usage_totals import SETUP_ACCESS
 from multistep.errors import GatewayUnavailable
-from multistep.gateway.accounting.request_ledger import Ledger, Row
+from multistep.gateway.accounting.ledger_rows import RequestRow
+from multistep.gateway.accounting.request_ledger import RequestLedger
 from tests.support.world import manifest
 from tests.unit.gateway.test_crash import process, reached
 from tests.unit.gateway.world import World, world
@@ -117,7 +118,7 @@ async def test_a_damaged_ledger_is_moved_aside_and_the_steps_that_run_lose_their
 
 async def test_a_ledger_that_is_damaged_while_the_gateway_runs_ends_it(tmp_path: Path) -> None:
     ended = threading.Event()
-    ledger = Ledger(tmp_path / "ledger.sqlite", ended.set)
+    ledger = RequestLedger(tmp_path / "ledger.sqlite", ended.set)
     await ledger.beat()
     error = sqlite3.DatabaseError("database disk image is malformed")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT | 1 << 8  # an extended code of the same kind
@@ -126,7 +127,7 @@ async def test_a_ledger_that_is_damaged_while_the_gateway_runs_ends_it(tmp_path:
         raise error
 
     with pytest.raises(sqlite3.DatabaseError):
-        await ledger._do(fail)
+        await ledger._thread.execute(fail)
     assert ended.is_set()
     ledger.stop()
     assert len(moved_aside(tmp_path)) == 1
@@ -134,10 +135,10 @@ async def test_a_ledger_that_is_damaged_while_the_gateway_runs_ends_it(tmp_path:
 
 async def test_a_time_in_which_writes_failed_is_a_downtime_however_short(tmp_path: Path) -> None:
     """The gateway answers agents' requests with errors while it cannot record them."""
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = RequestLedger(tmp_path / "ledger.sqlite")
     ledger._database.execute("pragma query_only = on")
     with pytest.raises(sqlite3.OperationalError):
-        await ledger.write(Row("r", "u/1/a/agent", "", "codex", "openai", "gpt-5", 1, 1, 0.0))
+        await ledger.write(RequestRow("r", "u/1/a/agent", "", "codex", "openai", "gpt-5", 1, 1, 0.0))
     assert len(ledger.downtimes) == 1
     ledger._database.execute("pragma query_only = off")
     await ledger.beat()
@@ -156,9 +157,9 @@ async def test_the_downtime_in_which_a_steps_last_request_was_lost_is_reported(t
         token = (await gateway(here).variables(other, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
         assert (await here.call("chat", token=token)).status == 200
         file = here.settings.ledger_file
-    ledger = Ledger(file)
+    ledger = RequestLedger(file)
     await ledger.beat()
-    await ledger.write(Row("r", f"{other.metadata.uid}/1/a/agent", "", "codex", "openai", "gpt-5-nano", 1, 1, 0.0))
+    await ledger.write(RequestRow("r", f"{other.metadata.uid}/1/a/agent", "", "codex", "openai", "gpt-5-nano", 1, 1, 0.0))
     ledger.stop()
     async with world(tmp_path) as here:
         told = reported(await gateway(here).close(other, "a"))

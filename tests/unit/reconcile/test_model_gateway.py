@@ -17,8 +17,8 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score.usage_totals import report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
-from multistep.gateway.keys.tokens import Keyring, verify
-from multistep.gateway.operator_client import AcceptedTokens, GatewayAdmin
+from multistep.gateway.keys.tokens import Keyring, verify_token
+from multistep.gateway.operator_client import GatewayAdmin
 from multistep.reconcile.trial.model_gateway import ModelGateway, connect, with_model_access
 from tests.support.played import plan
 from tests.support.world import manifest
@@ -96,13 +96,13 @@ async def test_a_sweep_created_again_under_its_name_is_another_sweep_to_the_gate
     async def claim(uid: str) -> str:
         sweep = {"metadata": {"uid": uid}, "spec": {}}
         variables = await gateway(here, sweep).variables(owned(uid), hosted(here.model.url), CALL)
-        return verify(variables["OPENAI_API_KEY"], {KEY.id: KEY.secret}).sweep
+        return verify_token(variables["OPENAI_API_KEY"], {KEY.id: KEY.secret}).sweep
 
     async with world(tmp_path) as here:
         namespace = trial().metadata.namespace
         assert [await claim("1"), await claim("2")] == [f"{namespace}/nightly/1", f"{namespace}/nightly/2"]
         variables = await gateway(here).variables(trial(), hosted(here.model.url), CALL)
-        assert verify(variables["OPENAI_API_KEY"], {KEY.id: KEY.secret}).sweep == ""
+        assert verify_token(variables["OPENAI_API_KEY"], {KEY.id: KEY.secret}).sweep == ""
 
 
 async def test_a_step_without_a_request_has_no_usage_rather_than_0(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_gateway_that_restarted_gets_the_keys_of_active_trials_again(tmp
         former = gateway(here)
         former.remember(hosted(f"{here.model.url}/v1"), "default")
         await former.renew()
-        assert await here.admin.wanted() == []
+        assert (await here.admin.needed_credentials()).wanted == []
 
 
 async def test_a_key_that_no_trial_needs_any_more_is_forgotten_after_a_day(tmp_path: Path) -> None:
@@ -177,47 +177,21 @@ async def test_the_signing_key_with_the_highest_number_signs(tmp_path: Path) -> 
         assert await ask(here, variables) == 200
 
 
-class Earlier(GatewayAdmin):
-    """The client of a gateway of an earlier release, which can neither read sealed claims nor refuse tools of providers."""
-
-    async def accepted_tokens(self) -> AcceptedTokens:
-        return replace(await super().accepted_tokens(), sealed=False, tool_policy=False)
-
-
 async def test_a_token_does_not_show_the_trial_its_attempt_and_its_sweep(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         asked = hosted(f"{here.model.url}/v1")
         variables = await gateway(here).variables(trial(), asked, CALL)
         token = variables["OPENAI_API_KEY"]
         assert set(jwt.decode(token, options={"verify_signature": False})) == {"exp", "sealed"}
-        found = verify(token, {KEY.id: KEY.secret})
+        found = verify_token(token, {KEY.id: KEY.secret})
         assert (found.sub, found.agent) == (f"{trial().metadata.uid}/1/a/agent", trial().spec.agent.label)
 
 
-async def test_a_gateway_of_an_earlier_release_gets_plain_claims(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
-        admin = Earlier(here.http, f"http://127.0.0.1:{here.admin_port}", ADMIN_TOKEN)
-        keyring = Keyring(signing_keys(tmp_path / "operators", 1))
-        operator = ModelGateway(admin, f"http://127.0.0.1:{here.port}", keyring, no_sweep)
-        variables = await operator.variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
-        plain = jwt.decode(variables["OPENAI_API_KEY"], options={"verify_signature": False})
-        assert plain["sub"] == f"{trial().metadata.uid}/1/a/agent"
-        assert await ask(here, variables) == 200
-
-
-@pytest.mark.parametrize("earlier", [False, True])
-async def test_a_trial_that_refuses_tools_of_the_provider_waits_for_a_gateway_that_can(tmp_path: Path, earlier: bool) -> None:
+async def test_the_gateway_refuses_tools_of_the_provider_if_the_trial_does(tmp_path: Path) -> None:
     agent = {"name": "codex", "model": "openai/m", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
     closed = parse_trial({**manifest({"agent": {**agent, "providerTools": "Refuse"}}), "status": {"attempt": 1}})
     async with world(tmp_path) as here:
-        admin = (Earlier if earlier else GatewayAdmin)(here.http, f"http://127.0.0.1:{here.admin_port}", ADMIN_TOKEN)
-        keyring = Keyring(here.settings.signing_keys_dir)
-        operator = ModelGateway(admin, f"http://127.0.0.1:{here.port}", keyring, no_sweep)
-        if earlier:
-            with pytest.raises(GatewayUnavailable, match="cannot refuse tools"):
-                await operator.variables(closed, hosted(f"{here.model.url}/v1"), CALL)
-            return
-        token = (await operator.variables(closed, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
+        token = (await gateway(here).variables(closed, hosted(f"{here.model.url}/v1"), CALL))["OPENAI_API_KEY"]
         assert (await here.call("chat", token=token)).status == 200
         path, headers, body = request_of("chat", MODELS["chat"], token)
         body["tools"] = [{"type": "web_search"}]
@@ -252,7 +226,7 @@ async def test_tokens_of_an_older_signing_key_work_after_both_processes_restarte
         operator = connected(later, signing_keys(tmp_path / "operators", 1, 2))
         operator.remember(asked, trial().metadata.namespace)
         waiting = asyncio.create_task(later.call("chat", token=variables["OPENAI_API_KEY"]))
-        while not await later.admin.wanted():
+        while not (await later.admin.needed_credentials()).wanted:
             await asyncio.sleep(0.01)
         await operator.renew()
         assert (await waiting).status == 200

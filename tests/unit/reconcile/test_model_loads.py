@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.app.operator import App
-from multistep.gateway.pace import _MAX_MODELS, Loads, ModelLoad
+from multistep.gateway.pace import _MAX_MODELS, AnswerCounts, ModelLoad
 from multistep.reconcile.admission.model_slots import ModelLoads, is_model
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import ModelLimit, Settings
@@ -66,7 +66,7 @@ def test_totals_of_before_the_first_report_are_no_load() -> None:
 
 
 def test_the_gateway_forgets_the_models_requested_longest_ago() -> None:
-    loads = Loads()
+    loads = AnswerCounts()
     for number in range(_MAX_MODELS):
         loads.count(f"m{number}", refused=False)
     loads.count("m0", refused=True)

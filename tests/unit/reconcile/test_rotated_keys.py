@@ -19,7 +19,7 @@ from multistep.reconcile.trial.model_gateway import ModelGateway
 from tests.support.played import plan
 from tests.support.world import KEY, manifest
 from tests.unit.gateway.world import World, world
-from tests.unit.reconcile.test_model_gateway import CALL, gateway, hosted, no_sweep, reported
+from tests.unit.reconcile.test_model_gateway import CALL, no_sweep, reported
 
 OLD, NEW = "sk-old", "sk-new"
 
@@ -143,17 +143,8 @@ async def test_two_namespaces_with_the_same_key_each_go_on_with_their_own_new_on
         assert [each.key for each in here.model.entries if each.key != OLD] == ["sk-a", "sk-b"]
 
 
-async def test_a_step_that_an_earlier_release_started_goes_on_after_the_update(tmp_path: Path) -> None:
-    """Earlier releases left a key's source out of its id. An update restarts the operator and the gateway."""
-    async with world(tmp_path / "before") as here, world(tmp_path / "after", register=False) as later:
-        cluster = Cluster(later)
-        former = await gateway(here).variables(cluster.trial, hosted(f"{later.model.url}/v1", OLD), CALL)
-        cluster.operator.remember(cluster.hosted, cluster.trial.metadata.namespace)
-        assert await cluster.ask(former["OPENAI_API_KEY"]) == 200
-
-
 async def test_a_key_without_a_secret_is_not_asked_for_again(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.model.revoked.add("sk-REAL-openai")
         assert (await here.call("chat")).status == 401
-        assert await here.admin.rejected() == {}
+        assert (await here.admin.needed_credentials()).rejected == {}

@@ -12,91 +12,77 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from multistep.gateway.accounting.request_ledger import Spent
-from multistep.gateway.keys.tokens import Limits, StepClaims
+from multistep.gateway.accounting.ledger_rows import Spent
+from multistep.gateway.keys.tokens import BudgetLimits, StepClaims
 
 Scope = Literal["trial", "sweep"]
-Load = Callable[[Scope, str], Awaitable[Spent]]
+LoadSpent = Callable[[Scope, str], Awaitable[Spent]]
 
-NOTHING: Final = Spent()
 _MAX_ACCOUNTS: Final = 20_000
 
 
 class BudgetSpent(Exception):
-    """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status.
-
-    by_own_requests: whether it is the sweep's budget, and has no room only because the trial has other requests in flight;
-    alone: whether the request may use more than the whole budget."""
+    """A budget has no room for a request. The message names the budget, and is shown to the agent and in the trial's status."""
 
     def __init__(self, scope: Scope, message: str, *, by_own_requests: bool = False, alone: bool = False) -> None:
         super().__init__(message)
         self.scope: Final = scope
-        self.alone: Final = alone
         self.by_own_requests: Final = by_own_requests
-
-
-def plus(one: Spent, other: Spent) -> Spent:
-    """Return the sum of two amounts."""
-    return Spent(one.input_tokens + other.input_tokens, one.output_tokens + other.output_tokens, one.cost_usd + other.cost_usd)
-
-
-def minus(one: Spent, other: Spent) -> Spent:
-    """Return the first amount minus the second."""
-    return plus(one, Spent(-other.input_tokens, -other.output_tokens, -other.cost_usd))
+        """Whether it is the sweep's budget, and has no room only because the trial has other requests in flight."""
+        self.alone: Final = alone
+        """Whether the request may use more than the whole budget."""
 
 
 @dataclass
-class Account:
-    """The amounts that one trial or sweep spent, and that its requests in flight reserve. users: number of its requests that wait
-    or are in flight; an account with users is not evicted."""
+class BudgetAccount:
+    """The amounts that one trial or sweep spent, and that its requests in flight reserve."""
 
     spent: Spent
-    reserved: Spent = NOTHING
+    reserved: Spent = field(default_factory=Spent)
     in_flight: int = 0
     users: int = 0
+    """Number of its requests that wait or are in flight. An account with users is not evicted."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reserve(self, most: Spent) -> None:
         """Reserve the upper bound of a request's usage."""
-        self.reserved = plus(self.reserved, most)
+        self.reserved += most
         self.in_flight += 1
 
-    def settle(self, most: Spent, used: Spent) -> None:
+    def release(self, most: Spent, used: Spent) -> None:
         """Replace a reservation by the request's actual usage, and wake the requests that wait."""
         self.in_flight -= 1
-        self.reserved = minus(self.reserved, most) if self.in_flight else NOTHING  # exactly 0: avoids rounding errors
-        self.spent = plus(self.spent, used)
+        self.reserved = self.reserved - most if self.in_flight else Spent()  # exactly 0: avoids rounding errors
+        self.spent += used
         self.changed.set()
         self.changed = asyncio.Event()
 
 
-_Limited: TypeAlias = tuple[Scope, Account, Limits]
+_Limited: TypeAlias = tuple[Scope, BudgetAccount, BudgetLimits]
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """The budget reserved for one request. Call ``settle`` exactly once.
+    """The budget reserved for one request. Call ``release`` exactly once."""
 
-    own_seconds: time for which the request waited because the trial's other requests left no room.
-    """
-
-    accounts: tuple[Account, ...]
+    accounts: tuple[BudgetAccount, ...]
     most: Spent
     own_seconds: float = 0.0
+    """Time for which the request waited because the trial's other requests left no room."""
 
-    def settle(self, used: Spent) -> None:
+    def release(self, used: Spent) -> None:
         """Replace the reservation by the request's actual usage, which is Spent() if it was not sent."""
         for account in self.accounts:
-            account.settle(self.most, used)
+            account.release(self.most, used)
             account.users -= 1
 
 
 class Budgets:
     """The accounts of trials and sweeps, each loaded from the ledger when it is first needed."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadSpent) -> None:
         self._load = load
-        self._accounts: OrderedDict[tuple[Scope, str], asyncio.Future[Account]] = OrderedDict()
+        self._accounts: OrderedDict[tuple[Scope, str], asyncio.Future[BudgetAccount]] = OrderedDict()
 
     async def reserve(self, claims: StepClaims, most: Spent, seconds: float) -> Reservation:
         """Reserve a request's upper bound in the trial's and the sweep's account. If a budget lacks room, wait for at most
@@ -105,7 +91,7 @@ class Budgets:
         Raises BudgetSpent if the spending leaves no room for the request, or if reservations of other requests still leave no room
         after ``seconds``.
         """
-        scopes: list[tuple[Scope, str, Limits]] = [("trial", claims.key.uid, claims.limits)]
+        scopes: list[tuple[Scope, str, BudgetLimits]] = [("trial", claims.key.uid, claims.limits)]
         if claims.sweep:
             scopes.append(("sweep", claims.sweep, claims.sweep_limits))
         limited = [(scope, await self._account(scope, name), limits) for scope, name, limits in scopes]
@@ -122,22 +108,22 @@ class Budgets:
             account.reserve(most)
         return Reservation(accounts, most, own_seconds)
 
-    async def _account(self, scope: Scope, name: str) -> Account:
-        found = self._accounts.get((scope, name))
-        if found is None:
-            found = asyncio.ensure_future(self._loaded(scope, name))
-            self._accounts[scope, name] = found
+    async def _account(self, scope: Scope, name: str) -> BudgetAccount:
+        account = self._accounts.get((scope, name))
+        if account is None:
+            account = asyncio.ensure_future(self._loaded(scope, name))
+            self._accounts[scope, name] = account
             self._forget_some()
         self._accounts.move_to_end((scope, name))
         try:
-            return await asyncio.shield(found)
+            return await asyncio.shield(account)
         except Exception:
-            if self._accounts.get((scope, name)) is found:
+            if self._accounts.get((scope, name)) is account:
                 del self._accounts[scope, name]
             raise
 
-    async def _loaded(self, scope: Scope, name: str) -> Account:
-        return Account(await self._load(scope, name))
+    async def _loaded(self, scope: Scope, name: str) -> BudgetAccount:
+        return BudgetAccount(await self._load(scope, name))
 
     def _forget_some(self) -> None:
         """If there are more than _MAX_ACCOUNTS, evict the least recently used accounts, except accounts that have users."""
@@ -150,10 +136,12 @@ class Budgets:
 async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: float) -> float:
     """Wait until every budget has room for the request. Return the seconds for which the trial's other requests left no room.
     Raises BudgetSpent."""
-    loop, own_seconds = asyncio.get_running_loop(), 0.0
+    loop = asyncio.get_running_loop()
+    own_seconds = 0.0
     deadline = loop.time() + seconds
     while (full := _first_full(limited, most)) is not None:
-        (account, refusal), since = full, loop.time()
+        account, refusal = full
+        since = loop.time()
         try:
             async with asyncio.timeout_at(deadline):
                 await account.changed.wait()
@@ -164,7 +152,7 @@ async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: floa
     return own_seconds
 
 
-def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, BudgetSpent] | None:
+def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[BudgetAccount, BudgetSpent] | None:
     """Return the first account whose budget has no room for the request now, and the error to raise if it still has none at the
     deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
     reservations.
@@ -177,9 +165,10 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
             raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}", alone=alone)
     own = limited[0][1].reserved
     for scope, account, limits in limited:
-        how, used = "used or reserved by other requests", plus(account.spent, account.reserved)
-        if scope == "sweep" and not _exceeded(minus(used, own), most, limits, how):
-            if lacking := _exceeded(plus(used, own), most, limits, "used or reserved, or kept for other trials"):
+        how = "used or reserved by other requests"
+        used = account.spent + account.reserved
+        if scope == "sweep" and not _exceeded(used - own, most, limits, how):
+            if lacking := _exceeded(used + own, most, limits, "used or reserved, or kept for other trials"):
                 message = f"the trial's other requests leave no room for this one in the sweep's budget: {lacking}"
                 return account, BudgetSpent(scope, message, by_own_requests=True)
         elif lacking := _exceeded(used, most, limits, how):
@@ -187,7 +176,7 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[Account, Budg
     return None
 
 
-def _exceeded(used: Spent, most: Spent, limits: Limits, how: str) -> str:
+def _exceeded(used: Spent, most: Spent, limits: BudgetLimits, how: str) -> str:
     """Return text with the first limit that a request would exceed, e.g. "7 of 10 input tokens are used, ..."; "" for none.
 
     how: words for the amount ``used`` in the text, e.g. "used or reserved by other requests".

@@ -29,24 +29,29 @@ LARGE_BYTES: Final = 1 << 18
 
 @dataclass
 class _Step:
-    """What the gateway keeps of a step while its requests are open, and until it is closed. models: the models that it requested;
-    parse_seconds: how long the parsing of its last body or large answer took; used_at: when it last sent a request."""
+    """What the gateway keeps of a step while its requests are open, and until it is closed."""
 
     requests: int = 0
     bodies: int = 0
+    """Bytes of the bodies of its open requests."""
     parse_seconds: float = 0.0
+    """How long the parsing of its last body or large answer took."""
     used_at: float = 0.0
+    """When it last sent a request."""
     models: set[str] = field(default_factory=set)
+    """The models that it requested."""
     open: set[asyncio.Task[Any]] = field(default_factory=set)
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Steps:
-    """The closed steps, and what each other step has sent. closed: the steps that the ledger already records as closed, with the
-    time until which their tokens are valid; body_bytes: maximum size of one body; it replaces MAX_BODIES if larger; clock: seconds
-    since the epoch."""
+class OpenSteps:
+    """The closed steps, and what each other step has sent."""
 
     def __init__(self, closed: Mapping[StepKey, float], body_bytes: int = 0, clock: Callable[[], float] = time.time) -> None:
+        """Start with the steps that the ledger records as closed, and the times until which their tokens are valid.
+
+        body_bytes: maximum size of one body, which replaces MAX_BODIES if it is larger; clock: seconds since the epoch.
+        """
         self._closed = dict(closed)
         self._steps: dict[StepKey, _Step] = {}
         self._max_bodies = max(MAX_BODIES, body_bytes)
@@ -69,14 +74,14 @@ class Steps:
         now = self._clock()
         self._closed = {step: until for step, until in self._closed.items() if until > now}
         oldest = now - LONGEST_SECONDS
-        self._steps = {step: found for step, found in self._steps.items() if found.open or found.used_at > oldest}
+        self._steps = {step: requests for step, requests in self._steps.items() if requests.open or requests.used_at > oldest}
 
     def refuse_closed(self, step: StepKey) -> None:
         """Raise Refused (401) if the step is closed."""
         if step in self._closed:
             raise Refused(401, "the step of this token has ended")
 
-    def request_model(self, step: StepKey, model: str) -> None:
+    def count_model(self, step: StepKey, model: str) -> None:
         """Count a model that the step, one of whose requests is open, requests. Raises Refused if it has requested too many
         others."""
         models = self._steps[step].models
@@ -93,54 +98,54 @@ class Steps:
         """The caller, an open request of the step, parses its body, or a large part of its answer, inside this context. 5 MB can
         take two seconds, in which no other request is served. So those of a step, and the large ones of all steps, are parsed one
         at a time, each after a pause as long as the parsing of the previous one. size: in bytes."""
-        found, large = self._steps[step], size > LARGE_BYTES
-        async with found.parsing, self._large if large else nullcontext():
-            await asyncio.sleep(max(found.parse_seconds, self._large_seconds if large else 0.0))
+        requests = self._steps[step]
+        large = size > LARGE_BYTES
+        async with requests.parsing, self._large if large else nullcontext():
+            await asyncio.sleep(max(requests.parse_seconds, self._large_seconds if large else 0.0))
             started = time.monotonic()
             try:
                 yield
             finally:
-                found.parse_seconds = took = time.monotonic() - started
+                requests.parse_seconds = time.monotonic() - started
                 if large:
-                    self._large_seconds = took
+                    self._large_seconds = requests.parse_seconds
 
     @contextmanager
-    def working(self, step: StepKey) -> Iterator[Callable[[int], None]]:
+    def open_request(self, step: StepKey) -> Iterator[Callable[[int], None]]:
         """Count the current task as an open request of the step. Raises Refused if the step has too many.
 
         Yields a function that counts further bytes of the request's body, and raises Refused if the step's bodies have too many.
         """
-        found = self._steps.setdefault(step, _Step())
-        found.used_at = self._clock()
-        if len(found.open) >= MAX_OPEN:
+        requests = self._steps.setdefault(step, _Step())
+        requests.used_at = self._clock()
+        if len(requests.open) >= MAX_OPEN:
             raise Refused(429, f"this step already has {MAX_OPEN} open requests")
-        if found.requests >= MAX_REQUESTS:
+        if requests.requests >= MAX_REQUESTS:
             raise Refused(429, f"this step has sent {MAX_REQUESTS} requests, the most that a step may send")
-        found.requests += 1
+        requests.requests += 1
         task = asyncio.current_task()
         assert task is not None
-        found.open.add(task)
+        requests.open.add(task)
         held = 0
 
         def hold(count: int) -> None:
             nonlocal held
             held += count
-            found.bodies += count
-            if found.bodies > self._max_bodies:
+            requests.bodies += count
+            if requests.bodies > self._max_bodies:
                 raise Refused(429, f"the bodies of this step's open requests have more than {self._max_bodies} bytes")
 
         try:
             yield hold
         finally:
-            found.bodies -= held
-            found.open.discard(task)
-            if not found.open and step in self._closed:
+            requests.bodies -= held
+            requests.open.discard(task)
+            if not requests.open and step in self._closed:
                 self._steps.pop(step, None)
 
     async def wait(self, step: StepKey, seconds: float) -> None:
         """Wait until the step has no open request, for at most ``seconds``."""
-        if tasks := {*self._tasks(step)}:
-            await asyncio.wait(tasks, timeout=seconds)
+        await _wait_for({*self._tasks(step)}, seconds)
 
     def abandon(self, step: StepKey) -> None:
         """Cancel the step's open requests: a process that the agent left running could otherwise keep their bodies in memory."""
@@ -149,8 +154,13 @@ class Steps:
 
     async def wait_all(self, seconds: float) -> None:
         """Wait until no step has an open request, for at most ``seconds``."""
-        if tasks := {task for each in self._steps.values() for task in each.open}:
-            await asyncio.wait(tasks, timeout=seconds)
+        await _wait_for({task for requests in self._steps.values() for task in requests.open}, seconds)
 
     def _tasks(self, step: StepKey) -> Collection[asyncio.Task[Any]]:
-        return found.open if (found := self._steps.get(step)) is not None else ()
+        requests = self._steps.get(step)
+        return () if requests is None else requests.open
+
+
+async def _wait_for(tasks: Collection[asyncio.Task[Any]], seconds: float) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)

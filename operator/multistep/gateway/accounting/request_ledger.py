@@ -1,42 +1,28 @@
 """The ledger: one row per request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
 
-open -> done    the answer is complete            cut     the provider's answer ended too early or is missing
-        failed  the provider or gateway refused   gone    the agent disconnected, and the answer did not end within drain_seconds
-        lost    the gateway restarted while the request was open
-A write returns after its transaction is on disk. One thread writes; all writes that wait for the thread share a transaction.
+A write returns after its transaction is on disk. A gateway that finds a damaged file moves it aside and begins a new one: the steps
+that run have no record then, so their attempts are lost.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, fields, replace
-from functools import partial
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
+from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
+from multistep.gateway.accounting.ledger_thread import DatabaseThread
 from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
-
-State = Literal["open", "done", "failed", "cut", "gone", "lost"]
-Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Own", "Path", "Left"]
-"""Left: the agent left the request soon after the provider had refused it."""
-NOT_COUNTED: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Unbounded", "Own", "Path"))
-"""The kinds of failures of requests without an answer for which the provider is not to blame: the budget of the trial or of its
-sweep, or the trial's own requests in flight, left no room or too little time; no upper bound of the request is known; or its path
-is unknown."""
-T = TypeVar("T")
 
 RETENTION_SECONDS: Final = 30 * 86400.0
 DOWN_SECONDS: Final = 30.0
 """A time without a beat is a downtime if it is longer than this: writes fail or hang then, and so do agents' requests. Agents must
 not be able to cause it by requests that keep the event loop busy."""
-_MAX_PER_TRANSACTION: Final = 256
 _MAX_DOWNTIMES: Final = 100
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 Missed: TypeAlias = tuple[float, float, str]
@@ -45,62 +31,9 @@ _UNKNOWN: Final = "has no record of the step's start: its ledger is new, or was 
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One request.
-
-    step: a StepKey as text; input_tokens to cost_usd: None if unknown; reserved_*: upper bounds, which budgets count while the
-    usage is unknown; held_seconds: time in queues; refused_*: number of answers with that status, each of which queued the request
-    again; kind, message: why the request failed.
-    """
-
-    id: str
-    step: str
-    sweep: str
-    agent: str
-    provider: str
-    model: str
-    reserved_input: int
-    reserved_output: int
-    reserved_usd: float
-    began: float = field(default_factory=time.time)
-    ended: float | None = None
-    state: State = "open"
-    status: int = 0
-    input_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
-    held_seconds: float = 0.0
-    refused_429: int = 0
-    refused_503: int = 0
-    refused_529: int = 0
-    kind: Kind = ""
-    message: str = ""
-
-    @property
-    def incomplete(self) -> bool:
-        """Return whether the usage is unknown, although the provider may have charged for it."""
-        return self.input_tokens is None
-
-    @property
-    def reserved(self) -> Spent:
-        """Return the most that the request could use."""
-        return Spent(self.reserved_input, self.reserved_output, self.reserved_usd)
-
-
-@dataclass(frozen=True)
-class Spent:
-    """The amounts that a trial or a sweep used. A request of unknown usage counts with its reservation."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-
-
-_NAMES: Final = tuple(each.name for each in fields(Row))
+_COLUMNS: Final = tuple(column.name for column in fields(RequestRow))
 _SCHEMA: Final = f"""
-create table if not exists requests ({", ".join(_NAMES)}, primary key (id));
+create table if not exists requests ({", ".join(_COLUMNS)}, primary key (id));
 create index if not exists requests_of_step on requests (step);
 create index if not exists requests_of_sweep on requests (sweep);
 create table if not exists closed (step text primary key, at real);
@@ -112,7 +45,7 @@ create table if not exists downtimes (began real, ended real);
 create table if not exists opened (step text, key text, at real, until real, primary key (step, key));
 """
 _VERSION: Final = 1  # version of the schema: a change of the schema must raise it and convert files of the former version
-_WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_NAMES))})"
+_WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_COLUMNS))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
     where state = 'open'"""
 _BEAT: Final = "insert or replace into alive values (1, ?)"
@@ -121,29 +54,31 @@ _CLOSED: Final = """select closed.step, coalesce(max(until), closed.at + ?) as e
 _USED: Final = """coalesce(sum(coalesce(input_tokens, reserved_input)), 0),
     coalesce(sum(coalesce(output_tokens, reserved_output)), 0),
     coalesce(sum(case when input_tokens is null then reserved_usd else coalesce(cost_usd, 0) end), 0.0) from requests"""
+_OF_TRIAL: Final = "step >= ? and step < ?"  # with the bounds of _steps_of
 _SPENT: Final = f"select {_USED} where state != 'open' and"
 _FORGET: Final = f"insert into forgotten select sweep, {_USED} where ended < ? and sweep != '' group by sweep"
 _FORGOTTEN: Final = "select input_tokens, output_tokens, cost_usd from forgotten where sweep = ?"
 
 
 @dataclass(frozen=True)
-class Opened:
-    """The start of a step's model access. at: when it was first recorded; until: when its last token expires; keys: fingerprints of
-    the signing keys of its tokens. Several tokens are signed if the operator restarts before the agent runs."""
+class StepStart:
+    """The start of a step's model access. Times are in seconds since the epoch."""
 
     at: float
+    """When it was first recorded."""
     until: float
+    """When the last of its tokens expires. Several tokens are signed if the operator restarts before the agent runs."""
     keys: tuple[str, ...]
+    """Fingerprints of the signing keys of its tokens."""
 
 
-class Ledger:
-    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end.
+class RequestLedger:
+    """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end."""
 
-    A damaged file is moved aside, and a new one is begun: the new one has no record of the steps that run. damaged: called, from
-    any thread, if the file turns out to be damaged later; the process must end then."""
-
-    def __init__(self, file: Path, damaged: Callable[[], None] = lambda: None) -> None:
-        self._file, self._damaged = file, damaged
+    def __init__(self, file: Path, damaged: Callable[[], object] = lambda: None) -> None:
+        """Open the file. damaged: called, from any thread, if the file turns out to be damaged later; the process must end then."""
+        self._file = file
+        self._damaged = damaged
         try:
             self._database, self._downtimes = _open(file)
         except sqlite3.DatabaseError as error:
@@ -153,63 +88,61 @@ class Ledger:
             self._database, self._downtimes = _open(file)
         self._beaten_at = time.monotonic()
         self._failed_since: float | None = None  # when a statement failed for the first time since the last beat
-        self._draining = self._moved = False
-        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
-        self._thread.start()
+        self._draining = False
+        self._moved = False  # whether the damaged file was moved aside
+        self._thread = DatabaseThread(self._database, self._record_failure)
 
-    async def write(self, row: Row) -> None:
+    async def write(self, row: RequestRow) -> None:
         """Write or replace the row of a request."""
-        await self._do(lambda database: database.execute(_WRITE, astuple(row)))
+        await self._run(_WRITE, *astuple(row))
 
     async def open_step(self, step: StepKey, key: str, until: float) -> None:
         """Record that a step starts. key: fingerprint of the key that signs its token; until: when the token expires.
         Idempotent."""
-        row = (str(step), key, time.time(), until)
         statement = "insert into opened values (?, ?, ?, ?) on conflict do update set until = max(until, excluded.until)"
-        await self._do(lambda database: database.execute(statement, row))
+        await self._run(statement, str(step), key, time.time(), until)
 
-    async def opened(self, step: StepKey) -> Opened | None:
+    async def opened(self, step: StepKey) -> StepStart | None:
         """Return the record of a step's start; None if the ledger has none."""
-        query = "select at, until, key from opened where step = ?"
-        rows = await self._do(lambda database: database.execute(query, [str(step)]).fetchall())
-        return (
-            Opened(min(each[0] for each in rows), max(each[1] for each in rows), tuple(each[2] for each in rows)) if rows else None
-        )
+        rows = await self._rows("select at, until, key from opened where step = ?", str(step))
+        if not rows:
+            return None
+        recorded, expires, keys = zip(*rows, strict=True)
+        return StepStart(min(recorded), max(expires), keys)
 
     async def close_step(self, step: StepKey) -> None:
         """Record that a step is closed: it may send no more requests. Idempotent."""
-        await self._do(lambda database: database.execute("insert or ignore into closed values (?, ?)", (str(step), time.time())))
+        await self._run("insert or ignore into closed values (?, ?)", str(step), time.time())
 
     async def closed_steps(self) -> Mapping[StepKey, float]:
         """Return the closed steps whose tokens may not have expired, with the time when the last one expires."""
-        rows = await self._do(lambda database: database.execute(_CLOSED, [LONGEST_SECONDS, time.time()]).fetchall())
+        rows = await self._rows(_CLOSED, LONGEST_SECONDS, time.time())
         return {StepKey(*step.split("/")): until for step, until in rows}
 
     async def write_stall(self, step: StepKey, seconds: float) -> None:
         """Record the total time for which a step was stalled, in seconds. Idempotent."""
-        row = (str(step), seconds, time.time())
-        await self._do(lambda database: database.execute("insert or replace into stalls values (?, ?, ?)", row))
+        await self._run("insert or replace into stalls values (?, ?, ?)", str(step), seconds, time.time())
 
     async def stalls(self) -> Mapping[str, float]:
         """Return how long each step that is not closed was stalled, in seconds."""
-        query = "select step, seconds from stalls where step not in (select step from closed)"
-        return dict(await self._do(lambda database: database.execute(query).fetchall()))
+        return dict(await self._rows("select step, seconds from stalls where step not in (select step from closed)"))
 
     async def stall(self, step: StepKey) -> float:
         """Return how long a step was stalled in the waits that have ended, in seconds."""
-        query = "select coalesce(sum(seconds), 0.0) from stalls where step = ?"
-        return float((await self._do(lambda database: database.execute(query, [str(step)]).fetchone()))[0])
+        rows = await self._rows("select seconds from stalls where step = ?", str(step))
+        return rows[0][0] if rows else 0.0
 
     async def beat(self) -> None:
         """Record that the gateway runs now. When the gateway starts again, the time since this record is a downtime."""
-        began, missed, failed = time.monotonic(), self._missed(), self._failed_since
+        began = time.monotonic()
+        missed = self._missed()
+        failed = self._failed_since
 
         def write(database: sqlite3.Connection) -> None:
             database.executemany("insert into downtimes values (?, ?)", missed)
             database.execute(_BEAT, [time.time()])
 
-        await self._do(write)
+        await self._thread.execute(write)
         self._beaten_at = began  # if this write hung, the next beat records that time as a downtime
         self._downtimes = [*self._downtimes, *missed][-_MAX_DOWNTIMES:]
         if self._failed_since == failed:
@@ -232,7 +165,8 @@ class Ledger:
 
     def _missed(self) -> list[tuple[float, float]]:
         """Return the time since the last beat, if it is a downtime; else the time in which writes failed, if they did."""
-        now, seconds = time.time(), time.monotonic() - self._beaten_at
+        now = time.time()
+        seconds = time.monotonic() - self._beaten_at
         if seconds > DOWN_SECONDS or self._draining:
             return [(now - seconds, now)]
         return [] if self._failed_since is None else [(self._failed_since, now)]
@@ -242,26 +176,27 @@ class Ledger:
 
         missing: returns when a signing key with this fingerprint was not accepted.
         """
-        if (opened := await self.opened(step)) is None:
+        opened = await self.opened(step)
+        if opened is None:
             return [(0.0, time.time(), _UNKNOWN)]
-        found = [(*each, "was down") for each in self.downtimes]
-        found += [(*each, "did not accept the key that signed the step's token") for key in opened.keys for each in missing(key)]
-        return sorted((began, ended, why) for began, ended, why in found if ended >= opened.at)
+        times: list[Missed] = [(*downtime, "was down") for downtime in self.downtimes]
+        for key in opened.keys:
+            times += [(*absence, "did not accept the key that signed the step's token") for absence in missing(key)]
+        return sorted((began, ended, why) for began, ended, why in times if ended >= opened.at)
 
     async def forget(self, before: float) -> None:
         """Delete all rows that ended before a time; keep the totals of sweeps, because a sweep may continue later."""
-        await self._do(lambda database: _forget(database, before))
+        await self._thread.execute(lambda database: _forget(database, before))
 
-    async def rows_of(self, step: StepKey) -> list[Row]:
+    async def rows_of(self, step: StepKey) -> list[RequestRow]:
         """Return a step's rows, oldest first."""
-        query = f"select {', '.join(_NAMES)} from requests where step = ? order by began, rowid"
-        rows = await self._do(lambda database: database.execute(query, [str(step)]).fetchall())
-        return [Row(*each) for each in rows]
+        query = f"select {', '.join(_COLUMNS)} from requests where step = ? order by began, rowid"
+        return [RequestRow(*values) for values in await self._rows(query, str(step))]
 
     async def answered(self, uid: str) -> set[str]:
         """Return the models for which the provider completely answered a request of a trial, in any step or attempt."""
-        query = "select distinct model from requests where step >= ? and step < ? and state = 'done'"
-        return {model for (model,) in await self._do(lambda database: database.execute(query, _steps_of(uid)).fetchall())}
+        rows = await self._rows(f"select distinct model from requests where {_OF_TRIAL} and state = 'done'", *_steps_of(uid))
+        return {model for (model,) in rows}
 
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
         """Return the amounts that a trial (in all its steps and attempts) or a sweep used; open requests are not included.
@@ -269,71 +204,27 @@ class Ledger:
         name: the trial's UID, or the sweep as in StepClaims.
         """
         if scope == "sweep":
-            return await self._do(lambda database: _spent_by_sweep(database, name))
-        query = f"{_SPENT} step >= ? and step < ?"
-        return Spent(*await self._do(lambda database: database.execute(query, _steps_of(name)).fetchone()))
+            return await self._thread.execute(lambda database: _spent_by_sweep(database, name))
+        rows = await self._rows(f"{_SPENT} {_OF_TRIAL}", *_steps_of(name))
+        return Spent(*rows[0])
 
     async def spent_by_step(self, uid: str) -> Mapping[str, Spent]:
         """Return the amounts that each step of a trial used, by the step's key as text."""
-        query = f"select step, {_USED} where state != 'open' and step >= ? and step < ? group by step"
-        rows = await self._do(lambda database: database.execute(query, _steps_of(uid)).fetchall())
-        return {step: Spent(*amounts) for step, *amounts in rows}
+        query = f"select step, {_USED} where state != 'open' and {_OF_TRIAL} group by step"
+        return {step: Spent(*amounts) for step, *amounts in await self._rows(query, *_steps_of(uid))}
+
+    async def _run(self, statement: str, *parameters: Any) -> None:
+        await self._thread.execute(lambda database: database.execute(statement, parameters))
+
+    async def _rows(self, query: str, *parameters: Any) -> list[Any]:
+        return await self._thread.execute(lambda database: database.execute(query, parameters).fetchall())
 
     def stop(self) -> None:
         """Finish the writes and close the file."""
-        self._work.put(None)
-        self._thread.join()
+        self._thread.stop()
         self._database.close()
 
-    async def _do(self, statement: Callable[[sqlite3.Connection], T]) -> T:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._work.put(_Work(statement, future))
-        found: T = await future
-        return found
-
-    def _run(self) -> None:
-        while (first := self._work.get()) is not None:
-            batch, stopping = [first], False
-            with suppress(queue.Empty):
-                while len(batch) < _MAX_PER_TRANSACTION and not stopping:
-                    if (more := self._work.get_nowait()) is None:
-                        stopping = True
-                    else:
-                        batch.append(more)
-            self._transact(batch)
-            if stopping:
-                return
-
-    def _transact(self, batch: Sequence[_Work]) -> None:
-        try:
-            self._database.execute("begin")
-            settlements = [self._settlement(each) for each in batch]
-            self._database.execute("commit")
-        except Exception as error:
-            self._note_failure(error)
-            with suppress(sqlite3.Error):  # this thread must survive a volume that fails
-                self._database.execute("rollback")
-            for each in batch:
-                each.fail(error)
-        else:
-            for settle in settlements:
-                settle()
-
-    def _settlement(self, work: _Work) -> Callable[[], None]:
-        """Execute a statement, and return the function that settles its future after the commit. A statement that fails changes
-        nothing and does not affect the other statements of the transaction."""
-        self._database.execute("savepoint statement")
-        try:
-            found = work.statement(self._database)
-        except Exception as error:
-            self._note_failure(error)
-            self._database.execute("rollback to statement")
-            return partial(work.fail, error)
-        finally:
-            self._database.execute("release statement")
-        return partial(work.finish, found)
-
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         if not isinstance(error, sqlite3.Error):
             return
         if self._failed_since is None:
@@ -342,22 +233,6 @@ class Ledger:
             self._moved = True
             _move_aside(self._file, error)
             self._damaged()
-
-
-@dataclass(frozen=True)
-class _Work:
-    statement: Callable[[sqlite3.Connection], Any]
-    future: asyncio.Future[Any]
-
-    def finish(self, result: Any) -> None:
-        self._call(lambda: self.future.set_result(result))
-
-    def fail(self, error: Exception) -> None:
-        self._call(lambda: self.future.set_exception(error))
-
-    def _call(self, settle: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the event loop is closed, so the result is not awaited
-            self.future.get_loop().call_soon_threadsafe(lambda: None if self.future.done() else settle())
 
 
 def _open(file: Path) -> tuple[sqlite3.Connection, list[tuple[float, float]]]:
@@ -423,13 +298,3 @@ def _steps_of(uid: str) -> list[str]:
 def _spent_by_sweep(database: sqlite3.Connection, sweep: str) -> Spent:
     amounts = [*database.execute(f"{_SPENT} sweep = ?", [sweep]), *database.execute(_FORGOTTEN, [sweep])]
     return Spent(*map(sum, zip(*amounts, strict=True)))
-
-
-def settled(row: Row, **changes: Any) -> Row:
-    """Return the row with these changes, ended at the current time."""
-    return replace(row, ended=time.time(), **changes)
-
-
-def refusals(row: Row) -> Mapping[int, int]:
-    """Return how often the provider refused the request, by status."""
-    return {429: row.refused_429, 503: row.refused_503, 529: row.refused_529}

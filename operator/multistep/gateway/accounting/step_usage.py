@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from multistep.gateway.accounting.request_ledger import NOT_COUNTED, Row, Spent, refusals
+from multistep.gateway.accounting.ledger_rows import NOT_COUNTED, RequestRow, Spent
 
 
 class _Model(BaseModel):
@@ -17,78 +17,86 @@ class _Model(BaseModel):
 
 
 class LastFailure(_Model):
-    """Why the step's last request failed, or that the sweep's budget had no room for one of its requests.
-
-    status: HTTP status, 0 without an answer; model: the requested model; kind: the cause: Provider (infrastructure), Configuration
-    (the key or the model is rejected, or the model's price is unknown), Budget (the trial's budget has no room for the request; or
-    the sweep's budget has none, and the request is for several answers or names dearer models; or no upper bound of its usage or
-    cost is known),
-    SweepBudget (the sweep's budget has no room), Unbounded (a budget applies, but the request names no maximum of output tokens,
-    and the model's is unknown), Path (all requests of the step were for paths that the gateway does not serve). answered: whether
-    the provider answered another request of the trial for this model. most: the most that the request could have used, 0 if the
-    agent's own choice was the reason, e.g. several answers. at_timeout: whether the failure counts only for an agent that reached
-    its timeout, because the agent left the request soon.
-    """
+    """Why the step's last request failed, or that the sweep's budget had no room for one of its requests."""
 
     status: int
+    """HTTP status; 0 without an answer."""
     model: str = ""
+    """The requested model."""
     kind: Literal["Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Path"]
+    """The cause.
+
+    Provider: infrastructure; Configuration: the key or the model is rejected, or the model's price is unknown; Budget: the trial's
+    budget has no room for the request, or the sweep's budget has none and the request is for several answers or names dearer
+    models, or no upper bound of its usage or cost is known; SweepBudget: the sweep's budget has no room; Unbounded: a budget
+    applies, but the request names no maximum of output tokens, and the model's is unknown; Path: all requests of the step were for
+    paths that the gateway does not serve.
+    """
     message: str
     answered: bool = True
+    """Whether the provider answered another request of the trial for this model."""
     most: Spent = Spent()
+    """The most that the request could have used; 0 if the agent's own choice was the reason, e.g. several answers."""
     at_timeout: bool = Field(default=False, alias="atTimeout")
+    """Whether the failure counts only for an agent that reached its timeout, because the agent left the request soon."""
 
 
 class ModelUsage(_Model):
-    """Usage of one model. input_tokens includes cached_tokens; cost_usd: None if a price is unknown.
-
-    incomplete: requests whose usage is unknown (lost, cut, or left by the agent); the sums do not contain them.
-    """
+    """Usage of one model."""
 
     requests: int = 0
     input_tokens: int = Field(default=0, alias="inputTokens")
+    """Includes cached_tokens."""
     cached_tokens: int = Field(default=0, alias="cachedTokens")
     output_tokens: int = Field(default=0, alias="outputTokens")
     cost_usd: float | None = Field(default=0.0, alias="costUSD")
+    """None if a price is unknown."""
     incomplete: int = 0
+    """Number of requests whose usage is unknown (lost, cut, or left by the agent). The sums do not contain them."""
 
 
 class StepUsage(ModelUsage):
-    """Usage of a step and role. held_seconds: sum of the times that its requests waited; refusals: the provider's refusals by HTTP
-    status; failures: why the last request for a model failed, by model; stalled_seconds: time for which the provider stalled the
-    step (see stalled_seconds); last_request_at: end of its last request, in seconds since the epoch. spent: if the budget
-    of the trial refused the last request, what each of the trial's steps used, by ATTEMPT/STEP.
-
-    fault: the provider's last failure after which it answered no new request for the model; it counts if the agent fails.
-    silent_seconds: for how long the step had waited for the provider when the agent left (see silent_seconds);
-    silent_until: when this was, or when the gateway was told that the agent had ended, in seconds since the epoch."""
+    """Usage of a step and role. Times are in seconds since the epoch."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
+    """Sum of the times for which its requests were queued."""
     models: dict[str, ModelUsage] = {}
     refusals: dict[str, int] = {}
+    """The provider's refusals by HTTP status."""
     last_failure: LastFailure | None = Field(default=None, alias="lastFailure")
     failures: dict[str, LastFailure] = {}
+    """Why the last request for a model failed, by model."""
     price_table: str = Field(default="", alias="priceTable")
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
+    """For how long the provider stalled the step (waiting_seconds.Stalls)."""
     last_request_at: float | None = Field(default=None, alias="lastRequestAt")
+    """When its last request ended."""
     spent: dict[str, Spent] = {}
+    """If the trial's budget refused the last request, what each of the trial's steps used, by ATTEMPT/STEP."""
     fault: LastFailure | None = None
+    """The provider's last failure after which it answered no new request for the model. It counts if the agent fails."""
     silent_seconds: float = Field(default=0.0, alias="silentSeconds")
+    """For how long the step had waited for the provider when the agent left (waiting_seconds.Silence)."""
     silent_until: float | None = Field(default=None, alias="silentUntil")
+    """When this was, or when the operator reported that the agent had ended."""
 
 
 def usage_of(
-    rows: Sequence[Row], price_table: str, stalled_seconds: float, silent_seconds: float = 0.0, silent_until: float | None = None
+    rows: Sequence[RequestRow],
+    price_table: str,
+    stalled_seconds: float,
+    silent_seconds: float = 0.0,
+    silent_until: float | None = None,
 ) -> StepUsage:
     """Return the sum of a step's rows. Of requests whose failure is of a kind in NOT_COUNTED, only the waiting time
     and the refusals count."""
     sent = [row for row in rows if row.kind not in NOT_COUNTED]
-    by_model: defaultdict[str, list[Row]] = defaultdict(list)
+    by_model: defaultdict[str, list[RequestRow]] = defaultdict(list)
     refused: Counter[str] = Counter()
     for row in sent:
         by_model[row.model].append(row)
     for row in rows:
-        refused.update({str(status): count for status, count in refusals(row).items() if count})
+        refused.update({str(status): count for status, count in row.refusals.items() if count})
     return StepUsage(
         **_sum(sent).model_dump(),
         held_seconds=round(sum(row.held_seconds for row in rows), 3),
@@ -107,7 +115,7 @@ def usage_of(
     )
 
 
-def _sum(rows: Sequence[Row]) -> ModelUsage:
+def _sum(rows: Sequence[RequestRow]) -> ModelUsage:
     known = [row for row in rows if not row.incomplete]
     costs = [row.cost_usd for row in known]
     return ModelUsage(
@@ -120,7 +128,7 @@ def _sum(rows: Sequence[Row]) -> ModelUsage:
     )
 
 
-def _last_failure(rows: Sequence[Row], *, left: bool) -> LastFailure | None:
+def _last_failure(rows: Sequence[RequestRow], *, left: bool) -> LastFailure | None:
     """Return why the last request failed. left: whether a request that the agent left while the provider refused it counts, if the
     provider has answered none since."""
     if rows and all(row.kind == "Path" for row in rows):
@@ -133,7 +141,7 @@ def _last_failure(rows: Sequence[Row], *, left: bool) -> LastFailure | None:
     return None if last is None or last.state == "done" else _failure_of(last)
 
 
-def _fault(rows: Sequence[Row]) -> LastFailure | None:
+def _fault(rows: Sequence[RequestRow]) -> LastFailure | None:
     """Return the last failure of the provider after which it answered no new request for the model. Of requests at the same time,
     an agent may need the one that failed. A request that the agent left soon counts least."""
     asked_again: defaultdict[str, float] = defaultdict(float)
@@ -146,8 +154,8 @@ def _fault(rows: Sequence[Row]) -> LastFailure | None:
     return None if last is None else _failure_of(last)
 
 
-def _failure_of(row: Row) -> LastFailure | None:
+def _failure_of(row: RequestRow) -> LastFailure | None:
     if row.kind in ("", "Own"):
         return None
-    found = LastFailure(status=row.status, model=row.model, kind="Provider", message=row.message, most=row.reserved)
-    return found.model_copy(update={"at_timeout": True} if row.kind == "Left" else {"kind": row.kind})
+    failure = LastFailure(status=row.status, model=row.model, kind="Provider", message=row.message, most=row.reserved)
+    return failure.model_copy(update={"at_timeout": True} if row.kind == "Left" else {"kind": row.kind})

@@ -7,23 +7,23 @@ provider, its body does not show all tokens: then the model's context window is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import astuple, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Final, NamedTuple
 
 import genai_prices
 from genai_prices.types import PriceCalculation
 
-from multistep.gateway.accounting.request_ledger import Spent
-from multistep.gateway.model_api.answer_parsers import Usage
-from multistep.gateway.model_api.request_parsers import Asked
+from multistep.gateway.accounting.ledger_rows import Spent
+from multistep.gateway.model_api.answer_parsers import TokenUsage
+from multistep.gateway.model_api.request_parsers import ParsedRequest
 from multistep.providers import ProviderName
 
 TABLE: Final = f"genai-prices {genai_prices.__version__}"
 _PROVIDERS: Final[dict[ProviderName, str]] = {"openai": "openai", "anthropic": "anthropic", "gemini": "google"}
 
 
-def cost_usd(provider: ProviderName, model: str, usage: Usage) -> float | None:
+def cost_usd(provider: ProviderName, model: str, usage: TokenUsage) -> float | None:
     """Return the price of this usage; None if genai-prices does not list the model."""
     if not has_price(provider, model):
         return None
@@ -34,7 +34,7 @@ def cost_usd(provider: ProviderName, model: str, usage: Usage) -> float | None:
 def has_price(provider: ProviderName, model: str) -> bool:
     """Return whether genai-prices lists this model."""
     try:
-        _cost(provider, model, Usage(input=1, output=1))
+        _cost(provider, model, TokenUsage(input=1, output=1))
     except LookupError:
         return False
     return True
@@ -49,7 +49,19 @@ def context_window(provider: ProviderName, model: str) -> int | None:
         return None
 
 
-def _cost(provider: ProviderName, model: str, usage: Usage) -> float:
+def answer_cost_usd(provider: ProviderName, models: Sequence[str], answered_by: str, usage: TokenUsage) -> float | None:
+    """Return the price of an answer: that of the model that the answer names or, if this price is unknown, of the dearest of the
+    models that may have answered. models: the requested model, then the others; answered_by: "" if the answer names none."""
+    if len(models) > 1:
+        price = cost_usd(provider, answered_by, usage)
+        if price is not None:
+            return price
+    prices = [cost_usd(provider, model, usage) for model in models]
+    known = [price for price in prices if price is not None]
+    return max(known) if len(known) == len(prices) else prices[0]
+
+
+def _cost(provider: ProviderName, model: str, usage: TokenUsage) -> float:
     cached = min(usage.cached, usage.input)  # genai-prices rejects cached > input, which a provider may report
     written = min(usage.written, usage.input - cached)
     counted = genai_prices.Usage(
@@ -72,10 +84,12 @@ _ASSUMED_OUTPUT: Final = 8192  # used if the maximum is unknown; then only reque
 
 
 class _Model(NamedTuple):
-    """Token limits of a model; None if unknown. window: its context window; output: maximum of output tokens per answer."""
+    """Token limits of a model; None if unknown."""
 
     window: int | None
+    """Its context window."""
     output: int | None
+    """Maximum of output tokens per answer."""
 
 
 _UNKNOWN: Final = _Model(None, None)
@@ -100,53 +114,62 @@ _FAMILIES: Final[Mapping[str, _Model]] = {
 lists."""
 
 
-class WorstCase(NamedTuple):
-    """The upper bound of a request's usage. unknown: why the bound is unknown (``most`` is then assumed), "" if it is known;
-    by_content: whether the reason is what else than its own model the request asks for."""
+class UpperBound(NamedTuple):
+    """The upper bound of a request's usage."""
 
     most: Spent
+    """The most that it may use, whichever of the models that it names answers."""
+    of_own_model: Spent
+    """The most that it may use if the requested model answers."""
     unknown: str = ""
+    """Why the bound is unknown, and so assumed; "" if it is known."""
     by_content: bool = False
+    """Whether the reason is what else than its own model the request asks for."""
 
 
-def worst_case(provider: ProviderName, asked: Asked, *, long_context: bool = False) -> WorstCase:
-    """Return the upper bound of a request's usage, whichever of the models that it names answers. long_context: whether it asks for
-    Anthropic's window of 1 million tokens."""
-    first = _worst_case(provider, asked, long_context)
-    others = [_worst_case(provider, replace(asked, model=each), long_context) for each in asked.others]
-    most = Spent(*map(max, *(astuple(each.most) for each in (first, *others)))) if others else first.most
-    if first.unknown:
-        return WorstCase(most, first.unknown, by_content=asked.opaque)
-    return WorstCase(most, next((each.unknown for each in others if each.unknown), ""), by_content=True)
+def upper_bound(provider: ProviderName, parsed: ParsedRequest, *, long_context: bool = False) -> UpperBound:
+    """Return the upper bound of a request's usage. long_context: whether it asks for Anthropic's window of 1 million tokens."""
+    own, unknown = _bound_for_model(provider, parsed, parsed.model, long_context)
+    by_content = parsed.opaque
+    most = own
+    for other in parsed.others:
+        bound, why = _bound_for_model(provider, parsed, other, long_context)
+        most = Spent(*map(max, astuple(most), astuple(bound)))
+        if why and not unknown:
+            unknown, by_content = why, True
+    return UpperBound(most, own, unknown, by_content)
 
 
-def _worst_case(provider: ProviderName, asked: Asked, long_context: bool) -> WorstCase:
-    limits, listed = _limits(asked.model), context_window(provider, asked.model)
+def _bound_for_model(provider: ProviderName, parsed: ParsedRequest, model: str, long_context: bool) -> tuple[Spent, str]:
+    """Return the most that the request may use if this model answers, and why this is unknown, "" if it is known."""
+    limits, listed = _limits(model), context_window(provider, model)
     window = _LONG_CONTEXT if long_context else limits.window or listed
-    text = len(asked.body) + _TEMPLATE_TOKENS
-    most_input = (window or text) if asked.opaque else min(text, window or text)
+    text = len(parsed.body) + _TEMPLATE_TOKENS
+    most_input = (window or text) if parsed.opaque else min(text, window or text)
     own = limits.output or listed
-    asked_output = asked.output_tokens or (own or _ASSUMED_OUTPUT) * asked.answers
-    most_output = asked_output if own is None else min(asked_output, own * asked.answers)
+    asked_output = parsed.output_tokens or (own or _ASSUMED_OUTPUT) * parsed.answers
+    most_output = asked_output if own is None else min(asked_output, own * parsed.answers)
     unknown = ""
-    if asked.opaque and window is None:
+    if parsed.opaque and window is None:
         unknown = "it has files, references or tools of the provider, and the model's context window is unknown"
-    elif asked.output_tokens is None and own is None:
+    elif parsed.output_tokens is None and own is None:
         unknown = (
             "it names no maximum of output tokens, and the model's is unknown; give the agent an option for the maximum, or remove "
             "the limits of tokens and cost (spec.agent.limits, the sweep's spec.budget)"
         )
-    return WorstCase(Spent(most_input, most_output, _most_cost(provider, asked, most_input, most_output)), unknown)
+    caches = parsed.caches and provider == "anthropic"  # only Anthropic charges more for cache writes
+    return Spent(most_input, most_output, _most_cost(provider, model, most_input, most_output, caches=caches)), unknown
 
 
-def _most_cost(provider: ProviderName, asked: Asked, most_input: int, most_output: int) -> float:
-    """Return the upper bound of the request's cost. It assumes that the provider reads nothing from its cache and, if the request
-    asks for caching, writes all input to the cache."""
-    uses = [Usage(input=most_input, output=most_output)]
-    # Only Anthropic charges more for cache writes; writes that are cached for an hour cost the most.
-    if asked.caches and provider == "anthropic":
-        uses.append(Usage(input=most_input, written=most_input, written_1h=most_input, output=most_output))
-    return max(cost_usd(provider, asked.model, each) or 0.0 for each in uses)
+def _most_cost(provider: ProviderName, model: str, most_input: int, most_output: int, *, caches: bool) -> float:
+    """Return the upper bound of the cost. It assumes that the provider reads nothing from its cache.
+
+    caches: whether it may write all input to the cache, for an hour, which costs the most.
+    """
+    uses = [TokenUsage(input=most_input, output=most_output)]
+    if caches:
+        uses.append(TokenUsage(input=most_input, written=most_input, written_1h=most_input, output=most_output))
+    return max(cost_usd(provider, model, usage) or 0.0 for usage in uses)
 
 
 def _limits(model: str) -> _Model:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
-from multistep.gateway.accounting.request_ledger import Ledger
+from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.keys.tokens import StepKey
 
 _MAX_STEPS: Final = 20_000
@@ -16,17 +16,18 @@ _SHORTEST_SECONDS: Final = 1.0  # shorter silences are usual
 
 
 class _Kept(NamedTuple):
-    """A silence whose clock has stopped. until: when, in seconds since the epoch."""
+    """A silence whose clock has stopped."""
 
     seconds: float
     until: float
+    """When it stopped, in seconds since the epoch."""
 
 
 class Silence:
-    """The silences of all steps, in memory only: after a restart of the gateway its downtime explains what an agent did. clock:
-    monotonic, in seconds."""
+    """The silences of all steps, in memory only: after a restart of the gateway its downtime explains what an agent did."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without silences. clock: monotonic, in seconds."""
         self._clock = clock
         self._kept: OrderedDict[StepKey, _Kept] = OrderedDict()
         self._since: dict[StepKey, float] = {}
@@ -41,36 +42,28 @@ class Silence:
         """Return when the clock of the step's silence stopped, in seconds since the epoch; None if there is no silence."""
         return self._kept[step].until if step in self._kept else None
 
-    def wait(self, step: StepKey) -> Callable[[], None]:
-        """Count a request of the step that waits for the provider. Return a function that ends this; it may be called twice."""
+    def start_wait(self, step: StepKey) -> None:
+        """Count a request of the step that waits for the provider."""
         self._waiting[step] += 1
         self._since.setdefault(step, self._clock())
-        ended = False
 
-        def end() -> None:
-            nonlocal ended
-            if not ended:
-                ended = True
-                self._end(step)
-
-        return end
+    def end_wait(self, step: StepKey) -> None:
+        """Count the request no longer."""
+        self._waiting[step] -= 1
+        if self._waiting[step]:
+            return
+        del self._waiting[step]
+        self._keep(step)
 
     def heard(self, step: StepKey) -> None:
-        """Note that the provider sent a part of an answer to the step."""
+        """Start the step's silence again at 0: the provider sent a part of an answer."""
         self._kept.pop(step, None)
         if step in self._since:
             self._since[step] = self._clock()
 
     def stop(self, step: StepKey) -> None:
-        """Note that the step's agent has ended: its open requests, which a process may hold that it left running, count no longer.
-        An answer to them still ends the silence."""
-        self._keep(step)
-
-    def _end(self, step: StepKey) -> None:
-        self._waiting[step] -= 1
-        if self._waiting[step]:
-            return
-        del self._waiting[step]
+        """Stop the clock of the step's silence, because its agent has ended. A process that the agent left running may still have
+        open requests: they count no longer, but an answer to them ends the silence."""
         self._keep(step)
 
     def _keep(self, step: StepKey) -> None:
@@ -88,9 +81,10 @@ class Silence:
 
 
 class Stalls:
-    """The stalls of all steps. seconds: the stalls in the ledger, by StepKey as text; clock: monotonic, in seconds."""
+    """The stalls of all steps."""
 
-    def __init__(self, ledger: Ledger, seconds: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ledger: RequestLedger, seconds: Mapping[str, float], clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with the stalls in the ledger, by StepKey as text. clock: monotonic, in seconds."""
         self._ledger = ledger
         self._clock = clock
         self._seconds = dict(seconds)
@@ -121,5 +115,5 @@ class Stalls:
     def forget(self, ended: Callable[[StepKey], bool]) -> None:
         """Drop the steps that have ended and do not wait; the ledger keeps their stalls."""
         self._seconds = {
-            key: each for key, each in self._seconds.items() if key in self._waiting or not ended(StepKey(*key.split("/")))
+            key: seconds for key, seconds in self._seconds.items() if key in self._waiting or not ended(StepKey(*key.split("/")))
         }

@@ -1,10 +1,14 @@
-"""The gateway's ports. Open servers.py first.
+"""The gateway's ports. Open servers.py first, then model_request.py.
 
-servers            the process: three HTTP servers and what their handlers share
-agent_port         checks path, token, credential and model of a request
-operator_port      registers credentials, ends steps' access; /metrics
-model_request      a request that passed all checks: queue, send, relay, record
-forward_answer     the answer, byte for byte, and its usage
-connections        agents' connections; memory of connections and unfinished heads
-gateway_metrics    metrics by agent and model
+servers               the process: three HTTP servers and what their handlers share
+agent_port            checks path, token, credential and model of a request
+operator_port         registers credentials, ends steps' access; /metrics
+request_types         what the handlers share; a request that passed all checks
+model_request         such a request: queue, send, relay, record
+reserve_budget        the room in budgets that it needs, or why a budget refuses it
+send_upstream         the request as the provider gets it
+forward_answer        the answer, byte for byte, and its usage
+client_connection     the agent's connection for one request
+limit_connections     limits of connections and of unfinished heads
+gateway_metrics       metrics by agent and model
 """

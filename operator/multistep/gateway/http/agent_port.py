@@ -10,22 +10,24 @@ from typing import Final, get_args
 
 from aiohttp import web
 
-from multistep.gateway.http.connections import ClientConnection
-from multistep.gateway.http.model_request import Call, Exchange, Services, unknown_path_row
+from multistep.gateway.accounting.request_record import unknown_path_row
+from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.http.model_request import Exchange
+from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify
+from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify_token
 from multistep.gateway.model_api.error_answers import Refused
-from multistep.gateway.model_api.request_parsers import Asked, InvalidBody, read_body
+from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
 from multistep.gateway.model_api.routes import Route, find_route, provider_of, token_of
 from multistep.providers import ProviderName
 
 _log: Final = logging.getLogger(__name__)
 
 
-class Public:
+class AgentPort:
     """Handles all requests of agents."""
 
-    def __init__(self, services: Services, keyring: Keyring) -> None:
+    def __init__(self, services: GatewayServices, keyring: Keyring) -> None:
         self._services = services
         self._keyring = keyring
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
@@ -78,17 +80,19 @@ class Public:
         if route is None:
             raise await self._unknown_path(request)
         claims = self._claims(request, route.provider)
-        with self._services.steps.working(claims.key) as hold:
-            asked = await self._asked(request, route, hold, claims)
+        with self._services.steps.open_request(claims.key) as count_body:
+            parsed = await self._parsed(request, route, count_body, claims)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
-            named = (asked.model, *asked.others) if asked.model or route.counted else ()
-            if claims.models and (wrong := [each for each in named if each not in claims.models]):
-                raise Refused(403, f"this step may not use the model {wrong[0][:200]!r}, only {', '.join(claims.models)}")
-            if asked.by_provider:
-                raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {asked.by_provider}")
-            self._services.steps.request_model(claims.key, asked.model)
+            named = (parsed.model, *parsed.others) if parsed.model or route.counted else ()
+            for model in named if claims.models else ():
+                if model not in claims.models:
+                    raise Refused(403, f"this step may not use the model {model[:200]!r}, only {', '.join(claims.models)}")
+            if parsed.by_provider:
+                raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {parsed.by_provider}")
+            self._services.steps.count_model(claims.key, parsed.model)
             credential = await self._credential(claims, route)
-            response = await Exchange(self._services, client, Call(claims, route, asked, claims.credential, credential)).run()
+            allowed = AllowedRequest(claims, route, parsed, credential, _wants_long_context(request))
+            response = await Exchange(self._services, client, allowed).run()
             if not response.prepared:
                 await client.send(response)  # here, while the request counts as open: an unread answer occupies memory
             return response
@@ -100,7 +104,7 @@ class Public:
         tokens = [token for provider in get_args(ProviderName) if (token := token_of(request, provider))]
         for token in tokens:
             with suppress(InvalidToken, Refused):
-                claims = verify(token, self._keyring.secrets())
+                claims = verify_token(token, self._keyring.secrets())
                 self._services.steps.refuse_closed(claims.key)
                 await self._services.ledger.write(unknown_path_row(claims, message))
                 break
@@ -108,24 +112,26 @@ class Public:
 
     def _claims(self, request: web.Request, provider: ProviderName) -> StepClaims:
         try:
-            claims = verify(token_of(request, provider), self._keyring.secrets())
+            claims = verify_token(token_of(request, provider), self._keyring.secrets())
         except InvalidToken as error:
             raise Refused(401, f"the step token is invalid: {error}") from error
         self._services.steps.refuse_closed(claims.key)
         return claims
 
-    async def _asked(self, request: web.Request, route: Route, hold: Callable[[int], None], claims: StepClaims) -> Asked:
-        if any(each.lower() != "identity" for each in request.headers.getall("Content-Encoding", [])):
+    async def _parsed(
+        self, request: web.Request, route: Route, count_body: Callable[[int], None], claims: StepClaims
+    ) -> ParsedRequest:
+        if any(encoding.lower() != "identity" for encoding in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
         body = bytearray()
         while piece := await request.content.readany():
-            hold(len(piece))
+            count_body(len(piece))
             body += piece
             if len(body) > self._services.settings.body_bytes:
                 raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
         try:
             async with self._services.steps.parsing(claims.key, len(body)):
-                return read_body(bytes(body), route, searches_tools=claims.refuses_tools)
+                return parse_request(bytes(body), route, searches_tools=claims.refuses_tools)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error
 
@@ -136,3 +142,7 @@ class Public:
         if credential.provider != route.provider:
             raise Refused(403, f"the step's credential is for {credential.provider}, not for {route.provider}")
         return credential
+
+
+def _wants_long_context(request: web.Request) -> bool:
+    return any("context-1m" in beta for beta in request.headers.getall("anthropic-beta", []))

@@ -6,73 +6,21 @@ counts even if the agent then disconnects. If the provider's answer is cut off, 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
 from multidict import CIMultiDict
 
+from multistep.gateway.accounting.ledger_rows import Kind, State
 from multistep.gateway.accounting.open_steps import LARGE_BYTES
-from multistep.gateway.accounting.request_ledger import Kind, State
-from multistep.gateway.http.connections import ClientConnection
-from multistep.gateway.model_api.answer_parsers import Dialect, Reading, Usage
-from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, parse_error, parsed
-from multistep.gateway.model_api.request_parsers import Asked
+from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.model_api.answer_events import AnswerEvent, EventReader, is_usage_only
+from multistep.gateway.model_api.answer_parsers import AnswerParser, ApiFormat, TokenUsage
+from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
+from multistep.gateway.model_api.request_parsers import ParsedRequest
 from multistep.gateway.model_api.routes import answer_headers
-
-_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-_LONGEST_BLANK_LINE: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event. raw: its bytes, with the blank line that ends it; data: the text of its ``data:`` lines; name: its name, b""
-    without one."""
-
-    raw: bytes
-    data: bytes
-    name: bytes = b""
-
-
-class EventReader:
-    """Regroups the pieces of a stream into events. The ``raw`` bytes of all events and of ``rest`` together are the stream."""
-
-    def __init__(self) -> None:
-        self._pending = bytearray()
-
-    def feed(self, piece: bytes) -> list[Event]:
-        """Return the events that this piece completes."""
-        start = max(0, len(self._pending) - _LONGEST_BLANK_LINE)
-        self._pending += piece
-        found, taken = [], 0
-        for blank in _BLANK_LINE.finditer(self._pending, start):
-            found.append(_event(bytes(self._pending[taken : blank.end()])))
-            taken = blank.end()
-        del self._pending[:taken]
-        return found
-
-    @property
-    def pending(self) -> int:
-        """Return the number of bytes of the incomplete event."""
-        return len(self._pending)
-
-    def rest(self) -> Event | None:
-        """Return the incomplete event at the end of the stream; None if the last event is complete."""
-        left, self._pending = bytes(self._pending), bytearray()
-        return _event(left) if left else None
-
-
-def _event(raw: bytes) -> Event:
-    lines = _LINE_END.split(raw)
-    names = [line[6:].strip() for line in lines if line.startswith(b"event:")]
-    data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
-    return Event(raw, data, names[-1] if names else b"")
-
 
 REDACTED: Final = "[REDACTED]"
 _MESSAGE_CHARACTERS: Final = 300
@@ -86,22 +34,25 @@ SLOW_SECONDS: Final = 5.0
 """If the agent made an answer wait for longer, that may be why the provider cut it off."""
 
 
-class Request(Protocol):
+class AnsweredRequest(Protocol):
     """The request that is answered."""
 
-    async def finish(self, state: State, status: int, usage: Usage | None, kind: Kind = "", message: str = "") -> None:
-        """Record the end of the request. May be called again with newer usage. usage: None if unknown."""
+    async def finish(
+        self, state: State, status: int, usage: TokenUsage | None, kind: Kind = "", message: str = "", answered_by: str = ""
+    ) -> None:
+        """Record the end of the request. May be called again with newer usage.
+
+        usage: None if unknown; kind, message: why the request failed; answered_by: the model that the answer names, if the request
+        names several.
+        """
 
     def blame_silence(self) -> Kind:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``."""
 
-    def answered_by(self, model: str) -> None:
-        """Note the model that the answer names, "" if it names none."""
-
     def heard(self) -> None:
-        """Note that the provider sent a part of the answer."""
+        """Reset the step's silence: the provider sent a part of the answer."""
 
-    def hold(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
 
     def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
@@ -113,27 +64,28 @@ class Request(Protocol):
 
 
 class Relay:
-    """Forwards one answer. key: the provider's key, which must not reach the agent; asked: the parsed request; start: bytes of the
-    answer that were already read."""
+    """Forwards one answer."""
 
     def __init__(
         self,
         client: ClientConnection,
         answer: ClientResponse,
-        dialect: Dialect,
+        api: ApiFormat,
         key: str,
-        asked: Asked,
-        request: Request,
+        parsed: ParsedRequest,
+        request: AnsweredRequest,
         start: bytes = b"",
     ) -> None:
+        """Prepare to forward an answer. key: the provider's key, which must not reach the agent; start: bytes of the answer that
+        were read already."""
         self._client = client
         self._answer = answer
-        self._reading = Reading(dialect)
+        self._parser = AnswerParser(api, reads_model=bool(parsed.others))
         self._key = key
-        self._asked = asked
+        self._parsed = parsed
         self._request = request
         self._start = start
-        self._recorded: Usage | None = None
+        self._recorded: TokenUsage | None = None
         self._ended = False
 
     async def run(self) -> web.StreamResponse:
@@ -155,16 +107,16 @@ class Relay:
             await self._record_error(body)
             return response
         async with self._parsing(body):
-            self._reading.document(body)
-        if not self._reading.ended and not self._encoded:
+            self._parser.document(body)
+        if not self._parser.ended and not self._encoded:
             return await self._cut(response, None)
-        await self._record(self._reading.usage)
+        await self._record(self._parser.usage)
         return response
 
     async def _read_whole(self) -> bytes:
         body = bytearray(self._start)
         async for piece in self._answer.content.iter_any():
-            self._request.hold(len(piece))
+            self._request.count_bytes(len(piece))
             body += piece
         return bytes(body)
 
@@ -176,24 +128,24 @@ class Relay:
         try:
             async for piece in self._answer.content.iter_any():
                 before = events.pending
-                found = events.feed(piece)
-                self._request.hold(events.pending - before)
-                await self._pass_on(response, found)
+                complete = events.feed(piece)
+                self._request.count_bytes(events.pending - before)
+                await self._pass_on(response, complete)
         except _BROKEN as error:
             broken = error
         if (rest := events.rest()) is not None:
             await self._pass_on(response, [rest])
         if broken is None:
-            self._reading.close(usage_expected=self._asked.strips_usage)
+            self._parser.close(usage_expected=self._parsed.strips_usage)
             await self._record_end()
-        if not self._ended and self._reading.failure is not None:
+        if not self._ended and self._parser.failure is not None:
             await self._record(None)
         elif not self._ended:
             return await self._cut(response, broken)
         await self._client.end(response)
         return response
 
-    async def _pass_on(self, response: web.StreamResponse, events: Sequence[Event]) -> None:
+    async def _pass_on(self, response: web.StreamResponse, events: Sequence[AnswerEvent]) -> None:
         kept = []
         for event in events:
             async with self._parsing(event.data):
@@ -204,46 +156,51 @@ class Relay:
     def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
         return self._request.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
 
-    def _read(self, event: Event) -> bool:
+    def _read(self, event: AnswerEvent) -> bool:
         """Parse an event for its usage; return whether to forward the event to the agent."""
         if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
             self._request.heard()
-        self._reading.event(event.data, event.name)
-        return not (self._asked.strips_usage and _only_usage(event.data))
+        self._parser.event(event.data, event.name)
+        return not (self._parsed.strips_usage and is_usage_only(event.data))
 
     async def _record_end(self) -> None:
         """Record the usage as soon as the answer's end is read, and again if a later event corrects the usage."""
-        if not self._reading.ended or (self._ended and self._reading.usage == self._recorded):
+        if not self._parser.ended or (self._ended and self._parser.usage == self._recorded):
             return
-        self._ended, self._recorded = True, self._reading.usage
+        self._ended = True
+        self._recorded = self._parser.usage
         await self._record(self._recorded)
 
-    async def _record(self, usage: Usage | None) -> None:
+    async def _record(self, usage: TokenUsage | None) -> None:
         """Record the end of an answer with a status below 400."""
-        reading, status, finish = self._reading, self._answer.status, self._request.finish
-        self._request.answered_by(reading.model)
-        if (error := reading.failure) is not None:
-            words = shown(error.message, self._key)
+        state: State = "failed"
+        kind: Kind = "Provider"
+        message = ""
+        error = self._parser.failure
+        if error is not None:
+            words = redact(error.message, self._key)
+            kind = await self._kind_of(200, error)
             message = f"the provider reported an error in its answer{words and f': {words}'}"
-            await finish("failed", status, usage, await self._kind_of(200, error), message)
-        elif not reading.answers and not self._encoded:
-            await finish("failed", status, usage, "Provider", "the provider's answer is no answer of the API")
-        elif reading.malformed:  # many agents fail with it; others ignore it
-            await finish("done", status, usage, "Provider", "the provider's answer has an event that is no JSON")
+        elif not self._parser.answers and not self._encoded:
+            message = "the provider's answer is no answer of the API"
+        elif self._parser.malformed:  # many agents fail with it; others ignore it
+            state = "done"
+            message = "the provider's answer has an event that is no JSON"
         else:
-            await finish("done", status, usage)
+            state, kind = "done", ""
+        await self._request.finish(state, self._answer.status, usage, kind, message, self._parser.model)
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
-        kind = await self._kind_of(status, parse_error(parsed(body)))
-        await self._request.finish("failed", status, Usage(), kind, message_of(body, self._key))
+        kind = await self._kind_of(status, error_in_body(body))
+        await self._request.finish("failed", status, TokenUsage(), kind, error_message(body, self._key))
 
     async def _kind_of(self, status: int, error: ProviderError) -> Kind:
         """Return the kind of failure of an error. A model's name that works is not wrong: the agent may have chosen a request whose
         error looks as if it were. If the provider answered another request of the trial for the model, key and model are right, so
         the request caused a 403 or 404 that does not say why. (A provider answers a wrong path with the same 404 as a wrong model.)
         """
-        blamed = blame(status, error, references=self._asked.opaque)
+        blamed = blame(status, error, references=self._parsed.opaque)
         if blamed in ("Model", "ModelByText", "Unclear"):
             return "" if await self._request.model_works(for_others=blamed == "ModelByText") else "Configuration"
         return _KINDS[blamed]
@@ -275,23 +232,12 @@ def is_silence(error: Exception | None) -> bool:
     return isinstance(error, SocketTimeoutError)
 
 
-def message_of(body: bytes, key: str) -> str:
+def error_message(body: bytes, key: str) -> str:
     """Return the message of a provider's error, without the key, for the trial's status."""
-    return shown(parse_error(parsed(body)).message or body[:1000].decode(errors="replace"), key)
+    return redact(error_in_body(body).message or body[:1000].decode(errors="replace"), key)
 
 
-def shown(text: str, key: str) -> str:
+def redact(text: str, key: str) -> str:
     """Return a provider's text without the key and without characters that cannot be printed."""
-    found = "".join(each if each.isprintable() else " " for each in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
-    return found.encode(errors="replace").decode()
-
-
-def _only_usage(data: bytes) -> bool:
-    """Return whether this is the last chunk of a chat stream, which has usage and no choices."""
-    if b'"usage"' not in data:
-        return False
-    try:
-        chunk = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(chunk, dict) and chunk.get("choices") == [] and bool(chunk.get("usage"))
+    printable = "".join(char if char.isprintable() else " " for char in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
+    return printable.encode(errors="replace").decode()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from multistep.gateway.accounting.request_ledger import Row, refusals
+from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.pace import Lanes
 from multistep.telemetry.metric_types import OTHER, label_value
 
@@ -28,11 +28,11 @@ class GatewayMetrics:
         self._cost = self._counter("cost_usd", "US dollars, of models whose price is known.")
         self._held = self._counter("held_seconds", "Time that requests were queued.")
         self._refusals = self._counter("refusals", "Answers of the provider after which a request was queued again.", "status")
-        self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(each.in_flight for each in lanes))
+        self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(lane.in_flight for lane in lanes))
         self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(e.waiting for e in lanes))
         self._gauge("ledger_free_bytes", "Free bytes of the ledger's volume.").set_function(free_bytes)
 
-    def count(self, row: Row) -> None:
+    def count(self, row: RequestRow) -> None:
         """Count a finished request."""
         labels = self._labels(row.agent, row.model)
         self._requests.labels(*labels, row.state).inc()
@@ -40,7 +40,7 @@ class GatewayMetrics:
             self._tokens.labels(*labels, kind).inc(tokens or 0)
         self._cost.labels(*labels).inc(row.cost_usd or 0)
         self._held.labels(*labels).inc(row.held_seconds)
-        for status, count in refusals(row).items():
+        for status, count in row.refusals.items():
             if count:
                 self._refusals.labels(*labels, str(status)).inc(count)
 

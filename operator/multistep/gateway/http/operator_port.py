@@ -10,10 +10,10 @@ from typing import Final, get_args
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from multistep.gateway.accounting.request_ledger import Spent
+from multistep.gateway.accounting.ledger_rows import Spent
 from multistep.gateway.accounting.step_usage import LastFailure, usage_of
 from multistep.gateway.accounting.upper_bounds import TABLE
-from multistep.gateway.http.model_request import Services
+from multistep.gateway.http.request_types import GatewayServices
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import Keyring, Role, StepKey, fingerprint
 from multistep.telemetry.metric_types import CONTENT_TYPE
@@ -26,18 +26,20 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Opening(BaseModel):
-    """The body of the request that opens a step. key: id of the key that signs its token; until: when the token expires, in seconds
-    since the epoch; fingerprint: that of the key, None from operators of earlier releases."""
+    """The body of the request that opens a step."""
 
     key: str
+    """Id of the key that signs the step's token."""
     until: float
-    fingerprint: str | None = None
+    """When the token expires, in seconds since the epoch."""
+    fingerprint: str
+    """Fingerprint of the key."""
 
 
-class Admin:
+class OperatorPort:
     """The handlers of the admin port. token: the operator's bearer token."""
 
-    def __init__(self, services: Services, keyring: Keyring, token: bytes) -> None:
+    def __init__(self, services: GatewayServices, keyring: Keyring, token: bytes) -> None:
         self._services = services
         self._keyring = keyring
         self._token = token
@@ -68,7 +70,7 @@ class Admin:
         return web.Response(body=self._services.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _list_signing_keys(self, _: web.Request) -> web.Response:
-        return web.json_response({"accepted": list(self._keyring.secrets()), "sealed": True, "sources": True, "toolPolicy": True})
+        return web.json_response({"accepted": list(self._keyring.secrets())})
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({name: load.model_dump() for name, load in self._services.loads.totals.items()})
@@ -82,7 +84,7 @@ class Admin:
         try:
             credential = Credential.model_validate_json(await request.read())
         except ValidationError as error:
-            fields = sorted({".".join(map(str, each["loc"])) or "body" for each in error.errors(include_input=False)})
+            fields = sorted({".".join(map(str, problem["loc"])) or "body" for problem in error.errors(include_input=False)})
             return web.json_response({"error": f"invalid credential: {', '.join(fields)}"}, status=400)
         plain = credential.base_url is not None and not credential.base_url.startswith("https://")
         if plain and not self._services.settings.plain_upstreams:
@@ -111,17 +113,17 @@ class Admin:
         try:
             opening = Opening.model_validate_json(await request.read())
         except ValidationError:
-            return web.json_response({"error": "the body must have the fields key (text) and until (number)"}, status=400)
+            return web.json_response({"error": "the body must have key, fingerprint (text) and until (number)"}, status=400)
         if (secret := self._keyring.secrets().get(opening.key)) is None:
             return web.json_response({"error": f"the signing key {opening.key} is not accepted"}, status=409)
-        if opening.fingerprint not in (None, fingerprint(secret)):  # one of the two copies of the Secret is older
+        if opening.fingerprint != fingerprint(secret):  # one of the two copies of the Secret is older
             return web.json_response({"error": f"the signing key {opening.key} is another one here"}, status=409)
         await self._services.ledger.open_step(step, fingerprint(secret), opening.until)
         return web.Response(status=204)
 
     async def _missed(self, request: web.Request) -> web.Response:
         """Return the times since the step's start in which its requests may not have been answered."""
-        return web.json_response(await self._services.ledger.missed_by(_step(request), self._keyring.missing))
+        return web.json_response(await self._services.ledger.missed_by(_step(request), self._keyring.absences))
 
     async def _close(self, request: web.Request) -> web.Response:
         """Block the step's token, wait for the step's open requests, and return the step's usage. Idempotent."""
@@ -141,15 +143,15 @@ class Admin:
         usage = usage_of(rows, TABLE, stalled, services.silence.seconds(step), services.silence.until(step))
         answered = await services.ledger.answered(step.uid)
         last, fault = _judged(usage.last_failure, answered), _judged(usage.fault, answered)
-        failures = {model: each for model, each in usage.failures.items() if _judged(each, answered) is not None}
+        failures = {model: failure for model, failure in usage.failures.items() if _judged(failure, answered) is not None}
         spent = await self._spent(step.uid) if last is not None and last.kind == "Budget" else {}
         usage = usage.model_copy(update={"last_failure": last, "fault": fault, "failures": failures, "spent": spent})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
 
     async def _spent(self, uid: str) -> dict[str, Spent]:
         """Return what each step of a trial used, by ATTEMPT/STEP."""
-        found = await self._services.ledger.spent_by_step(uid)
-        return {"/".join(name.split("/")[1:3]): each for name, each in found.items()}
+        by_step = await self._services.ledger.spent_by_step(uid)
+        return {"/".join(name.split("/")[1:3]): spent for name, spent in by_step.items()}
 
 
 def _step(request: web.Request) -> StepKey:

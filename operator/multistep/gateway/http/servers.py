@@ -17,19 +17,19 @@ from typing import Final
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 
 from multistep.gateway.accounting.budgets import Budgets
-from multistep.gateway.accounting.open_steps import Steps
-from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, Ledger
+from multistep.gateway.accounting.open_steps import OpenSteps
+from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, RequestLedger
 from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
-from multistep.gateway.http.agent_port import Public
-from multistep.gateway.http.connections import listen
+from multistep.gateway.http.agent_port import AgentPort
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
-from multistep.gateway.http.model_request import Services
-from multistep.gateway.http.operator_port import Admin
+from multistep.gateway.http.limit_connections import listen
+from multistep.gateway.http.operator_port import OperatorPort
+from multistep.gateway.http.request_types import GatewayServices
 from multistep.gateway.keys.credentials import Credentials
 from multistep.gateway.keys.tokens import Keyring
 from multistep.gateway.model_api.answer_memory import AnswerMemory
 from multistep.gateway.model_api.routes import STALLS_PATH
-from multistep.gateway.pace import Lanes, Loads
+from multistep.gateway.pace import AnswerCounts, Lanes
 from multistep.gateway.settings import GatewaySettings
 
 MIN_TOKEN_BYTES: Final = 32
@@ -42,7 +42,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Running:
+class GatewayPorts:
     """The ports on which the gateway listens."""
 
     port: int
@@ -51,9 +51,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running(settings: GatewaySettings, damaged: Callable[[], None] = lambda: None) -> AsyncIterator[Running]:
-    """Run the gateway inside the context; on exit, open requests have ``stop_seconds`` to finish. damaged: called, from any thread,
-    if the ledger is damaged; the process must end then, as the next one begins a new ledger."""
+async def running_gateway(settings: GatewaySettings, damaged: Callable[[], object] = lambda: None) -> AsyncIterator[GatewayPorts]:
+    """Run the gateway inside the context. On exit, open requests have ``stop_seconds`` to finish.
+
+    damaged: called, from any thread, if the ledger is damaged; the process must end then, as the next one begins a new ledger.
+    """
     keyring = Keyring(settings.signing_keys_dir)
     token = settings.admin_token_file.read_bytes().strip()
     if len(token) < MIN_TOKEN_BYTES:
@@ -61,20 +63,16 @@ async def running(settings: GatewaySettings, damaged: Callable[[], None] = lambd
     async with AsyncExitStack() as stack:
         services = await _services(settings, stack, damaged)
         public = web.Application()
-        handlers = Public(services, keyring)
+        handlers = AgentPort(services, keyring)
         public.router.add_get(STALLS_PATH, handlers.stalls)
         public.router.add_route("*", "/{path:.*}", handlers.handle)
-        admin_port = await _listen(stack, Admin(services, keyring, token).app(), settings, settings.admin_port)
+        admin_port = await _listen(stack, OperatorPort(services, keyring, token).app(), settings, settings.admin_port)
         stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
         port = await _listen(stack, public, settings, settings.port)
-        forgets = asyncio.create_task(_forget(services.ledger))
-        stack.callback(forgets.cancel)
-        shrinks = asyncio.create_task(_shrink(services))
-        stack.callback(shrinks.cancel)
-        beats = asyncio.create_task(_beat(services.ledger))
-        stack.callback(beats.cancel)
+        for work in (_forget(services.ledger), _shrink(services), _beat(services.ledger)):
+            stack.callback(asyncio.create_task(work).cancel)
         stack.callback(services.ledger.drain)  # runs first on exit: from then on no agent can connect, so the downtime starts
-        yield Running(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
+        yield GatewayPorts(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
 
 
 def _probes() -> web.Application:
@@ -88,7 +86,7 @@ def _probes() -> web.Application:
     return app
 
 
-async def _beat(ledger: Ledger) -> None:
+async def _beat(ledger: RequestLedger) -> None:
     while True:
         try:
             await ledger.beat()
@@ -97,7 +95,7 @@ async def _beat(ledger: Ledger) -> None:
         await asyncio.sleep(_BEAT_SECONDS)
 
 
-async def _forget(ledger: Ledger) -> None:
+async def _forget(ledger: RequestLedger) -> None:
     while True:
         await asyncio.sleep(_FORGET_SECONDS)
         try:
@@ -106,7 +104,7 @@ async def _forget(ledger: Ledger) -> None:
             _log.error("cannot delete old rows of the ledger: %s", error)
 
 
-async def _shrink(services: Services) -> None:
+async def _shrink(services: GatewayServices) -> None:
     while True:
         await asyncio.sleep(_SHRINK_SECONDS)
         services.stalls.forget(services.steps.is_closed)
@@ -114,8 +112,8 @@ async def _shrink(services: Services) -> None:
         services.credentials.forget()
 
 
-async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: Callable[[], None]) -> Services:
-    ledger = await asyncio.to_thread(Ledger, settings.ledger_file, damaged)
+async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: Callable[[], object]) -> GatewayServices:
+    ledger = await asyncio.to_thread(RequestLedger, settings.ledger_file, damaged)
     stack.push_async_callback(asyncio.to_thread, ledger.stop)
     lanes = Lanes(settings.lane_requests)
     timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
@@ -128,15 +126,15 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
             trust_env=True,  # uses HTTPS_PROXY, if set
         )
     )
-    return Services(
+    return GatewayServices(
         settings=settings,
         ledger=ledger,
         budgets=Budgets(ledger.spent),
         lanes=lanes,
         credentials=Credentials(),
-        steps=Steps(await ledger.closed_steps(), settings.body_bytes),
+        steps=OpenSteps(await ledger.closed_steps(), settings.body_bytes),
         metrics=GatewayMetrics(lanes, settings.metrics_label_sets, lambda: _free_bytes(settings.ledger_file.parent)),
-        loads=Loads(),
+        loads=AnswerCounts(),
         stalls=Stalls(ledger, await ledger.stalls()),
         silence=Silence(),
         answers=AnswerMemory(),
@@ -145,8 +143,8 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
 
 
 def _free_bytes(directory: Path) -> int:
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
+    volume = os.statvfs(directory)
+    return volume.f_bavail * volume.f_frsize
 
 
 async def _listen(stack: AsyncExitStack, app: web.Application, settings: GatewaySettings, port: int) -> int:
@@ -166,13 +164,9 @@ async def serve(settings: GatewaySettings) -> None:
     """Run the gateway until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stopping.set)
-
-    def end() -> None:
-        loop.call_soon_threadsafe(stopping.set)
-
-    async with running(settings, end) as ports:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with running_gateway(settings, lambda: loop.call_soon_threadsafe(stopping.set)) as ports:
         _log.info("listening on ports %d (agents) and %d (operator)", ports.port, ports.admin_port)
         await stopping.wait()
         _log.info("stopping: open requests have %g s to finish", settings.stop_seconds)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,15 +20,16 @@ _CONFIRMED_SECONDS: Final = 10.0  # for how long the operator's word that a sour
 
 
 class Credential(BaseModel):
-    """A provider's key. base_url: e.g. ``https://api.openai.com/v1``; None for the provider's default URL; source: from where the
-    operator can read the key again, NAMESPACE/SECRET/KEY, "" if it cannot."""
+    """A provider's key."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="forbid", hide_input_in_errors=True)
 
     provider: ProviderName
     key: SecretStr
     base_url: str | None = Field(default=None, alias="baseURL", pattern=BASE_URL)
+    """E.g. ``https://api.openai.com/v1``; None for the provider's default URL."""
     source: str = Field(default="", max_length=600)
+    """From where the operator can read the key again: NAMESPACE/SECRET/KEY, or "" if it cannot."""
 
     @field_validator("key")
     @classmethod
@@ -46,8 +47,7 @@ class Credential(BaseModel):
 
     def wire(self) -> dict[str, Any]:
         """Return the JSON body of the request that registers this credential."""
-        source = {"source": self.source} if self.source else {}  # gateways of earlier releases reject the field
-        return {"provider": self.provider, "key": self.key.get_secret_value(), "baseURL": self.base_url, **source}
+        return {**self.model_dump(by_alias=True), "key": self.key.get_secret_value()}
 
     def without_source(self) -> Credential:
         """Return this credential without its source. Those of one account of a provider are equal, whatever Secret has the key."""
@@ -60,23 +60,23 @@ class Credential(BaseModel):
 
 @dataclass
 class _Registered:
-    """A registered credential. used_at: when a request last needed it; confirmed_at: when the operator last said that the source
-    still has this key."""
+    """A registered credential."""
 
     credential: Credential
     used_at: float
+    """When a request last needed it."""
     confirmed_at: float = -math.inf
+    """When the operator last reported that the source still has this key."""
 
 
 class Credentials:
-    """The registered credentials, by id. clock: monotonic, in seconds."""
+    """The registered credentials, by id."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._registered: dict[str, _Registered] = {}
         self._changed = asyncio.Event()
         self._wanted = Counter[str]()
         self._rejected = Counter[str]()
-        self._clock = clock
 
     @property
     def registered(self) -> list[str]:
@@ -96,40 +96,42 @@ class Credentials:
 
     def register(self, id_: str, credential: Credential) -> None:
         """Register or replace a credential."""
-        self._registered[id_] = _Registered(credential, self._clock())
+        self._registered[id_] = _Registered(credential, time.monotonic())
         self._notify()
 
     def renew(self, id_: str, key: str | None) -> None:
         """Replace a credential's key by the one that its source has now; None: the source cannot be read. Raises ValidationError
         for an invalid key, KeyError for an unknown credential."""
-        found = self._registered[id_]
+        registered = self._registered[id_]
         if key is not None:
-            found.credential = found.credential.with_key(key)
-        found.confirmed_at = self._clock()
+            registered.credential = registered.credential.with_key(key)
+        registered.confirmed_at = time.monotonic()
         self._notify()
 
     def forget(self) -> None:
         """Drop the credentials that no request needed for a day. If one does later, it waits until the operator registers it."""
-        oldest = self._clock() - _KEPT_SECONDS
-        self._registered = {id_: each for id_, each in self._registered.items() if each.used_at > oldest or self._rejected[id_]}
+        oldest = time.monotonic() - _KEPT_SECONDS
+        self._registered = {
+            id_: registered for id_, registered in self._registered.items() if registered.used_at > oldest or self._rejected[id_]
+        }
 
     async def after_rejection(self, id_: str, rejected: Credential, seconds: float) -> Credential | None:
         """Return the credential with which to send a request again whose key the provider rejected: the key may have been rotated.
         Wait for at most ``seconds`` until the operator has read the source again. Return None if the key is still the same."""
-        found = self._registered.get(id_)
-        if found is None or not found.credential.source:
+        registered = self._registered.get(id_)
+        if registered is None or not registered.credential.source:
             return None
-        asked_at = self._clock()
+        asked_at = time.monotonic()
         self._rejected[id_] += 1
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while found.credential == rejected and found.confirmed_at < asked_at - _CONFIRMED_SECONDS:
+                    while registered.credential == rejected and registered.confirmed_at < asked_at - _CONFIRMED_SECONDS:
                         await self._changed.wait()
-                        found = self._registered[id_]
+                        registered = self._registered[id_]
         finally:
             self._rejected[id_] -= 1
-        return found.credential if found.credential.key != rejected.key else None
+        return registered.credential if registered.credential.key != rejected.key else None
 
     def _notify(self) -> None:
         self._changed.set()
@@ -137,9 +139,10 @@ class Credentials:
 
     async def get(self, id_: str, seconds: float) -> Credential | None:
         """Return a credential; wait for its registration for at most ``seconds``, then return None."""
-        if (found := self._registered.get(id_)) is not None:
-            found.used_at = self._clock()
-            return found.credential
+        registered = self._registered.get(id_)
+        if registered is not None:
+            registered.used_at = time.monotonic()
+            return registered.credential
         self._wanted[id_] += 1
         try:
             with suppress(TimeoutError):
@@ -149,4 +152,5 @@ class Credentials:
         finally:
             self._wanted[id_] -= 1
             self._wanted = +self._wanted
-        return None if (late := self._registered.get(id_)) is None else late.credential
+        registered = self._registered.get(id_)
+        return None if registered is None else registered.credential

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import logging
 import re
 import secrets
@@ -61,7 +60,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
-class Limits(_Model):
+class BudgetLimits(_Model):
     """Maximum tokens and US dollars that may be used; None for no limit."""
 
     input_tokens: int | None = Field(default=None, alias="inputTokens", ge=0)
@@ -70,23 +69,26 @@ class Limits(_Model):
 
 
 class StepClaims(_Model):
-    """The claims of a step token.
-
-    sub: TRIALUID/ATTEMPT/STEP/ROLE; sweep: NAMESPACE/NAME/UID or "" (UID: a new sweep may have the name of a deleted one);
-    agent: the agent's name, for metrics; models: the allowed models, empty for any; limits: budget of the trial, over all steps and
-    attempts; sweep_limits: budget of all trials of the sweep together; refuses_tools: whether requests may not use tools of the
-    provider; credential: id of the provider's key; exp: Unix time.
-    """
+    """The claims of a step token."""
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=1024)
+    """TRIALUID/ATTEMPT/STEP/ROLE."""
     sweep: str = Field(default="", max_length=512)
+    """NAMESPACE/NAME/UID, or "". A new sweep may have the name of a deleted one."""
     agent: str = ""
+    """The agent's name, for metrics."""
     models: tuple[str, ...] = ()
-    limits: Limits = Limits()
-    sweep_limits: Limits = Field(default=Limits(), alias="sweepLimits")
+    """The allowed models; empty for any."""
+    limits: BudgetLimits = BudgetLimits()
+    """The budget of the trial, over all steps and attempts."""
+    sweep_limits: BudgetLimits = Field(default=BudgetLimits(), alias="sweepLimits")
+    """The budget of all trials of the sweep together."""
     refuses_tools: bool = Field(default=False, alias="refusesTools")
+    """Whether requests may not use tools of the provider."""
     credential: str = Field(min_length=1, max_length=253)
+    """Id of the provider's key."""
     exp: int
+    """When the token expires, in seconds since the epoch."""
 
     @property
     def key(self) -> StepKey:
@@ -101,7 +103,7 @@ class StepClaims(_Model):
     @property
     def limited(self) -> bool:
         """Return whether any budget applies to the step's requests."""
-        return any(each is not None for limits in self._budgets for each in limits.model_dump().values())
+        return any(limit is not None for limits in self._budgets for limit in limits.model_dump().values())
 
     @property
     def limits_cost(self) -> bool:
@@ -109,26 +111,25 @@ class StepClaims(_Model):
         return any(limits.cost_usd is not None for limits in self._budgets)
 
     @property
-    def _budgets(self) -> tuple[Limits, ...]:
+    def _budgets(self) -> tuple[BudgetLimits, ...]:
         return (self.limits, self.sweep_limits) if self.sweep else (self.limits,)
 
 
-def sign(claims: StepClaims, key: SigningKey, *, sealed: bool = True) -> str:
-    """Return a signed token with these claims. sealed: False for a gateway of an earlier release, which reads plain claims only."""
-    body = claims.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if sealed:
-        body = {"exp": claims.exp, _SEALED: _seal(json.dumps(body).encode(), key.secret)}
+def sign_token(claims: StepClaims, key: SigningKey) -> str:
+    """Return a signed token with these claims. A step's programs use it as the provider's API key."""
+    text = claims.model_dump_json(by_alias=True, exclude_none=True)
+    body = {"exp": claims.exp, _SEALED: _seal(text.encode(), key.secret)}
     return jwt.encode(body, key.secret, algorithm=ALGORITHM, headers={"kid": key.id})
 
 
-def verify(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
+def verify_token(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
     """Return the token's claims. secrets: signing secrets by key id. Raises InvalidToken."""
     try:
         secret = secrets.get(str(jwt.get_unverified_header(token).get("kid")))
         if secret is None:
             raise InvalidToken("its signing key is unknown")
-        body = jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp"]})
-        return StepClaims.model_validate(json.loads(_unseal(body[_SEALED], secret)) if _SEALED in body else body)
+        body = jwt.decode(token, secret, algorithms=[ALGORITHM], options={"require": ["exp", _SEALED]})
+        return StepClaims.model_validate_json(_unseal(body[_SEALED], secret))
     except jwt.ExpiredSignatureError as error:
         raise InvalidToken("it has expired") from error
     except (jwt.InvalidTokenError, InvalidTag, ValidationError) as error:
@@ -155,12 +156,12 @@ def read_signing_keys(directory: Path) -> dict[str, bytes]:
     """Return the signing secrets of a mounted Secret by key id, oldest first: its files k1, k2 and so on; the highest number is the
     newest. Other files are ignored. Raises ValueError if a secret is too short or the directory has none."""
     numbers = {file: int(match[1]) for file in directory.iterdir() if (match := _KEY_ID.fullmatch(file.name))}
-    found = {file.name: file.read_bytes().strip() for file in sorted(numbers, key=numbers.__getitem__)}
-    if not found:
+    keys = {file.name: file.read_bytes().strip() for file in sorted(numbers, key=numbers.__getitem__)}
+    if not keys:
         raise ValueError(f"{directory}: has no signing key, such as k1")
-    if short := [name for name, secret in found.items() if len(secret) < MIN_SECRET_BYTES]:
+    if short := [name for name, secret in keys.items() if len(secret) < MIN_SECRET_BYTES]:
         raise ValueError(f"{directory / short[0]}: the secret has fewer than {MIN_SECRET_BYTES} bytes")
-    return found
+    return keys
 
 
 _REREAD_SECONDS: Final = 10.0
@@ -176,7 +177,7 @@ class Keyring:
         self._clock = clock
         self._secrets = read_signing_keys(directory)
         self._read_at = clock()
-        self._missing: dict[str, list[tuple[float, float]]] = {fingerprint(each): [] for each in self._secrets.values()}
+        self._absences: dict[str, list[tuple[float, float]]] = {fingerprint(secret): [] for secret in self._secrets.values()}
 
     def secrets(self) -> Mapping[str, bytes]:
         """Return the secrets by key id, oldest first, read at most 10 seconds ago.
@@ -187,26 +188,27 @@ class Keyring:
             self._read()
         return self._secrets
 
-    def missing(self, key: str) -> Sequence[tuple[float, float]]:
+    def absences(self, key: str) -> Sequence[tuple[float, float]]:
         """Return start and end (seconds since the epoch) of the times in which the keyring did not have the key with this
         fingerprint. A key that it never had since the process's start is missing since the epoch."""
         self.secrets()
-        return self._missing.get(key) or ([] if key in self._missing else [(0.0, self._clock())])
+        return self._absences.get(key) or ([] if key in self._absences else [(0.0, self._clock())])
 
     def _read(self) -> None:
-        before, self._read_at = self._read_at, self._clock()
-        former = {fingerprint(each) for each in self._secrets.values()}
+        before = self._read_at
+        self._read_at = self._clock()
+        former = {fingerprint(secret) for secret in self._secrets.values()}
         try:
             self._secrets = read_signing_keys(self._directory)
         except (OSError, ValueError) as error:
             _log.error("cannot read the signing keys again; the former ones stay in use: %s", error)
             return
-        present = {fingerprint(each) for each in self._secrets.values()}
+        present = {fingerprint(secret) for secret in self._secrets.values()}
         for key in present:
-            self._missing.setdefault(key, [])
-        for key in self._missing.keys() - present:
-            began = before if key in former else self._missing[key].pop()[0]
-            self._missing[key].append((began, self._read_at))
+            self._absences.setdefault(key, [])
+        for key in self._absences.keys() - present:
+            began = before if key in former else self._absences[key].pop()[0]
+            self._absences[key].append((began, self._read_at))
 
 
 def fingerprint(secret: bytes) -> str:

@@ -2,7 +2,7 @@
 
 routes             paths and headers that are forwarded
 request_parsers    model and token limits of a request; costly_content: what costs more than its text
-answer_parsers     usage, errors and end of an answer
+answer_parsers     usage, errors and end of an answer; answer_events: the events of a stream
 error_blame        whom a provider's error blames: the request, the provider, the configuration
 error_answers      the gateway's own errors, in each API's format
 answer_memory      limits the memory of answers and of parsed JSON

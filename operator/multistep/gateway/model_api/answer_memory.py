@@ -22,13 +22,12 @@ _ALWAYS: Final = 2 << 20
 
 
 class AnswerTooLarge(Exception):
-    """The gateway cannot keep an answer in memory. The text is shown to the agent.
-
-    crowded: whether it has room for an answer of this size, but answers to other steps take it."""
+    """The gateway cannot keep an answer in memory. The text is shown to the agent."""
 
     def __init__(self, message: str, *, crowded: bool = False) -> None:
         super().__init__(message)
         self.crowded = crowded
+        """Whether the gateway has room for an answer of this size, but answers to other steps take it."""
 
 
 class AnswerMemory:
@@ -38,12 +37,13 @@ class AnswerMemory:
         self._total = 0
         self._by_step = Counter[StepKey]()
 
-    def hold(self, step: StepKey, size: int, answer: int) -> None:
+    def count_bytes(self, step: StepKey, size: int, answer: int) -> None:
         """Count further bytes of an answer; a negative size: they are no longer in memory. answer: bytes of the answer before.
 
         Raises AnswerTooLarge, and counts nothing, if the answer, its step or all answers would have too many.
         """
-        of_step, total = self._by_step[step] + size, self._total + size
+        of_step = self._by_step[step] + size
+        total = self._total + size
         if size > 0 and (answer + size > MAX_ANSWER or of_step > MAX_STEP):
             raise AnswerTooLarge("the provider's answer is too large to be kept in memory")
         if size > 0 and total > (MAX_TOTAL if of_step > _ALWAYS else MAX_TOTAL + MAX_SMALL):

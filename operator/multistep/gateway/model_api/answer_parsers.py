@@ -27,36 +27,40 @@ _TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. i
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one answer. input includes cached (cache reads) and written (cache writes).
-
-    written_1h: the part of ``written`` that the provider caches for 1 hour.
-    """
+class TokenUsage:
+    """Tokens of one answer."""
 
     input: int = 0
+    """Includes cached and written."""
     cached: int = 0
+    """Read from the provider's cache."""
     written: int = 0
+    """Written to the provider's cache."""
     written_1h: int = 0
+    """The part of ``written`` that the provider caches for 1 hour."""
     output: int = 0
 
 
-class Reading:
-    """Parses one answer.
+class AnswerParser:
+    """Parses one answer."""
 
-    usage: None while unknown; ended: whether the answer is complete; answers: whether it has a part of an answer of the API;
-    failure: the error that it contains, if any; model: the model that it names, "" for none; malformed: whether it has an event
-    that is no JSON.
-    """
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._finished = False
-        self.usage: Usage | None = None
+    def __init__(self, api: ApiFormat, *, reads_model: bool = False) -> None:
+        """Start with nothing read. reads_model: whether to read the name of the model that answers."""
+        self.usage: TokenUsage | None = None
+        """None while it is unknown."""
         self.ended = False
+        """Whether the answer is complete."""
         self.answers = False
+        """Whether it has a part of an answer of the API."""
         self.failure: ProviderError | None = None
-        self.model = ""
+        """The error that it contains, if any."""
         self.malformed = False
+        """Whether it has an event that is no JSON."""
+        self.model = ""
+        """The model that it names, "" for none."""
+        self._api = api
+        self._reads_model = reads_model
+        self._finished = False
 
     def event(self, data: bytes, name: bytes = b"") -> None:
         """Read the data of one server-sent event. name: its name, b"" without one. Raises AnswerTooLarge."""
@@ -66,24 +70,25 @@ class Reading:
         if data == b"[DONE]":
             self.ended = True
             return
-        found = _parsed(data)
-        if found is _NOT_JSON:
+        document = _parsed(data)
+        if document is _NOT_JSON:
             self.malformed = True
-        if name == b"error" and not isinstance(found, Mapping):
-            found = {"error": {"message": data[:_ERROR_BYTES].decode(errors="replace")}}
-        self._read(found, is_error=name == b"error")
+        if name == b"error" and not isinstance(document, Mapping):
+            document = {"error": {"message": data[:_ERROR_BYTES].decode(errors="replace")}}
+        self._read(document, is_error=name == b"error")
 
     def document(self, body: bytes) -> None:
         """Read an answer that is one JSON document instead of a stream of events. It counts as ended if it is valid JSON.
 
         Raises AnswerTooLarge."""
-        found = _parsed(body)
-        for each in found if isinstance(found, list) else [found]:
-            self._read(each)
-        self.ended = found is not _NOT_JSON
+        document = _parsed(body)
+        for part in document if isinstance(document, list) else [document]:
+            self._read(part)
+        self.ended = document is not _NOT_JSON
 
     def close(self, *, usage_expected: bool) -> None:
-        """Note that the stream ended properly. It is complete without an end marker, too, if it has a finish reason and its usage.
+        """Record that the stream ended properly. It is complete without an end marker, too, if it has a finish reason and its
+        usage.
 
         usage_expected: whether the provider was asked for the usage.
         """
@@ -94,33 +99,35 @@ class Reading:
             self.ended = self.answers = True
         if not isinstance(document, Mapping):
             return
-        self.usage = self._dialect.usage(document, self.usage)
-        self.model = _model(document) or self.model
-        self.answers = self.answers or self._dialect.answers_in(document)
-        self._finished = self._finished or self._dialect.finishes(document)
-        self.ended = self.ended or self._dialect.ends(document)
-        if is_error or self._dialect.fails(document):
+        self.usage = self._api.usage(document, self.usage)
+        if self._reads_model:
+            self.model = _model(document) or self.model
+        self.answers = self.answers or self._api.answers_in(document)
+        self._finished = self._finished or self._api.finishes(document)
+        self.ended = self.ended or self._api.ends(document)
+        if is_error or self._api.fails(document):
             self.failure = parse_error(document)
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """Parser for the answers of one API.
-
-    usage: maps a document and the usage so far to the new usage; answers_in: whether a document is an answer or a part of one;
-    finishes: whether it has the reason why the model stopped; ends, fails: whether it ends the answer or reports an error;
-    output_limit: maps a request to its maximum of output tokens per answer, or None; answers: maps a request to the number of
-    answers that it asks for.
-    """
+class ApiFormat:
+    """How one API says what the gateway reads of its answers and requests."""
 
     name: str
-    usage: Callable[[Document, Usage | None], Usage | None]
+    usage: Callable[[Document, TokenUsage | None], TokenUsage | None]
+    """Maps a document of an answer, and the usage so far, to the new usage."""
     answers_in: Callable[[Document], bool]
+    """Whether a document is an answer or a part of one."""
     finishes: Callable[[Document], bool]
+    """Whether it has the reason why the model stopped."""
     ends: Callable[[Document], bool]
+    """Whether it ends the answer."""
     fails: Callable[[Document], bool]
+    """Whether it reports an error."""
     output_limit: Callable[[Document], int | None]
+    """Maps a request to its maximum of output tokens per answer; None if it sets none."""
     answers: Callable[[Document], int] = lambda _: 1
+    """Maps a request to the number of answers that it asks for."""
 
 
 def _parsed(text: bytes) -> Any:
@@ -144,7 +151,7 @@ def _part(document: Any, *path: str) -> Any:
 def _model(document: Document) -> str:
     """Return the first characters of the model that a document names, in the way of any of the APIs; "" for none."""
     named = [_part(document, *path).get(name) for path, name in _MODEL_FIELDS]
-    return next((each[:_NAME] for each in named if isinstance(each, str)), "")
+    return next((name[:_NAME] for name in named if isinstance(name, str)), "")
 
 
 def _count(document: Document, name: str, missing: int = 0) -> int:
@@ -158,81 +165,82 @@ def _count(document: Document, name: str, missing: int = 0) -> int:
         return 0
 
 
-def _chat_usage(document: Document, before: Usage | None) -> Usage | None:
-    if not (found := _part(document, "usage")):
+def _chat_usage(document: Document, before: TokenUsage | None) -> TokenUsage | None:
+    if not (counts := _part(document, "usage")):
         return before
-    given = _count(found, "prompt_tokens")
-    cached = _count(_part(found, "prompt_tokens_details"), "cached_tokens", _count(found, "cached_tokens"))  # the latter for Kimi
+    given = _count(counts, "prompt_tokens")
+    cached = _count(_part(counts, "prompt_tokens_details"), "cached_tokens", _count(counts, "cached_tokens"))  # the latter for Kimi
     # xAI, and Gemini's OpenAI-compatible API, count thinking tokens in total_tokens only.
-    output = max(_count(found, "completion_tokens"), _count(found, "total_tokens") - given)
-    return _at_least(before, Usage(input=given, cached=cached, output=output))
+    output = max(_count(counts, "completion_tokens"), _count(counts, "total_tokens") - given)
+    return _at_least(before, TokenUsage(input=given, cached=cached, output=output))
 
 
-def _responses_usage(document: Document, before: Usage | None) -> Usage | None:
-    if not (found := _part(document, "response", "usage") or _part(document, "usage")):
+def _responses_usage(document: Document, before: TokenUsage | None) -> TokenUsage | None:
+    if not (counts := _part(document, "response", "usage") or _part(document, "usage")):
         return before
-    cached = _count(_part(found, "input_tokens_details"), "cached_tokens")
-    return _at_least(before, Usage(input=_count(found, "input_tokens"), cached=cached, output=_count(found, "output_tokens")))
+    cached = _count(_part(counts, "input_tokens_details"), "cached_tokens")
+    newer = TokenUsage(input=_count(counts, "input_tokens"), cached=cached, output=_count(counts, "output_tokens"))
+    return _at_least(before, newer)
 
 
-def _at_least(before: Usage | None, found: Usage) -> Usage:
+def _at_least(before: TokenUsage | None, newer: TokenUsage) -> TokenUsage:
     """Return the newer counts, of which none is less than before: some APIs end a stream with counts of 0."""
     if before is None:
-        return found
-    latest = found if found.input >= before.input else before
-    return replace(latest, output=max(before.output, found.output))
+        return newer
+    latest = newer if newer.input >= before.input else before
+    return replace(latest, output=max(before.output, newer.output))
 
 
-def _messages_usage(document: Document, before: Usage | None) -> Usage | None:
+def _messages_usage(document: Document, before: TokenUsage | None) -> TokenUsage | None:
     """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input. A
     number that an event lacks keeps its value, e.g. written_1h: message_delta lacks it.
 
     These counts leave out passes of the model that give no message, such as a compaction. If the answer lists such a pass, the
     usage is the sum of all passes.
     """
-    found = _part(document, "message", "usage") or _part(document, "usage")
-    if not found:
+    counts = _part(document, "message", "usage") or _part(document, "usage")
+    if not counts:
         return before
-    passes = found.get("iterations")
-    if isinstance(passes, list) and any(_part(each).get("type") != "message" for each in passes):
-        each_pass = [astuple(_of_pass(_part(each), Usage())) for each in passes]
-        return Usage(*map(sum, zip(*each_pass, strict=True)))
-    return _of_pass(found, before or Usage())
+    passes = counts.get("iterations")
+    if isinstance(passes, list) and any(_part(single).get("type") != "message" for single in passes):
+        each_pass = [astuple(_of_pass(_part(single), TokenUsage())) for single in passes]
+        return TokenUsage(*map(sum, zip(*each_pass, strict=True)))
+    return _of_pass(counts, before or TokenUsage())
 
 
-def _of_pass(found: Document, known: Usage) -> Usage:
-    cached = _count(found, "cache_read_input_tokens", known.cached)
-    written = _count(found, "cache_creation_input_tokens", known.written)
+def _of_pass(counts: Document, known: TokenUsage) -> TokenUsage:
+    cached = _count(counts, "cache_read_input_tokens", known.cached)
+    written = _count(counts, "cache_creation_input_tokens", known.written)
     known_new = known.input - known.cached - known.written
-    new = max(_count(found, "input_tokens", known_new), min(known_new, known.input - cached - written))  # tokens may become cached
-    hour = _count(_part(found, "cache_creation"), "ephemeral_1h_input_tokens", min(known.written_1h, written))
-    return Usage(new + cached + written, cached, written, hour, _count(found, "output_tokens", known.output))
+    new = max(_count(counts, "input_tokens", known_new), min(known_new, known.input - cached - written))  # tokens may become cached
+    hour = _count(_part(counts, "cache_creation"), "ephemeral_1h_input_tokens", min(known.written_1h, written))
+    return TokenUsage(new + cached + written, cached, written, hour, _count(counts, "output_tokens", known.output))
 
 
-def _gemini_usage(document: Document, before: Usage | None) -> Usage | None:
-    if not (found := _part(document, "usageMetadata")):
+def _gemini_usage(document: Document, before: TokenUsage | None) -> TokenUsage | None:
+    if not (counts := _part(document, "usageMetadata")):
         return before
-    now = Usage(
-        input=_count(found, "promptTokenCount") + _count(found, "toolUsePromptTokenCount"),
-        cached=_count(found, "cachedContentTokenCount"),
-        output=_count(found, "candidatesTokenCount") + _count(found, "thoughtsTokenCount"),
+    now = TokenUsage(
+        input=_count(counts, "promptTokenCount") + _count(counts, "toolUsePromptTokenCount"),
+        cached=_count(counts, "cachedContentTokenCount"),
+        output=_count(counts, "candidatesTokenCount") + _count(counts, "thoughtsTokenCount"),
     )
     return _at_least(before, now)
 
 
 def _members(document: Document, name: str) -> list[Document]:
     """Return the objects in a list of the document."""
-    found = document.get(name)
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    members = document.get(name)
+    return [member for member in members if isinstance(member, Mapping)] if isinstance(members, list) else []
 
 
 def _chat_answers(document: Document) -> bool:
-    return any(isinstance(each.get(name), Mapping) for each in _members(document, "choices") for name in ("message", "delta"))
+    return any(isinstance(choice.get(name), Mapping) for choice in _members(document, "choices") for name in ("message", "delta"))
 
 
 def _chat_fails(document: Document) -> bool:
     return _has_error(document) or any(
-        _has_error(each) or each.get("finish_reason") == "error" for each in _members(document, "choices")
+        _has_error(choice) or choice.get("finish_reason") == "error" for choice in _members(document, "choices")
     )
 
 
@@ -256,7 +264,7 @@ def _gemini_blocks(document: Document) -> bool:
 
 
 def _gemini_ends(document: Document) -> bool:
-    return _gemini_blocks(document) or any(each.get("finishReason") for each in _members(document, "candidates"))
+    return _gemini_blocks(document) or any(candidate.get("finishReason") for candidate in _members(document, "candidates"))
 
 
 def _has_error(document: Document) -> bool:
@@ -266,8 +274,8 @@ def _has_error(document: Document) -> bool:
 def _largest(*limits: Any) -> int | None:
     """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer, because the provider may
     ignore such a limit."""
-    given = [each for each in limits if each is not None]
-    return min(max(given), _MAX_TOKENS) if given and all(type(each) is int and each > 0 for each in given) else None
+    given = [limit for limit in limits if limit is not None]
+    return min(max(given), _MAX_TOKENS) if given and all(type(limit) is int and limit > 0 for limit in given) else None
 
 
 def _answers(count: Any) -> int:
@@ -281,25 +289,25 @@ def _answers(count: Any) -> int:
 def _gemini_limit(asked: Document) -> int | None:
     """Return the maximum in generationConfig: the larger one, if it is set twice. Gemini also accepts the names in snake_case."""
     configs = [_part(asked, name) for name in _GEMINI_CONFIGS]
-    return _largest(*(each.get(name) for each in configs for name in ("maxOutputTokens", "max_output_tokens")))
+    return _largest(*(config.get(name) for config in configs for name in ("maxOutputTokens", "max_output_tokens")))
 
 
 def _gemini_answers(asked: Document) -> int:
     configs = [_part(asked, name) for name in _GEMINI_CONFIGS]
-    return max(_answers(each.get(name)) for each in configs for name in ("candidateCount", "candidate_count"))
+    return max(_answers(config.get(name)) for config in configs for name in ("candidateCount", "candidate_count"))
 
 
-CHAT: Final = Dialect(
+CHAT: Final = ApiFormat(
     name="openai-chat",
     usage=_chat_usage,
     answers_in=_chat_answers,
-    finishes=lambda chunk: any(each.get("finish_reason") for each in _members(chunk, "choices")),
-    ends=lambda _: False,  # a stream of this API ends with ``data: [DONE]``, see Reading.event
+    finishes=lambda chunk: any(choice.get("finish_reason") for choice in _members(chunk, "choices")),
+    ends=lambda _: False,  # a stream of this API ends with ``data: [DONE]``, see AnswerParser.event
     fails=_chat_fails,
     output_limit=lambda asked: _largest(asked.get("max_completion_tokens"), asked.get("max_tokens")),
     answers=lambda asked: _answers(asked.get("n")),
 )
-RESPONSES: Final = Dialect(
+RESPONSES: Final = ApiFormat(
     name="openai-responses",
     usage=_responses_usage,
     answers_in=_responses_answers,
@@ -308,7 +316,7 @@ RESPONSES: Final = Dialect(
     fails=lambda event: event.get("type") in ("response.failed", "error") or bool(event.get("error")),
     output_limit=lambda asked: _largest(asked.get("max_output_tokens")),
 )
-MESSAGES: Final = Dialect(
+MESSAGES: Final = ApiFormat(
     name="anthropic-messages",
     usage=_messages_usage,
     answers_in=_messages_answers,
@@ -317,7 +325,7 @@ MESSAGES: Final = Dialect(
     fails=_has_error,
     output_limit=lambda asked: _largest(asked.get("max_tokens")),
 )
-GEMINI: Final = Dialect(
+GEMINI: Final = ApiFormat(
     name="gemini",
     usage=_gemini_usage,
     answers_in=lambda document: bool(_members(document, "candidates")) or _gemini_blocks(document),

@@ -35,7 +35,7 @@ def is_opaque(document: Mapping[str, Any]) -> bool:
     """Return whether a request may have more tokens of input than bytes: it has files, references, or tools of the provider."""
     if any(document.get(name) for name in _REFERENCES):
         return True
-    if any(name in _FILE_FIELDS or (name == "type" and value in _FILE_TYPES) for name, value in _texts(document)):
+    if any(_is_file(part) for part in _objects(document)):
         return True
     tools = document.get("tools") or []
     return not isinstance(tools, list) or not all(map(_is_text_tool, tools))
@@ -48,13 +48,13 @@ def asks_for_tier(document: Mapping[str, Any]) -> bool:
 
 def asks_for_caching(document: Mapping[str, Any]) -> bool:
     """Return whether a request asks Anthropic to cache parts of its input."""
-    return any(name == "cache_control" for name, _ in _texts(document))
+    return any("cache_control" in part for part in _objects(document))
 
 
 def other_models(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the models that may answer a request in the place of its own: of OpenRouter's ``models``, and of LiteLLM's
     ``fallbacks``, ``context_window_fallbacks``, ``context_window_fallback_dict`` and so on."""
-    todo = [value for name, value in document.items() if plain(name) == "models" or "fallback" in plain(name)]
+    todo = [value for name, value in document.items() if plain_name(name) == "models" or "fallback" in plain_name(name)]
     while todo:
         here = todo.pop()
         if isinstance(here, str):
@@ -63,7 +63,7 @@ def other_models(document: Mapping[str, Any]) -> Iterator[str]:
             todo.extend(here.values() if isinstance(here, Mapping) else here)
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a field's name in lower case without underscores, as servers that accept several spellings read it."""
     return name.strip().casefold().replace("_", "")
 
@@ -76,13 +76,18 @@ def _is_text_tool(tool: Any) -> bool:
     return ("name" in tool or "function" in tool) and tool.get("type") in _TEXT_TOOLS
 
 
-def _texts(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each member of all objects in a JSON document; the value is "" if it is not a string."""
-    todo = [value]
+def _is_file(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type")
+    return not _FILE_FIELDS.isdisjoint(part) or (isinstance(kind, str) and kind in _FILE_TYPES)
+
+
+def _objects(document: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all objects in a JSON document."""
+    todo = [document]
     while todo:
         here = todo.pop()
         if isinstance(here, Mapping):
-            yield from ((name, value if isinstance(value, str) else "") for name, value in here.items())
+            yield here
             todo.extend(here.values())
         elif isinstance(here, list):
             todo.extend(here)
@@ -114,14 +119,14 @@ def provider_content(document: Mapping[str, Any], model: str) -> str:
     if (searching := next(filter(_MODELS.search, (model, *other_models(document))), None)) is not None:
         return f"the model {searching[:100]!r}, which may search the web"
     for name, value in document.items():
-        if plain(name) in _FIELDS and value not in (None, False, "", []):  # an empty object asks for a web search
+        if plain_name(name) in _FIELDS and value not in (None, False, "", []):  # an empty object asks for a web search
             return f"the field {name!r}"
-        if plain(name) == "tools" and value and not isinstance(value, list):
+        if plain_name(name) == "tools" and value and not isinstance(value, list):
             return "tools that are no list"
-    return next(_found(document), "")
+    return next(_provider_content(document), "")
 
 
-def _found(document: Any) -> Iterator[str]:
+def _provider_content(document: Any) -> Iterator[str]:
     todo = [document]
     while todo:
         here = todo.pop()
@@ -130,11 +135,11 @@ def _found(document: Any) -> Iterator[str]:
         if not isinstance(here, Mapping):
             continue
         for name, value in here.items():
-            field = plain(name)
+            field = plain_name(name)
             if field in _DATA or (field == "input" and here.get("type") == "tool_use"):
                 continue
             if field == "tools" and isinstance(value, list):
-                yield from (f"the provider's tool {_name(each)}" for each in value if not _runs_at_the_agent(each))
+                yield from (f"the provider's tool {_name(tool)}" for tool in value if not _runs_at_the_agent(tool))
             if (field in _URLS and _is_remote(value)) or (field == "source" and _is_source_by_url(value)):
                 yield f"a URL in the field {name!r}, which the provider fetches"
             todo.append(value)
@@ -143,7 +148,7 @@ def _found(document: Any) -> Iterator[str]:
 def _runs_at_the_agent(tool: Any) -> bool:
     if not isinstance(tool, Mapping):
         return False
-    if {plain(name) for name in tool} <= _GEMINI:
+    if {plain_name(name) for name in tool} <= _GEMINI:
         return True
     kind, place = tool.get("type"), tool.get("environment")
     if kind is None:

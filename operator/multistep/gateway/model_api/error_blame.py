@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -95,35 +96,51 @@ _MAX_DEPTH: Final = 6
 
 @dataclass(frozen=True)
 class ProviderError:
-    """A provider's error. words: its types, codes and reasons, as lower-case letters and digits only; codes: those that are HTTP
-    statuses; fields: names of the request's fields that it blames; message: its text."""
+    """A provider's error."""
 
     words: frozenset[str] = frozenset()
+    """Its types, codes and reasons, as lower-case letters and digits only."""
     codes: tuple[int, ...] = ()
+    """Those of them that are HTTP statuses."""
     fields: frozenset[str] = frozenset()
+    """Names of the request's fields that it blames."""
     message: str = ""
 
 
 def parse_error(document: Any) -> ProviderError:
     """Return the error in a JSON document, in whatever part of it: an object ``error``, ``errors`` or ``detail``, or the
     document."""
-    words, codes, fields, messages = set[str](), list[int](), set[str](), list[str]()
+    words: set[str] = set()
+    codes: list[int] = []
+    fields: set[str] = set()
+    messages: list[str] = []
     for part in _parts(document, _MAX_DEPTH):
         for name in ("type", "code", "status", "reason", "error_code", "error_type", "__type", "statusCode"):
-            if (code := _number(part.get(name))) is not None:
-                codes += [code] if code in _STATUS else []
-            if isinstance(part.get(name), (str, int)) and not isinstance(part.get(name), bool):
-                words.add(_word(str(part[name])))
-        fields |= {each for each in (part.get("param"), _last(part.get("loc"))) if isinstance(each, str)}
-        messages += [each for name in ("message", "msg", "detail", "error", "Message") if isinstance(each := part.get(name), str)]
+            value = part.get(name)
+            code = _number(value)
+            if code is not None and code in _STATUS:
+                codes.append(code)
+            if isinstance(value, (str, int)) and not isinstance(value, bool):
+                words.add(_word(str(value)))
+        fields |= {field for field in (part.get("param"), _last(part.get("loc"))) if isinstance(field, str)}
+        texts = [part.get(name) for name in ("message", "msg", "detail", "error", "Message")]
+        messages += [text for text in texts if isinstance(text, str)]
     return ProviderError(frozenset(words), tuple(codes), frozenset(fields), messages[0] if messages else "")
+
+
+def error_in_body(body: bytes) -> ProviderError:
+    """Return the error in an answer's body. If the body is no JSON, or larger than any error, its start is the error's text."""
+    if len(body) <= _MAX_ERROR and not has_too_many_parts(body):
+        with suppress(ValueError, RecursionError):
+            return parse_error(json.loads(body))
+    return ProviderError(message=body[:1000].decode(errors="replace"))
 
 
 def _parts(document: Any, depth: int) -> Iterator[Mapping[str, Any]]:
     """Yield the objects that describe the error, the innermost first."""
     if isinstance(document, list):
-        for each in document[:16] if depth else []:
-            yield from _parts(each, depth - 1)
+        for part in document[:16] if depth else []:
+            yield from _parts(part, depth - 1)
     if not isinstance(document, Mapping) or not depth:
         return
     response = document.get("response")
@@ -162,7 +179,7 @@ def _names_account(status: int, error: ProviderError) -> bool:
 
 
 def _names_model(error: ProviderError) -> bool:
-    by_code = any(_OF_THE_MODEL.fullmatch(each) for each in error.words) or "model" in error.fields
+    by_code = any(_OF_THE_MODEL.fullmatch(word) for word in error.words) or "model" in error.fields
     return by_code or error.message.startswith(_MODEL_MESSAGES)
 
 
@@ -173,11 +190,6 @@ def _describes_model(error: ProviderError) -> bool:
 def has_no_credit(error: ProviderError) -> bool:
     """Return whether a 429 of OpenAI itself shows that the account has no credit, so that a later request fails, too."""
     return "insufficientquota" in error.words
-
-
-def refuses_field(body: bytes, name: str) -> bool:
-    """Return whether an error's body names a field of the request."""
-    return name.encode() in body
 
 
 def _number(value: Any) -> int | None:
@@ -196,16 +208,6 @@ def _last(loc: Any) -> Any:
     return loc[-1] if isinstance(loc, list) and loc else None
 
 
-def parsed(body: bytes) -> Any:
-    """Return a JSON document; the start of the text in an object ``message`` if it is no JSON, or larger than any error."""
-    if len(body) > _MAX_ERROR or has_too_many_parts(body):
-        return {"message": body[:1000].decode(errors="replace")}
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return {"message": body[:1000].decode(errors="replace")}
-
-
 def exceeds_limit_alone(error: ProviderError, size: int = 0, headers: Mapping[str, str] = MappingProxyType({})) -> bool:
     """Return whether a 429 shows that the request alone exceeds a limit of tokens, so that it always fails. If the limit is 0, the
     account cannot use the model: this depends on no request.
@@ -214,13 +216,13 @@ def exceeds_limit_alone(error: ProviderError, size: int = 0, headers: Mapping[st
     """
     message = error.message[:_AMOUNTS_WITHIN]
     if not _OF_ALL_REQUESTS.search(error.message):
-        if found := _LIMIT_AND_REQUESTED.search(message):
-            return 0 < _amount(found[1]) < _amount(found[2])
-        if (found := _REQUESTED_AND_LIMIT.search(message)) and _TOKENS.search(message):
-            return 0 < _amount(found[2]) < _amount(found[1])
+        if amounts := _LIMIT_AND_REQUESTED.search(message):
+            return 0 < _amount(amounts[1]) < _amount(amounts[2])
+        if (amounts := _REQUESTED_AND_LIMIT.search(message)) and _TOKENS.search(message):
+            return 0 < _amount(amounts[2]) < _amount(amounts[1])
     per_minute = _PER_MINUTE.search(message)
     limits = [per_minute[1] if per_minute else "", *(headers.get(name, "") for name in _LIMIT_HEADERS)]
-    return any(0 < _amount(each) < size // _BYTES_PER_TOKEN for each in limits)
+    return any(0 < _amount(limit) < size // _BYTES_PER_TOKEN for limit in limits)
 
 
 def _amount(text: str) -> int:

@@ -34,28 +34,30 @@ class InvalidBody(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The parsed body of a request.
-
-    body: the bytes to send to the provider; strips_usage: whether to remove the usage event from the answer's stream, because the
-    gateway requested this event and the agent did not; plain: then the body without that request, as the agent sent it, for
-    providers that reject the field; output_tokens: the request's maximum of output tokens for all its answers
-    together, None if it sets no maximum; answers: number of answers that the request asks for; opaque, caches, tier: the results of
-    is_opaque, asks_for_caching and asks_for_tier in contents; others: the names of other models that may answer it;
-    by_provider: the result of provider_content, if it was asked for.
-    """
+class ParsedRequest:
+    """A request's body, as far as the gateway reads it."""
 
     body: bytes
+    """The bytes to send to the provider."""
     model: str
+    original: bytes | None = None
+    """The body as the agent sent it, if the gateway added to ``body`` that the provider is to report the usage of a stream."""
     strips_usage: bool = False
-    plain: bytes | None = None
+    """Whether to remove the event with the usage from the answer's stream, because the agent did not ask for it."""
     output_tokens: int | None = None
+    """The request's maximum of output tokens for all its answers together; None if it sets none."""
     answers: int = 1
+    """Number of answers that the request asks for."""
     opaque: bool = False
+    """Whether it may have more tokens of input than bytes (costly_content.is_opaque)."""
     caches: bool = False
+    """Whether it asks Anthropic to cache parts of its input."""
     tier: bool = False
+    """Whether it names a service tier that may cost more than the usual one."""
     others: tuple[str, ...] = ()
+    """Names of other models that may answer it."""
     by_provider: str = ""
+    """What it asks the provider to do or to fetch (costly_content.provider_content), if that was searched for."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +67,22 @@ class _Member:
     value: Any
 
 
-def read_body(body: bytes, route: Route, *, searches_tools: bool = False) -> Asked:
+def parse_request(body: bytes, route: Route, *, searches_tools: bool = False) -> ParsedRequest:
     """Parse a request's body. searches_tools: whether to search it for tools of the provider. Raises InvalidBody."""
     if not body:
-        return Asked(body, route.model)
+        return ParsedRequest(body, route.model)
     text, members = _members(body)
     values = {name: member.value for name, member in members.items()}
     model = route.model or values.get("model")
     if not isinstance(model, str) or not _MODEL.fullmatch(model):
         raise InvalidBody("the body's field model must be a model's name: at most 200 visible ASCII characters")
-    strips = route.dialect is CHAT and values.get("stream") is True and not _wants_usage(values)
-    limit, answers = route.dialect.output_limit(values), route.dialect.answers(values)
-    return Asked(
+    strips = route.api is CHAT and values.get("stream") is True and not _wants_usage(values)
+    limit, answers = route.api.output_limit(values), route.api.answers(values)
+    return ParsedRequest(
         body=_asking_for_usage(text, members).encode() if strips else body,
         model=model,
+        original=body if strips else None,
         strips_usage=strips,
-        plain=body if strips else None,
         output_tokens=None if limit is None else limit * answers,
         answers=answers,
         opaque=is_opaque(values),
@@ -92,7 +94,7 @@ def read_body(body: bytes, route: Route, *, searches_tools: bool = False) -> Ask
 
 
 def _others(values: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    names = list(dict.fromkeys(each[:_NAME] for each in other_models(values) if each != model))
+    names = list(dict.fromkeys(other[:_NAME] for other in other_models(values) if other != model))
     rest = [f"{len(names)} models"] if len(names) > _MAX_OTHERS else []
     return (*names[:_MAX_OTHERS], *rest)
 
@@ -104,12 +106,12 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
 
 def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
     """Return the body's text with stream_options.include_usage set. Text outside of stream_options, e.g. numbers, is unchanged."""
-    found = members.get("stream_options")
-    if found is None:
+    member = members.get("stream_options")
+    if member is None:
         start = text.index("{") + 1
         return f'{text[:start]}"stream_options":{_USAGE_WANTED},{text[start:]}'
-    options = found.value if isinstance(found.value, Mapping) else _NOTHING
-    return f"{text[: found.start]}{json.dumps({**options, 'include_usage': True})}{text[found.end :]}"
+    options = member.value if isinstance(member.value, Mapping) else _NOTHING
+    return f"{text[: member.start]}{json.dumps({**options, 'include_usage': True})}{text[member.end :]}"
 
 
 def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
@@ -130,11 +132,11 @@ def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
 
 
 def _scanned(text: str) -> dict[str, _Member]:
-    found: dict[str, _Member] = {}
+    members: dict[str, _Member] = {}
     at = _past(text, _space(text, 0), "{")
     if text[at] == "}":
         _end(text, at + 1)
-        return found
+        return members
     names: set[str] = set()
     while True:
         name, at = scanstring(text, _past(text, at, '"'), True)
@@ -147,11 +149,11 @@ def _scanned(text: str) -> dict[str, _Member]:
         if len(names) == _MAX_FIELDS:
             raise InvalidBody(f"the body has more than {_MAX_FIELDS} fields")
         names.add(name.casefold())
-        found[name] = _Member(start, end, value)
+        members[name] = _Member(start, end, value)
         at = _space(text, end)
         if text[at] == "}":
             _end(text, at + 1)
-            return found
+            return members
         at = _past(text, at, ",")
 
 

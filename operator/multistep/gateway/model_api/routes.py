@@ -9,12 +9,12 @@ from typing import Final
 
 from aiohttp import web
 
-from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, Dialect
+from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, ApiFormat
 from multistep.providers import PROVIDERS, ProviderName
 
-BASE_PATHS: Final = {each.name: each.path for each in PROVIDERS}
+BASE_PATHS: Final = {provider.name: provider.path for provider in PROVIDERS}
 """Path of the gateway's base URL, by provider."""
-BASE_URLS: Final = {each.name: each.base_url for each in PROVIDERS}
+BASE_URLS: Final = {provider.name: provider.base_url for provider in PROVIDERS}
 """The providers' default base URLs, to which the gateway appends the rest of a request's path."""
 
 STALLS_PATH: Final = "/multistep/stalls"
@@ -25,16 +25,19 @@ _MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An allowed request. path: URL path after the base URL; model: model in the path, or ""; counted: whether it uses tokens."""
+    """An allowed request."""
 
     provider: ProviderName
-    dialect: Dialect
+    api: ApiFormat
     path: str
+    """URL path after the provider's base URL."""
     model: str
+    """Model in the path, or ""."""
     counted: bool
+    """Whether the request uses tokens."""
 
 
-_TABLE: Final[tuple[tuple[str, ProviderName, str, Dialect, bool], ...]] = (
+_TABLE: Final[tuple[tuple[str, ProviderName, str, ApiFormat, bool], ...]] = (
     ("POST", "openai", r"/chat/completions", CHAT, True),
     ("POST", "openai", r"/responses(?:/compact)?", RESPONSES, True),
     ("GET", "openai", rf"/models(?:/{_MODEL})?", CHAT, False),
@@ -49,8 +52,8 @@ _VERSIONS: Final[Mapping[ProviderName, str]] = {"openai": "", "anthropic": "/v1"
 """Version in the path after the provider's base URL, for requests whose path has none."""
 _VERSION: Final = r"(?:/v1(?:alpha|beta)?)"
 _ROUTES: Final = tuple(
-    (method, provider, re.compile(rf"/{provider}{_VERSION}??(?P<version>{_VERSION})?(?P<path>{path})"), dialect, counted)
-    for method, provider, path, dialect, counted in _TABLE
+    (method, provider, re.compile(rf"/{provider}{_VERSION}??(?P<version>{_VERSION})?(?P<path>{path})"), api, counted)
+    for method, provider, path, api, counted in _TABLE
 )
 _SLASHES: Final = re.compile(r"//+")
 
@@ -58,16 +61,16 @@ _SLASHES: Final = re.compile(r"//+")
 def find_route(method: str, path: str) -> Route | None:
     """Return the route of a request; None if it is not allowed. path: the URL's path, decoded."""
     path = _SLASHES.sub("/", path).removesuffix("/")
-    for allowed, provider, pattern, dialect, counted in _ROUTES:
+    for allowed, provider, pattern, api, counted in _ROUTES:
         if method == allowed and (match := pattern.fullmatch(path)):
             version = (match["version"] if provider == "gemini" else None) or _VERSIONS[provider]
-            return Route(provider, dialect, version + match["path"], match.groupdict().get("model") or "", counted)
+            return Route(provider, api, version + match["path"], match.groupdict().get("model") or "", counted)
     return None
 
 
 def provider_of(path: str) -> ProviderName | None:
     """Return the provider whose base path is a prefix of this path. The provider determines the format of errors."""
-    return next((each for each in BASE_PATHS if path.startswith(f"/{each}/")), None)
+    return next((provider for provider in BASE_PATHS if path.startswith(f"/{provider}/")), None)
 
 
 Headers = list[tuple[str, str]]
@@ -101,7 +104,7 @@ def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, st
     """Return the headers for the provider: the provider's key, and the agent's headers except hop-by-hop headers, credentials and
     headers that choose an account, a timeout or the fields of the answer."""
     left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | _FOR_ANSWERS | {"accept-encoding"}
-    kept = [each for each in _others(given, left_out) if _TIMEOUT not in each[0].lower()]
+    kept = [header for header in _others(given, left_out) if _TIMEOUT not in header[0].lower()]
     return [*kept, ("Accept-Encoding", "identity"), credential]
 
 
@@ -120,5 +123,5 @@ def upstream_query(raw: str) -> str:
 
 def _others(given: Iterable[tuple[str, str]], left_out: set[str]) -> Headers:
     headers = list(given)
-    listed = {each.strip().lower() for name, value in headers if name.lower() == "connection" for each in value.split(",")}
+    listed = {option.strip().lower() for name, value in headers if name.lower() == "connection" for option in value.split(",")}
     return [(name, value) for name, value in headers if name.lower() not in left_out | listed]

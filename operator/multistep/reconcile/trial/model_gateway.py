@@ -28,9 +28,9 @@ from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import LONGEST_SECONDS, Keyring, Limits, SigningKey, StepClaims, StepKey
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, BudgetLimits, Keyring, SigningKey, StepClaims, StepKey, sign_token
 from multistep.gateway.model_api.routes import STALLS_PATH
-from multistep.gateway.operator_client import AcceptedTokens, GatewayAdmin, step_token
+from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
 from multistep.providers import BY_KEY_VARIABLE, Provider
 
@@ -80,7 +80,7 @@ class ModelGateway:
         self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
         self._get_secret = get_secret
         self._known: dict[str, tuple[Credential, float]] = {}  # by id, with the time when a trial last needed it
-        self._accepted = AcceptedTokens()
+        self._accepted_keys: Sequence[str] = ()
 
     @property
     def stalls_url(self) -> str:
@@ -91,8 +91,6 @@ class ModelGateway:
         """Register the keys, and return the agent's variables with a token in place of each key."""
         self.remember(hosted, trial.metadata.namespace)
         signing, found = await self._signing_key(), dict[str, str]()
-        if trial.spec.agent.provider_tools == "Refuse" and not self._accepted.tool_policy:
-            raise GatewayUnavailable("the model gateway is of an earlier release, which cannot refuse tools of the provider")
         of_sweep = await self._sweep_limits(trial)
         key, until = _key(trial, call.model_access), self._expiry(call)
         await self._admin.open(key, signing, until)
@@ -100,17 +98,17 @@ class ModelGateway:
             id = _id(credential, signing.secret)
             await self._register(id, credential)
             claims = _claims(trial, key, id, of_sweep, until)
-            found[name] = step_token(claims, signing, sealed=self._accepted.sealed)
+            found[name] = sign_token(claims, signing)
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
         return found
 
-    async def _sweep_limits(self, trial: MultiStepTrial) -> Limits:
+    async def _sweep_limits(self, trial: MultiStepTrial) -> BudgetLimits:
         """Return the budget of the trial's sweep as it is now, so that a raised budget applies from the next step on.
 
         Raises GatewayUnavailable if the sweep is deleted: the trial, which Kubernetes deletes too, then starts no further step.
         """
         if (owner := owning_sweep(trial.metadata.owner_references)) is None:
-            return Limits()
+            return BudgetLimits()
         name, uid = owner
         try:
             sweep = await self._get_sweep(trial.metadata.namespace, name)
@@ -118,7 +116,7 @@ class ModelGateway:
             sweep = {"metadata": {}}
         if sweep["metadata"].get("uid") != uid:
             raise GatewayUnavailable(f"the sweep {name} of the trial does not exist, so its budget is unknown")
-        return Limits.model_validate(sweep["spec"].get("budget") or {})
+        return BudgetLimits.model_validate(sweep["spec"].get("budget") or {})
 
     async def _signing_key(self) -> SigningKey:
         """Return the newest signing key that the gateway accepts. Raises GatewayUnavailable.
@@ -126,23 +124,20 @@ class ModelGateway:
         While keys are rotated, the operator can have a new key before the gateway, because each pod's copy of the Secret is
         updated separately.
         """
-        if not self._accepted.key_ids:
-            self._accepted = await self._admin.accepted_tokens()
+        if not self._accepted_keys:
+            self._accepted_keys = await self._admin.accepted_keys()
         for id, secret in reversed(list(self._keyring.secrets().items())):
-            if id in self._accepted.key_ids:
+            if id in self._accepted_keys:
                 return SigningKey(id, secret)
         raise GatewayUnavailable("the model gateway accepts none of the operator's signing keys yet")
 
     async def _register(self, id: str, credential: Credential) -> None:
         try:
-            await self._admin.register(id, self._understood(credential))
+            await self._admin.register(id, credential)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
             raise InvalidSpec(f"spec.agent.baseURL {shown(credential.base_url)}: {error}") from None
-
-    def _understood(self, credential: Credential) -> Credential:
-        return credential if self._accepted.sources else credential.without_source()
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
@@ -176,19 +171,19 @@ class ModelGateway:
         """
         for _, _, credential in _credentials(hosted, namespace):
             for secret in self._keyring.secrets().values():  # running steps can use ids made with older signing keys
-                for each in (credential, credential.without_source()):  # or by earlier releases, which left the source out
-                    self._known[_id(each, secret)] = credential, self._clock()
+                self._known[_id(credential, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
         """Register the keys that the gateway lacks because it restarted, read the Secrets of keys again that a provider rejected,
         and learn which signing keys the gateway accepts. Raises GatewayError."""
-        self._accepted = await self._admin.accepted_tokens()
+        self._accepted_keys = await self._admin.accepted_keys()
         oldest = self._clock() - KEPT_SECONDS
         self._known = {id: (credential, at) for id, (credential, at) in self._known.items() if at >= oldest}
-        for id in await self._admin.wanted():
+        needed = await self._admin.needed_credentials()
+        for id in needed.wanted:
             if (known := self._known.get(id)) is not None:
-                await self._admin.register(id, self._understood(known[0]))
-        for id, source in (await self._admin.rejected()).items():
+                await self._admin.register(id, known[0])
+        for id, source in needed.rejected.items():
             try:
                 key = await self._key_in(source)
             except Exception as error:  # the key may have been rotated: the requests wait, and the next pass reads it again
@@ -267,13 +262,13 @@ def _key(trial: MultiStepTrial, step: str) -> StepKey:
     return StepKey(trial.metadata.uid, str(trial.status.attempt or 1), step_segment(step), "agent")
 
 
-def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: Limits, until: int) -> StepClaims:
+def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: BudgetLimits, until: int) -> StepClaims:
     sweep = owning_sweep(trial.metadata.owner_references)
     return StepClaims(
         sub=str(key),
         sweep="" if sweep is None else "/".join((trial.metadata.namespace, *sweep)),
         agent=trial.spec.agent.label,
-        limits=Limits() if (limits := trial.spec.agent.limits) is None else Limits(**limits.model_dump()),
+        limits=BudgetLimits() if (limits := trial.spec.agent.limits) is None else BudgetLimits(**limits.model_dump()),
         sweep_limits=of_sweep,
         refuses_tools=trial.spec.agent.provider_tools == "Refuse",
         credential=credential,
@@ -291,8 +286,7 @@ def _id(credential: Credential, secret: bytes) -> str:
     """Return the id of a credential: an HMAC that does not reveal the API key. Trials with the same credential share its id. The
     source is part of it: of two Secrets with the same key, one may be rotated before the other. secret: the signing key's secret,
     which no agent has."""
-    text = f"{credential.provider}\0{credential.base_url}\0{credential.key.get_secret_value()}"
-    text += f"\0{credential.source}" if credential.source else ""
+    text = "\0".join((credential.provider, str(credential.base_url), credential.key.get_secret_value(), credential.source))
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 

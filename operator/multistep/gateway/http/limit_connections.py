@@ -1,18 +1,15 @@
-"""Connections of agents, and limits of the memory that connections and unfinished heads need."""
+"""Limits the memory that connections of agents, and requests whose heads are unfinished, need: an agent can open many of both."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final, cast
 
 from aiohttp import web
-
-from multistep.gateway.pace import stopwatch
 
 MAX_HEAD_BYTES: Final = 32 << 10
 """Maximum bytes of a request's line and headers that arrive in several pieces."""
@@ -29,16 +26,16 @@ _CHUNK_SIZES: Final = 1024  # a chunked body may have this many bytes of chunk s
 _END: Final = b"\r\n\r\n"
 
 
-class Heads:
-    """The connections and the number of unfinished heads by address. make: returns aiohttp's protocol for a new connection; most:
-    maximum number of connections."""
+class ConnectionLimits:
+    """The connections of a port, and the number of unfinished heads, by address."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], most: int = MAX_TOTAL) -> None:
+        """Store the limits. make: returns aiohttp's protocol for a new connection; most: maximum number of connections."""
+        self.unfinished = Counter[str]()
         self._make = make
         self._most = most
         self._connections: dict[str, dict[_Connection, None]] = {}  # oldest first
         self._total = 0
-        self.unfinished = Counter[str]()
 
     def connection(self) -> asyncio.Protocol:
         """Return the protocol for a new connection."""
@@ -54,7 +51,7 @@ class Heads:
         if self._total <= self._most:
             return True
         crowd = max(self._connections.values(), key=len)
-        idle = next((each for each in crowd if each.idle), None) if len(crowd) > len(own) else None
+        idle = next((connection for connection in crowd if connection.idle), None) if len(crowd) > len(own) else None
         if idle is not None:
             idle.end()
         return idle is not None
@@ -78,24 +75,24 @@ async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: 
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     assert runner.server is not None
-    connections = Heads(runner.server, max(1, min(MAX_TOTAL, (most - _RESERVED_FILES) // 4)))
-    server = await asyncio.get_running_loop().create_server(connections.connection, host, port, backlog=128)
+    limits = ConnectionLimits(runner.server, max(1, min(MAX_TOTAL, (most - _RESERVED_FILES) // 4)))
+    server = await asyncio.get_running_loop().create_server(limits.connection, host, port, backlog=128)
     stack.callback(server.close)
     return int(server.sockets[0].getsockname()[1])
 
 
 async def _expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
-    """Expect the next request's head after an answer that is not a stream. Called before the answer is sent, by
-    on_response_prepare, because aiohttp sends some answers without a handler. A handler that sends a stream calls ``end``, or
-    closes the connection."""
+    """Expect the head of the connection's next request after an answer that is not a stream. on_response_prepare calls this before
+    the answer is sent, because aiohttp sends some answers without a handler. A handler that sends a stream calls
+    ``expect_next_head``, or closes the connection."""
     if isinstance(response, web.Response):
-        end(request, response)
+        expect_next_head(request, response)
 
 
-def end(request: web.Request, response: web.StreamResponse) -> None:
-    """Expect the next head. To be called before the answer's end is sent, because the client may send its next request at once.
-    Close the connection after the answer if not all of the request has arrived, or more than the request: then not all bytes of the
-    next head could be counted."""
+def expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
+    """Expect the head of the connection's next request. Call this before the answer's end is sent, because the client may send its
+    next request at once. If not all of the request has arrived, or more than the request, close the connection after the answer:
+    then not all bytes of the next head could be counted."""
     connection = None if request.transport is None else request.transport.get_protocol()
     if isinstance(connection, _Connection):
         body = getattr(request.content, "total_bytes", 0)  # aiohttp's reader of an empty body has no count
@@ -109,15 +106,20 @@ def end(request: web.Request, response: web.StreamResponse) -> None:
 
 class _Connection(asyncio.Protocol):
     """Passes all calls to aiohttp's protocol. Breaks the connection if its head is too long, or if its address has too many
-    unfinished heads or too many connections. received: number of bytes since the end of the last head."""
+    unfinished heads or too many connections."""
 
-    def __init__(self, inner: asyncio.Protocol, heads: Heads) -> None:
-        self._inner, self._heads, self._unfinished = inner, heads, heads.unfinished
+    def __init__(self, inner: asyncio.Protocol, limits: ConnectionLimits) -> None:
+        self.received = 0
+        """Number of bytes since the end of the last head."""
+        self._inner = inner
+        self._limits = limits
+        self._unfinished = limits.unfinished
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._address = ""
-        self._in_head, self._size, self._tail = True, 0, b""
-        self.received = 0
+        self._in_head = True
+        self._size = 0  # bytes of the unfinished head
+        self._tail = b""  # its last bytes, in which the end of the head may start
 
     @property
     def idle(self) -> bool:
@@ -131,21 +133,21 @@ class _Connection(asyncio.Protocol):
     def end(self) -> None:
         """Break the connection. It no longer counts from now on: many new ones may arrive before it is lost."""
         assert self._transport is not None
-        self._heads.remove(self._address, self)
+        self._limits.remove(self._address, self)
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._address = str((transport.get_extra_info("peername") or [""])[0])
         self._inner.connection_made(transport)
-        if self._heads.add(self._address, self):
+        if self._limits.add(self._address, self):
             self._limit_head()
         else:
             self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
-        self._heads.remove(self._address, self)
+        self._limits.remove(self._address, self)
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -169,13 +171,16 @@ class _Connection(asyncio.Protocol):
         """Return whether the limits allow this piece of a head."""
         more = data if self._size else data.lstrip(b"\r\n")  # HTTP allows empty lines before a request
         text = self._tail + more
-        if (end := text.find(_END)) >= 0:
+        end = text.find(_END)
+        if end >= 0:
             self._end_head()
-            self._in_head, self.received = False, len(text) - end - len(_END)
+            self._in_head = False
+            self.received = len(text) - end - len(_END)
             return True
         if more and not self._size:
             self._unfinished[self._address] += 1
-        self._size, self._tail = self._size + len(more), text[-len(_END) + 1 :]
+        self._size += len(more)
+        self._tail = text[-len(_END) + 1 :]
         return self._size <= MAX_HEAD_BYTES and self._unfinished[self._address] <= MAX_UNFINISHED
 
     def _limit_head(self) -> None:
@@ -193,72 +198,5 @@ class _Connection(asyncio.Protocol):
             self._unfinished[self._address] -= 1
             if not self._unfinished[self._address]:
                 del self._unfinished[self._address]
-        self._size, self._tail = 0, b""
-
-
-STALLED_SECONDS = 60.0
-
-
-class ClientConnection:
-    """The agent's connection for one request. disconnected: whether the agent disconnected; sent: whether the provider may charge
-    for the request, because it may have received the request and has not refused it; stalled_seconds: for how long the agent made
-    the answer wait, because it did not read; arrived: when the request arrived, in seconds since the epoch; on_leave: called when
-    the agent disconnects."""
-
-    def __init__(self, request: web.Request) -> None:
-        self.request = request
-        self.arrived = time.time()
-        self.on_leave: Callable[[], None] | None = None
-        self.disconnected = False
-        self.sent = False
-        self.stalled_seconds = 0.0
-
-    def leave(self) -> None:
-        """Note that the agent has disconnected."""
-        if not self.disconnected and self.on_leave is not None:
-            self.on_leave()
-        self.disconnected = True
-
-    async def start(self, response: web.StreamResponse) -> None:
-        """Send the answer's status and headers."""
-        if self.disconnected:
-            return
-        try:
-            await response.prepare(self.request)
-        except ConnectionError:
-            self.leave()
-
-    async def write(self, response: web.StreamResponse, data: bytes) -> None:
-        """Send a piece of the answer's body."""
-        if not self.disconnected and data:
-            await self._sent(response.write(data))
-
-    async def send(self, response: web.StreamResponse) -> None:
-        """Send an answer whose body is complete."""
-        await self.start(response)
-        if not self.disconnected:
-            await self._sent(response.write_eof())
-
-    async def _sent(self, writing: Awaitable[None]) -> None:
-        """Await a write. If the agent does not read for a minute, abort the connection."""
-        try:
-            with stopwatch(self._add_stalled):
-                async with asyncio.timeout(STALLED_SECONDS):
-                    await writing
-        except (ConnectionError, TimeoutError):
-            self.abort()
-
-    async def end(self, response: web.StreamResponse) -> None:
-        """Send the end of the answer."""
-        if not self.disconnected:
-            end(self.request, response)
-            await self._sent(response.write_eof())
-
-    def _add_stalled(self, seconds: float) -> None:
-        self.stalled_seconds += seconds
-
-    def abort(self) -> None:
-        """Break the connection, so that the agent does not mistake a cut-off answer for a complete one."""
-        self.leave()
-        if self.request.transport is not None:
-            self.request.transport.abort()
+        self._size = 0
+        self._tail = b""

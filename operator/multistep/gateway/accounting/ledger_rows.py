@@ -1,0 +1,95 @@
+"""What the ledger has of a request: its row, and the amounts that count in budgets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+State = Literal["open", "done", "failed", "cut", "gone", "lost"]
+"""open: queued or at the provider; done: complete; failed: refused by the provider or the gateway; cut: the provider's answer ended
+too early or is missing; gone: the agent disconnected, and the answer did not end within drain_seconds; lost: the gateway restarted
+while the request was open."""
+Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Own", "Path", "Left"]
+"""Left: the agent left the request soon after the provider had refused it."""
+NOT_COUNTED: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Unbounded", "Own", "Path"))
+"""The kinds of failures of requests without an answer for which the provider is not to blame: the budget of the trial or of its
+sweep, or the trial's own requests in flight, left no room or too little time; no upper bound of the request is known; or its path
+is unknown."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The amounts that a trial or a sweep used. A request of unknown usage counts with its reservation."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, self.cost_usd + other.cost_usd
+        )
+
+    def __sub__(self, other: Spent) -> Spent:
+        return self + Spent(-other.input_tokens, -other.output_tokens, -other.cost_usd)
+
+
+@dataclass(frozen=True)
+class RequestRow:
+    """One request. reserved_*: the most that it may use, which budgets count while its usage is unknown."""
+
+    id: str
+    step: str
+    """A StepKey as text."""
+    sweep: str
+    agent: str
+    provider: str
+    model: str
+    reserved_input: int
+    reserved_output: int
+    reserved_usd: float
+    began: float = field(default_factory=time.time)
+    ended: float | None = None
+    state: State = "open"
+    status: int = 0
+    input_tokens: int | None = None
+    """None, as the next three, if the usage is unknown."""
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    held_seconds: float = 0.0
+    """Time for which the request was queued."""
+    refused_429: int = 0
+    """Number of the provider's answers with this status, each of which queued the request again."""
+    refused_503: int = 0
+    refused_529: int = 0
+    kind: Kind = ""
+    message: str = ""
+
+    @property
+    def incomplete(self) -> bool:
+        """Return whether the usage is unknown, although the provider may have charged for it."""
+        return self.input_tokens is None
+
+    @property
+    def reserved(self) -> Spent:
+        """Return the most that the request may use."""
+        return Spent(self.reserved_input, self.reserved_output, self.reserved_usd)
+
+    @property
+    def used(self) -> Spent:
+        """Return the amount with which the finished request counts in budgets, by the same rule as RequestLedger.spent."""
+        if self.input_tokens is None:
+            return self.reserved
+        return Spent(self.input_tokens, self.output_tokens or 0, self.cost_usd or 0.0)
+
+    @property
+    def refusals(self) -> Mapping[int, int]:
+        """Return how often the provider refused the request, by status."""
+        return {429: self.refused_429, 503: self.refused_503, 529: self.refused_529}
+
+    def end(self, **changes: Any) -> RequestRow:
+        """Return the row with these changes, ended at the current time."""
+        return replace(self, ended=time.time(), **changes)

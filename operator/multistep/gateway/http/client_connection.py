@@ -1,0 +1,81 @@
+"""The agent's connection: sends the answer, and knows whether the agent has left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from multistep.gateway.http.limit_connections import expect_next_head
+from multistep.gateway.pace import stopwatch
+
+STALLED_SECONDS = 60.0
+"""If the agent does not read for longer, its connection is broken."""
+
+
+class ClientConnection:
+    """The agent's connection for one request."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.request = request
+        self.arrived = time.time()
+        """When the request arrived, in seconds since the epoch."""
+        self.on_leave: Callable[[], None] | None = None
+        """Called when the agent disconnects."""
+        self.disconnected = False
+        self.sent = False
+        """Whether the provider may charge for the request, because it may have received the request and has not refused it."""
+        self.stalled_seconds = 0.0
+        """For how long the agent made the answer wait, because it did not read."""
+
+    def leave(self) -> None:
+        """Record that the agent has disconnected."""
+        if not self.disconnected and self.on_leave is not None:
+            self.on_leave()
+        self.disconnected = True
+
+    async def start(self, response: web.StreamResponse) -> None:
+        """Send the answer's status and headers."""
+        if self.disconnected:
+            return
+        try:
+            await response.prepare(self.request)
+        except ConnectionError:
+            self.leave()
+
+    async def write(self, response: web.StreamResponse, data: bytes) -> None:
+        """Send a piece of the answer's body."""
+        if not self.disconnected and data:
+            await self._sent(response.write(data))
+
+    async def send(self, response: web.StreamResponse) -> None:
+        """Send an answer whose body is complete."""
+        await self.start(response)
+        if not self.disconnected:
+            await self._sent(response.write_eof())
+
+    async def _sent(self, writing: Awaitable[None]) -> None:
+        """Await a write. If the agent does not read for STALLED_SECONDS, abort the connection."""
+        try:
+            with stopwatch(self._add_stalled):
+                async with asyncio.timeout(STALLED_SECONDS):
+                    await writing
+        except (ConnectionError, TimeoutError):
+            self.abort()
+
+    async def end(self, response: web.StreamResponse) -> None:
+        """Send the end of the answer."""
+        if not self.disconnected:
+            expect_next_head(self.request, response)
+            await self._sent(response.write_eof())
+
+    def _add_stalled(self, seconds: float) -> None:
+        self.stalled_seconds += seconds
+
+    def abort(self) -> None:
+        """Break the connection, so that the agent does not mistake a cut-off answer for a complete one."""
+        self.leave()
+        if self.request.transport is not None:
+            self.request.transport.abort()
