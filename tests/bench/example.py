@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, bundle_source, placed, trial_manifest
 from multistep.kube.client import Client
-from multistep.sources.task.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack_directory
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
 
@@ -35,7 +35,7 @@ class Example:
             directory = Path(made) / "task"
             shutil.copytree(EXAMPLE, directory)
             change(directory)
-            packed = pack(directory)
+            packed = pack_directory(directory)
         digest = digest_of(packed)
         maps = bundle_config_maps(packed, name, digest)
         for config_map in maps:

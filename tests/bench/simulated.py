@@ -22,7 +22,7 @@ from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_c
 from multistep.engine.status.status_size import status_bytes
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS, TRIALS
-from multistep.sources.task.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack_directory
 from tests.e2e.given import finished
 from tests.e2e.operators import samples
 from tests.support.played import rewarded
@@ -207,7 +207,7 @@ async def _trial(client: Client, namespace: str, directory: Path, steps: Sequenc
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("simulated\n")
     (directory / "task.toml").write_text("".join(f'[[steps]]\nname = "{step}"\n' for step in steps))
-    packed = pack(directory)
+    packed = pack_directory(directory)
     digest = digest_of(packed)
     maps = bundle_config_maps(packed, name, digest)
     for config_map in maps:

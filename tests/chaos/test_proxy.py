@@ -16,7 +16,7 @@ from multistep.engine.journal.operations import Source
 from multistep.errors import StreamLost, Unavailable
 from multistep.kube.client import Client
 from multistep.kube.exec import open_exec
-from multistep.kube.requests import Http
+from multistep.kube.requests import ApiRequests
 from multistep.runner_client.session import Session
 from tests.chaos.proxy import ANSWER_HALF, BODY_HALF, HALF, LOST, Chance, Place, Proxy, serving
 from tests.support.api_server import ApiServer, serve
@@ -128,7 +128,7 @@ async def test_a_lost_answer_of_a_request_means_that_it_was_done() -> None:
         done.append(request.method)
         return web.json_response({})
 
-    async with serve(handle) as server, through(server, Once(("POST", LOST))), Client(Http(server.connection())) as client:
+    async with serve(handle) as server, through(server, Once(("POST", LOST))), Client(ApiRequests(server.connection())) as client:
         with pytest.raises(Unavailable):
             await client.create(POD)
         assert done == ["POST"]
@@ -144,7 +144,7 @@ async def test_all_connections_can_be_cut_at_once() -> None:
         await asyncio.sleep(30)
         return web.json_response({})
 
-    async with serve(handle) as server, through(server, Once(None)) as proxy, Client(Http(server.connection())) as client:
+    async with serve(handle) as server, through(server, Once(None)) as proxy, Client(ApiRequests(server.connection())) as client:
         asked = asyncio.create_task(client.create(POD))
         await entered.wait()
         assert proxy.cut_all() == 1

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from multistep.sources.task.bundle import Bundle, Entry, tar_chunks
+from multistep.sources.task.bundle import Bundle, BundleEntry, tar_chunks
 
 from .options import Options
 
@@ -105,17 +105,17 @@ class Case:
         return Packed(out.getvalue(), tuple(lost))
 
 
-def _lost(case: str, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+def _lost(case: str, entries: Mapping[str, BundleEntry]) -> dict[str, BundleEntry]:
     found = {}
     if (directory := _EMPTY_DIRECTORIES.get(case)) and directory not in entries:
-        found[directory] = Entry("dir")
+        found[directory] = BundleEntry("dir")
     if target := _LINK_TARGETS.get(case):
         files = (path for path, entry in entries.items() if entry.kind == "file" and entry.data == target.encode())
-        found |= {path: Entry("link", 0o777, target=target) for path in files}
+        found |= {path: BundleEntry("link", 0o777, target=target) for path in files}
     return found
 
 
-def _writable(entry: Entry) -> Entry:
+def _writable(entry: BundleEntry) -> BundleEntry:
     """Return the entry with write permission for the owner, which a read-only copy of the cases lacks and git does not store."""
     return replace(entry, mode=entry.mode | _OWNER_WRITE)
 

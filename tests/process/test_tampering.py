@@ -14,7 +14,7 @@ from hack.paths import ROOT
 from multistep.client.submit.manifests import bundle_config_maps, bundle_source
 from multistep.engine.status.tampering_findings import HINTS
 from multistep.kube.resources import SWEEPS
-from multistep.sources.task.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack_directory
 from tests.e2e.given import IMAGE, REWARD_ONE, Object, Step, condition, finished, holds, trial
 from tests.support.process_world import Trials as Given
 
@@ -166,7 +166,7 @@ async def test_honest_installations_are_no_evidence(given: Given) -> None:
 async def test_the_oracles_of_the_examples_are_no_tampering(given: Given) -> None:
     inline = yaml.safe_load((ROOT / "examples/inline-trial.yaml").read_text())
     await given.applied(inline)
-    packed = pack(ROOT / "examples/hello-multi-step-advanced")
+    packed = pack_directory(ROOT / "examples/hello-multi-step-advanced")
     digest = digest_of(packed)
     parts = bundle_config_maps(packed, "hello", digest)
     for part in parts:

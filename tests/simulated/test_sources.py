@@ -17,7 +17,7 @@ import yaml
 
 from multistep.errors import ClusterError
 from multistep.kube.resources import SWEEPS
-from multistep.sources.task.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack_directory
 from tests.e2e.given import Object, condition, finished, holds
 from tests.simulated.given import IMAGE, Given, Step, reward
 from tests.support import git_server, servers
@@ -185,7 +185,7 @@ async def good_sources(there: TaskServers, tmp_path: Path) -> dict[str, tuple[Ob
         git(tmp_path, "init", "-q", "-b", "main", *([] if path == work else ["--bare"]), str(path))
     commit(work, 0.1, there.git.directory / "r.git")
     task = written(tmp_path / "task", 0.2)
-    packed = pack(task)
+    packed = pack_directory(task)
     (there.git.directory / "t.tar.gz").write_bytes(packed)
     below = {f"task/{path}": text for path, text in files(0.3).items()}
     await push_image(there.registry, "images/task", "1", [image_layer({**below, "other": "x"}), image_layer({"task/new": "x"})])

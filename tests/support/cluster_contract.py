@@ -222,7 +222,7 @@ async def a_disruption_budget_is_made_and_deleted_by_its_name(cluster: Cluster, 
 async def trials_are_listed_page_by_page_and_changed_by_a_patch(cluster: Any, namespace: str) -> None:
     for number in range(7):
         await make_idle_trial(cluster, namespace, f"page-{number}", listed="by-page")
-    found = [each["metadata"]["name"] async for each in cluster.each(TRIALS, namespace, label_selector="listed=by-page")]
+    found = [each["metadata"]["name"] async for each in cluster.iterate(TRIALS, namespace, label_selector="listed=by-page")]
     assert sorted(found) == [f"page-{number}" for number in range(7)]
     asked = {"metadata": {"annotations": {"multistep.dev/suspended-by": "s"}}, "spec": {"suspend": True}}
     changed = await cluster.patch(TRIALS, namespace, "page-3", asked)

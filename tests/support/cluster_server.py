@@ -27,7 +27,7 @@ from multistep.kube.client import Client
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import V5
-from multistep.kube.requests import Http
+from multistep.kube.requests import ApiRequests
 from multistep.kube.resources import KNOWN, LEASES, Resource, api_path
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream
@@ -307,4 +307,4 @@ async def serve_cluster(cluster: FakeCluster, load: Load) -> AsyncIterator[str]:
 
 def client_of(url: str) -> Client:
     """Return a client of the server at this URL."""
-    return Client(Http(Connection(Configuration(host=url), loader=None, namespace="default")))
+    return Client(ApiRequests(Connection(Configuration(host=url), loader=None, namespace="default")))

@@ -159,7 +159,7 @@ class FakeCluster(Store):
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         return [each["metadata"] for each in self._listed(resource.kind, namespace, label_selector)]
 
-    async def each(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> AsyncIterator[Object]:
+    async def iterate(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> AsyncIterator[Object]:
         for number, each in enumerate(self._listed(resource.kind, namespace, label_selector)):
             if number % PAGE_OBJECTS == 0:
                 self.faults.point(f"list {resource.kind}, a page")

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-READS = {"get", "list_all", "list_metadata", "each", "logs"}
+READS = {"get", "list_all", "list_metadata", "iterate", "logs"}
 UNFENCED = READS | {"receive", "send_eof", "close"}  # without a lease check: reads, and exec calls that start nothing
 
 

@@ -10,8 +10,8 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 
-from multistep.sources.fetch.http_client import Http, make_pool
-from multistep.sources.fetch.registry_client import OCI_MANIFEST, Reference, Registry
+from multistep.sources.fetch.http_client import HttpClient, make_pool
+from multistep.sources.fetch.registry_client import OCI_MANIFEST, ImageReference, RegistryClient
 from tests.support import servers
 
 
@@ -32,9 +32,9 @@ async def push_image(server: servers.Registry, repository: str, tag: str, layers
 
 
 def _push(server: servers.Registry, repository: str, tag: str, layers: Sequence[bytes]) -> str:
-    reference = Reference(server.host, repository, tag)
+    reference = ImageReference(server.host, repository, tag)
     login = (server.username, server.password) if server.username else None
-    registry = Registry(Http(make_pool()), reference, login, plain_http=True)
+    registry = RegistryClient(HttpClient(make_pool()), reference, login, plain_http=True)
     config = b'{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[]}}'
     descriptors = [
         {"digest": registry.push_blob(each), "size": len(each), "mediaType": f"{_TYPE}layer.v1.tar+gzip"} for each in layers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.sources.reader.__main__ import perform
-from multistep.sources.reader.read_messages import Answer, Order, parse_answer
+from multistep.sources.reader.read_messages import ReadAnswer, ReadOrder, parse_answer
 
 
-async def read_here(order: Order) -> Answer:
+async def read_here(order: ReadOrder) -> ReadAnswer:
     """Read the task in this process; return the answer that the operator's reader process would give."""
     return parse_answer(perform(order))
 

@@ -20,8 +20,8 @@ from multistep.reconcile.loading.load_tasks import Fetches, Run
 from multistep.reconcile.sweep.decide_at_start import SweepTasks
 from multistep.reconcile.sweep.reconcile_sweep import Sweeps
 from multistep.settings import Settings
-from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
-from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules
+from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faults import Faults, Killed
@@ -65,7 +65,7 @@ def ended(number: int) -> Mapping[str, Any]:
     return {"phase": "Complete", "conditions": [how], "rewards": {"reward": number / 10}, "score": number / 10, **steps}
 
 
-async def _nothing_outside(request: Request, rules: Rules, cache: Path) -> Fetched:
+async def _nothing_outside(request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
     raise SourceError("there is nothing outside of this world")
 
 
@@ -103,7 +103,7 @@ class SweepWorld:
         """Return a newly started operator with an empty memory."""
         wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
         fetches = Fetches(self.settings, lambda _: None, self.fetch).of_sweeps(lambda _: self._wake())
-        tasks = SweepTasks(wrapped, Remote(fetches, partial(wrapped.get, SECRETS), self.settings.task_sources), fetches)
+        tasks = SweepTasks(wrapped, RemoteTasks(fetches, partial(wrapped.get, SECRETS), self.settings.task_sources), fetches)
         return Sweeps(wrapped, Metrics(), tasks, clock=lambda: self.now)
 
     def _wake(self) -> None:

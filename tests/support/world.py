@@ -19,7 +19,7 @@ from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.reconcile.queue.work_queue import BACKOFF
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
-from multistep.sources.load.load_trial import Loaded, TrialLoader
+from multistep.sources.load.load_trial import LoadedTrial, TrialLoader
 from multistep.store.results_volume import TrialKey, Volume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
@@ -169,7 +169,7 @@ class World(Observed):
     volume: FakeVolume | Volume | None = None
     wrap: Callable[[FakeCluster], Cluster] | None = None
     happens: Mapping[float, Callable[[World], None]] = field(default_factory=dict)
-    plans: dict[str, Loaded] = field(default_factory=dict)
+    plans: dict[str, LoadedTrial] = field(default_factory=dict)
     stored: bool = False
     files: Mapping[str, Tree] = field(default_factory=dict)
     models: FakeModels | None = None
@@ -337,10 +337,10 @@ class World(Observed):
 class Loader:
     """Loads the plan of each trial once, and returns a cached plan from then on."""
 
-    def __init__(self, loader: TrialLoader, plans: dict[str, Loaded]) -> None:
+    def __init__(self, loader: TrialLoader, plans: dict[str, LoadedTrial]) -> None:
         self._loader, self._plans = loader, plans
 
-    async def load(self, trial: MultiStepTrial) -> Loaded:
+    async def load(self, trial: MultiStepTrial) -> LoadedTrial:
         if (known := self._plans.get(trial.metadata.uid)) is None:
             known = self._plans[trial.metadata.uid] = await self._loader.load(trial)
         return known

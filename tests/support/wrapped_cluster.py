@@ -28,7 +28,7 @@ class Jittery(Wrapped):
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self.cluster, name)
-        if name == "each":
+        if name == "iterate":
             return call
 
         async def later(*args: Any, **options: Any) -> Any:

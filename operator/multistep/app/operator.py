@@ -18,7 +18,7 @@ from multistep.app.route_events import EventRouter
 from multistep.errors import GatewayError
 from multistep.kube.client import Client
 from multistep.kube.lease import Lease
-from multistep.kube.request_limit import Gate
+from multistep.kube.request_limit import RequestLimit
 from multistep.kube.resources import PODS, SECRETS, SWEEPS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.pods import pod_identity
@@ -33,7 +33,7 @@ from multistep.reconcile.sweep.reconcile_sweep import Sweeps
 from multistep.reconcile.trial import model_gateway
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
-from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.results_volume import Volume
@@ -128,9 +128,9 @@ class App:
 
     async def start(self) -> None:
         """Connect to the cluster and become a standby; reconciles start when the lease is acquired."""
-        gate = Gate(waited=self.metrics.throttled_seconds.inc)
+        limit = RequestLimit(waited=self.metrics.throttled_seconds.inc)
         self._client = client = await self._stack.enter_async_context(
-            await Client.connect(gate=gate, observe=self.metrics.requested, check=lambda: self.lease.check())
+            await Client.connect(limit=limit, observe=self.metrics.requested, check=lambda: self.lease.check())
         )
         self.lease = await connect(self._stack, self.settings, self.metrics)
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
@@ -147,7 +147,7 @@ class App:
                 get_secret=partial(client.get, SECRETS),
             )
         self._compose(client)
-        self._show(gate)
+        self._show(limit)
         await self._serve()
         self._start_tasks()
 
@@ -238,7 +238,7 @@ class App:
 
     def _sweep_tasks(self, client: Client) -> SweepTasks:
         fetches = self.reconciler.fetches.of_sweeps(lambda key: self.events.enqueue_sweep(key))
-        return SweepTasks(client, Remote(fetches, partial(client.get, SECRETS), self.settings.task_sources), fetches)
+        return SweepTasks(client, RemoteTasks(fetches, partial(client.get, SECRETS), self.settings.task_sources), fetches)
 
     async def _stop_queues(self) -> None:
         limit = self.settings.stop_seconds
@@ -256,7 +256,7 @@ class App:
     async def _count_active_trials(self, client: Client) -> None:
         """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
         for content_path in self.shard.namespaces_to_list:
-            async for found in client.each(TRIALS, content_path, label_selector=self.shard.selector):
+            async for found in client.iterate(TRIALS, content_path, label_selector=self.shard.selector):
                 with contained("a trial", found):  # it fails at its next reconcile
                     self.reconciler.admission.model_slots.observe(parse_trial(found))
 
@@ -275,7 +275,7 @@ class App:
         if self.lease.held:
             self.reconciler.admission.model_slots.adapt(found)
 
-    def _show(self, gate: Gate) -> None:
+    def _show(self, limit: RequestLimit) -> None:
         admission, metrics = self.reconciler.admission, self.metrics
         metrics.queue_depth.set_function(lambda: self.queue.depth)
         metrics.pods_starting.set_function(lambda: admission.starts.held)
@@ -288,7 +288,7 @@ class App:
         for each in self.settings.models:
             metrics.model_trials_active.labels(label_value(each.model)).set_function(partial(slots.active, each.model))
             metrics.model_trials_allowed.labels(label_value(each.model)).set_function(partial(slots.limit, each.model))
-        metrics.requests_allowed.set_function(lambda: gate.allowed)
+        metrics.requests_allowed.set_function(lambda: limit.allowed)
         metrics.leading.set_function(lambda: self.lease.held)
         metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held
 

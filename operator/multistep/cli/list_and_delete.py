@@ -221,7 +221,7 @@ async def _selected(cluster: Cluster, resource: Resource, namespace: str | None,
     from multistep.client.objects import crd_required
 
     with crd_required(resource):
-        async with aclosing(cluster.each(resource, namespace, label_selector=selector)) as found:
+        async with aclosing(cluster.iterate(resource, namespace, label_selector=selector)) as found:
             async for each in found:
                 yield each
 

@@ -23,7 +23,7 @@ class Cluster(Protocol):
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
 
-    def each(
+    def iterate(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]: ...
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multistep.errors import SourceError, Unavailable, UsageError
-from multistep.sources.fetch.fetch_messages import Request, Rules
+from multistep.sources.fetch.fetch_messages import FetchRequest, FetchRules
 from multistep.sources.task.harbor_registry import (
     HUB,
     REGISTRY_BYTES,
     Dataset,
     DatasetTask,
     Selection,
-    chosen,
+    choose,
     distinct_names,
-    find,
-    parse,
-    select,
+    find_dataset,
+    parse_registry,
+    select_tasks,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Registry:
     def read(cls, place: str) -> Registry:
         """Read a registry from a URL, a file, or the registry.json in a directory. Raises UsageError if the file cannot be read or
         is too large, Unavailable if the URL does not answer, SourceError if the registry is invalid."""
-        return cls(place, parse(_fetched(place) if _is_url(place) else _bytes(Path(place)), place))
+        return cls(place, parse_registry(_fetched(place) if _is_url(place) else _bytes(Path(place)), place))
 
     @property
     def is_url(self) -> bool:
@@ -49,8 +49,8 @@ class Registry:
 
     def select(self, selection: Selection) -> Selected:
         """Return the selected tasks of a dataset. Raises SourceError if the registry lacks the dataset or a selected task."""
-        dataset = find(self.datasets, selection, self.place)
-        tasks = select(dataset, selection, self.place, _local_name)
+        dataset = find_dataset(self.datasets, selection, self.place)
+        tasks = select_tasks(dataset, selection, self.place, _local_name)
         return Selected(self, dataset, replace(selection, version=dataset.version), tasks)
 
 
@@ -95,7 +95,7 @@ class DatasetOptions:
     def of_directories(self, tasks: Sequence[TaskDirectory], where: str) -> list[TaskDirectory]:
         """Return those of the tasks whose directories the patterns and the limit select. Raises SourceError if no task is left."""
         selection = Selection("", "", list(self.include), list(self.exclude), self.limit)
-        return chosen(tasks, selection, where, lambda each: each.directory_name)
+        return choose(tasks, selection, where, lambda each: each.directory_name)
 
 
 def required(place: str | None, name: str = "NAME") -> str:
@@ -115,16 +115,16 @@ def open_tasks(selected: Selected) -> list[TaskDirectory | dict[str, Any]]:
     for task in selected.tasks:
         if task.url is not None:
             check_task(task, selected.registry.place)
-    requests = [Request("git", task.url, ref=task.ref, path=task.path) for task in selected.tasks if task.url is not None]
+    requests = [FetchRequest("git", task.url, ref=task.ref, path=task.path) for task in selected.tasks if task.url is not None]
     with _reaching_out():
-        pinned = iter(pin(requests, Rules()))
+        pinned = iter(pin(requests, FetchRules()))
     return [
         TaskDirectory.open(Path(task.path).expanduser()) if task.url is None else _entry(name, next(pinned))
         for name, task in zip(names, selected.tasks, strict=True)
     ]
 
 
-def _entry(name: str, request: Request) -> dict[str, Any]:
+def _entry(name: str, request: FetchRequest) -> dict[str, Any]:
     path = {"path": request.path} if request.path else {}
     return {"name": name, "git": {"url": request.location, "ref": request.revision, **path}}
 
@@ -160,7 +160,7 @@ def _fetched(url: str) -> bytes:
     from multistep.sources.fetch.dataset import registry
 
     with _reaching_out():
-        return registry(Request("dataset", url), Rules())
+        return registry(FetchRequest("dataset", url), FetchRules())
 
 
 def _local_name(path: str) -> str:

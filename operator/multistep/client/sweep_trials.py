@@ -53,7 +53,7 @@ async def owned_trials(
     its = None if found is None else await members(cluster, found)
     known = {} if its is None else {its.uid: its}
     owned = Owned[_T](unproven=its.uid if its is not None and its.names is None and _has_record(found or {}) else None)
-    async with aclosing(cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
+    async with aclosing(cluster.iterate(TRIALS, namespace, label_selector=f"{SWEEP}={sweep}")) as trials:
         async for each in trials:
             owner = owner_of(each)
             if owner is None or owner[0] != sweep:

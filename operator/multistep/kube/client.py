@@ -16,7 +16,7 @@ from multistep.errors import NotFound
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import HANDSHAKE_ATTEMPTS, WebsocketExec, open_exec
-from multistep.kube.requests import Http
+from multistep.kube.requests import ApiRequests
 from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_path, from_discovery
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
 
@@ -25,10 +25,14 @@ _LOG_SILENCE_SECONDS: Final = 3600.0  # a container may print nothing for a long
 
 
 class Client(AbstractAsyncContextManager["Client"]):
-    """A client of the API server; close it by leaving its context. field_manager: name under which server-side apply records the
-    fields that this client sets. strict: whether the server rejects unknown fields, as with kubectl, instead of dropping them."""
+    """A client of the API server; close it by leaving its context."""
 
-    def __init__(self, http: Http, *, field_manager: str = FIELD_MANAGER, strict: bool = False) -> None:
+    def __init__(self, http: ApiRequests, *, field_manager: str = FIELD_MANAGER, strict: bool = False) -> None:
+        """Store how to send requests.
+
+        field_manager: name under which server-side apply records the fields that this client sets; strict: whether the server
+        rejects unknown fields, as with kubectl, instead of dropping them.
+        """
         self.connection = http.connection
         self.namespace = http.connection.namespace  # namespace of objects whose manifest names none
         self._http = http
@@ -49,10 +53,10 @@ class Client(AbstractAsyncContextManager["Client"]):
         """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable if none is
         usable.
 
-        options: arguments of multistep.kube.requests.Http.
+        options: arguments of multistep.kube.requests.ApiRequests.
         """
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
-        return cls(Http(connection, **options), field_manager=field_manager, strict=strict)
+        return cls(ApiRequests(connection, **options), field_manager=field_manager, strict=strict)
 
     async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
@@ -71,10 +75,10 @@ class Client(AbstractAsyncContextManager["Client"]):
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
         """Return the metadata of all objects (of a namespace, if given), which is much smaller than whole objects. managedFields,
         the largest part of the metadata, are left out."""
-        found, _ = await Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY).all(_without_managed_fields)
-        return found
+        query = Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY)
+        return (await query.all(_without_managed_fields))[0]
 
-    async def each(
+    async def iterate(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]:
         """Yield all objects (of a namespace, if given), with one page in memory at a time.
@@ -82,8 +86,8 @@ class Client(AbstractAsyncContextManager["Client"]):
         Raises ClusterError with status 410 if the caller reads too slowly.
         """
         async for page, _ in Query(self._http, resource, namespace, label_selector).pages():
-            for each in page:
-                yield each
+            for item in page:
+                yield item
 
     def watch(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
@@ -105,7 +109,8 @@ class Client(AbstractAsyncContextManager["Client"]):
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object; with dry_run, the server only validates it. Raises AlreadyExists if its name is taken."""
-        resource, namespace = await self.resource_of(manifest), manifest["metadata"].get("namespace") or self.namespace
+        resource = await self.resource_of(manifest)
+        namespace = manifest["metadata"].get("namespace") or self.namespace
         return await self._http.send("create", resource, resource.path(namespace), self._params(dry_run), manifest)
 
     async def replace(self, manifest: Mapping[str, Any]) -> Object:
@@ -176,7 +181,7 @@ class Client(AbstractAsyncContextManager["Client"]):
             pod,
             container,
             argv,
-            gate=http.gate,
+            limit=http.limit,
             observe=http.observe,
             check=http.check,
             tty=tty,
@@ -235,5 +240,5 @@ async def server_version(client: Client) -> tuple[dict[str, str], datetime | Non
     return version, parsedate_to_datetime(date) if date else None
 
 
-def _without_managed_fields(object: Object) -> Object:
-    return {name: value for name, value in object["metadata"].items() if name != "managedFields"}
+def _without_managed_fields(whole: Object) -> Object:
+    return {name: value for name, value in whole["metadata"].items() if name != "managedFields"}

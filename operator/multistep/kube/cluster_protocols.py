@@ -1,4 +1,4 @@
-"""Protocols of the cluster calls that the operator makes. ``Client`` implements them; tests/support has a fake.
+"""What the operator calls of the cluster, as protocols. ``Client`` implements them; tests/support has a fake.
 
 Objects are plain dicts as the API server sends them: the operator reads many of them, and only a few fields of each.
 """
@@ -16,10 +16,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """How a command run by exec ended. code: exit code, None if the API server reported none; message: the API server's text."""
+    """How a command run by exec ended."""
 
     code: int | None
+    """The exit code; None if the API server reported none."""
     message: str = ""
+    """The API server's text."""
 
 
 class ExecStream(Protocol):
@@ -47,7 +49,7 @@ class ExecStream(Protocol):
 
 
 class Cluster(Protocol):
-    """The calls the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable), a write also NotLeading.
+    """The calls that the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable), a write also NotLeading.
 
     A write that raised Unavailable may have succeeded: read the object before the next write. multistep.kube.client.Client
     describes each call.
@@ -63,7 +65,7 @@ class Cluster(Protocol):
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> list[Object]: ...
 
-    def each(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> AsyncIterator[Object]: ...
+    def iterate(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> AsyncIterator[Object]: ...
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object: ...
 

@@ -31,15 +31,13 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Connection:
-    """A connection to an API server. Create it with ``load``; ``close`` it.
-
-    namespace: the namespace of the kubeconfig's context, or of the pod this process runs in; "default" if neither names one.
-    """
+    """A connection to an API server. Create it with ``load``; ``close`` it."""
 
     def __init__(self, configuration: Configuration, *, loader: KubeConfigLoader | None, namespace: str) -> None:
         self._configuration = configuration
         self._loader = loader
         self.namespace = namespace
+        """The namespace of the kubeconfig's context, or of the pod this process runs in; "default" if neither names one."""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._refreshed_at = time.monotonic()
         self._refreshing = asyncio.Lock()
@@ -52,7 +50,8 @@ class Connection:
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import load_incluster_config, load_kube_config
 
-        configuration, kubeconfig = Configuration(), kubeconfig or os.environ.get("KUBECONFIG", "")
+        configuration = Configuration()
+        kubeconfig = kubeconfig or os.environ.get("KUBECONFIG", "")
         options = {"client_configuration": configuration, "persist_config": False}
         try:
             if not kubeconfig and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -101,7 +100,8 @@ class Connection:
 
     async def refresh(self, *, rejected: bool = False) -> None:
         """Renew credentials that expire (exec plugins, OIDC, token files). rejected: the server answered 401."""
-        seen, loader = self._refreshed_at, self._loader
+        seen = self._refreshed_at
+        loader = self._loader
         if loader is None or not (rejected or time.monotonic() - seen > REFRESH_SECONDS):
             return
         async with self._refreshing:
@@ -132,12 +132,13 @@ class Connection:
 @contextmanager
 def _plugin_errors() -> Iterator[list[str]]:
     """Collect the errors of exec plugins in a kubeconfig: kubernetes.aio only logs them."""
-    found: list[str] = []
-    handler, logger = logging.Handler(), logging.getLogger("kubernetes.aio.config.kube_config")
-    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    errors: list[str] = []
+    handler = logging.Handler()
+    logger = logging.getLogger("kubernetes.aio.config.kube_config")
+    handler.emit = lambda record: errors.append(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
-        yield found
+        yield errors
     finally:
         logger.removeHandler(handler)
 

@@ -22,8 +22,8 @@ from yarl import URL
 from multistep.errors import ClusterError, StreamLost, Unavailable
 from multistep.kube.cluster_protocols import ExitStatus
 from multistep.kube.connection import Connection
-from multistep.kube.request_limit import Gate
-from multistep.kube.requests import Check, RequestObserver, error_of, no_answer, pause_seconds
+from multistep.kube.request_limit import RequestLimit
+from multistep.kube.requests import Check, RequestObserver, no_answer_error, pause_seconds, response_error
 from multistep.kube.resources import PODS
 
 V5: Final = "v5.channel.k8s.io"  # since Kubernetes 1.30; stdin can be closed while stdout stays open
@@ -49,7 +49,7 @@ async def open_exec(
     *,
     handshake_timeout_seconds: float = HANDSHAKE_TIMEOUT_SECONDS,
     attempts: int = HANDSHAKE_ATTEMPTS,
-    gate: Gate | None = None,
+    limit: RequestLimit | None = None,
     observe: RequestObserver | None = None,
     check: Check = lambda: None,
     tty: bool = False,
@@ -59,14 +59,17 @@ async def open_exec(
 
     A handshake without an answer is repeated, up to ``attempts`` times in total. So the command may start more than once, and all
     but one of these processes get an empty stdin: the command must do nothing without input. RBAC must allow get and create on
-    pods/exec; the version of Kubernetes decides which of them is checked. check: function called before each handshake and each
-    sent frame; it raises an exception to prevent them. tty: give the command a terminal; all its output is then on stdout.
-    on_stderr: called with each piece of the command's stderr.
+    pods/exec; the version of Kubernetes decides which of them is checked.
+
+    check: called before each handshake and each sent frame; raises an exception to prevent them; tty: whether to give the command a
+    terminal, so that all its output is on stdout; on_stderr: called with each piece of the command's stderr.
     """
     url = _url(connection, PODS.path(namespace, pod, "exec"), container, argv, tty=tty)
-    what, gate, now = f"exec in pod {namespace}/{pod}", gate or Gate(), asyncio.get_running_loop().time
+    what = f"exec in pod {namespace}/{pod}"
+    limit = limit or RequestLimit()
+    now = asyncio.get_running_loop().time
     for attempt in range(1, attempts + 1):
-        await gate.opened()
+        await limit.opened()
         check()
         started = now()
         try:
@@ -74,7 +77,7 @@ async def open_exec(
             return WebsocketExec(socket, what, check, on_stderr)
         except ClusterError as error:
             if isinstance(error, Unavailable) and error.status == 429:  # only for 429: other errors may concern a single node
-                gate.slow_down(started, error.retry_after)
+                limit.slow_down(started, error.retry_after)
             if attempt >= attempts or not _is_transient(error):
                 raise
             await asyncio.sleep(pause_seconds(attempt, getattr(error, "retry_after", None)))
@@ -142,7 +145,8 @@ class WebsocketExec:
             message = await self._message()
             if message is None:
                 return b""
-            channel, data = message[0], message[1:]
+            channel = message[0]
+            data = message[1:]
             if channel == STDOUT:
                 return data
             self._note(channel, data)
@@ -208,7 +212,7 @@ def exit_status(data: bytes) -> ExitStatus:
 
 def _exit_code(status: Mapping[str, Any]) -> int | None:
     causes = (status.get("details") or {}).get("causes") or []
-    return next((int(each["message"]) for each in causes if each.get("reason") == "ExitCode"), None)
+    return next((int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"), None)
 
 
 async def _handshake(
@@ -219,7 +223,8 @@ async def _handshake(
     observe: RequestObserver | None,
 ) -> ClientWebSocketResponse[bool]:
     loop = asyncio.get_running_loop()
-    started, code = loop.time(), 0
+    started = loop.time()
+    code = 0
     _rejected_body.set(b"")
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -237,9 +242,9 @@ async def _handshake(
         code = error.status
         if code == 401:
             await connection.refresh(rejected=True)
-        raise error_of(what, code, _rejected_body.get(), error.headers or {}) from None
+        raise response_error(what, code, _rejected_body.get(), error.headers or {}) from None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise no_answer(what, error) from error
+        raise no_answer_error(what, error) from error
     finally:
         if observe is not None:
             observe("exec", "pods", code, loop.time() - started)

@@ -43,7 +43,7 @@ def attempt_timeout_seconds(lease_seconds: float) -> float:
     return RENEW_PERIOD_SECONDS * lease_seconds / LEASE_DURATION_SECONDS
 
 
-class Objects(Protocol):
+class LeaseObjects(Protocol):
     """The calls of the API server that a lease needs."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
@@ -55,10 +55,12 @@ class Objects(Protocol):
 
 @dataclass(frozen=True)
 class Replica:
-    """A process that may hold the lease. name: name of the process's pod or host; pod_uid: UID of the pod, "" outside a pod."""
+    """A process that may hold the lease."""
 
     name: str
+    """Name of the process's pod or host."""
     pod_uid: str = ""
+    """UID of the pod; "" outside a pod."""
     token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def __str__(self) -> str:
@@ -75,16 +77,11 @@ class Replica:
 
 
 class Lease:
-    """The lease as one replica sees it. seconds: the lease duration; clock: returns seconds, including time the machine was
-    suspended.
-
-    objects: a client used for the lease only, with attempt_timeout_seconds as timeout, so that other requests cannot delay a
-    renewal.
-    """
+    """The lease as one replica sees it."""
 
     def __init__(
         self,
-        objects: Objects,
+        objects: LeaseObjects,
         replica: Replica,
         *,
         namespace: str,
@@ -92,18 +89,25 @@ class Lease:
         seconds: float = LEASE_DURATION_SECONDS,
         clock: Callable[[], float] = boot_time,
     ) -> None:
+        """Prepare to acquire the lease.
+
+        objects: a client used for the lease only, with attempt_timeout_seconds as timeout, so that other requests cannot delay a
+        renewal; seconds: the lease duration; clock: returns seconds, including time the machine was suspended.
+        """
         self.replica = replica
         self.holder = ""  # the lease's holder, as last read
         self.acquired = asyncio.Event()  # set once, when this replica acquires the lease; never cleared
         self.last_error = "no request was sent yet"  # why the last request failed; "" if it succeeded
         self._objects = objects
-        self._namespace, self._name = namespace, name
+        self._namespace = namespace
+        self._name = name
         self._seconds = seconds
         self._scale = seconds / LEASE_DURATION_SECONDS
         self._clock = clock
         self._written: Object | None = None  # the Lease object as last written; None if the write's outcome is unknown
         self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and when this replica first read this version
-        self._held_until = self._answered_at = -math.inf
+        self._held_until = -math.inf
+        self._answered_at = -math.inf
 
     @property
     def held(self) -> bool:
@@ -125,7 +129,8 @@ class Lease:
         if self.acquired.is_set():
             self.check()
         asked_at = self._clock()
-        record, self._written = self._written or await self._read(), None  # _written: None until the outcome of the write is known
+        record = self._written or await self._read()
+        self._written = None  # until the outcome of the write is known
         if self._is_free(record):
             self._written = await self._write(record, str(self.replica))
             if self.acquired.is_set():
@@ -157,8 +162,10 @@ class Lease:
 
     async def release(self) -> None:
         """Release the lease, so that a standby acquires it at once. Call it after all work has stopped. Idempotent."""
-        record, held = self._written, self.held
-        self._held_until, self._written = -math.inf, None
+        record = self._written
+        held = self.held
+        self._held_until = -math.inf
+        self._written = None
         if held:
             record = record or await self._read()
             if _spec(record).get("holderIdentity") == str(self.replica):
@@ -188,7 +195,8 @@ class Lease:
 
     async def _write(self, record: Object, holder: str) -> Object:
         """Replace the Lease object at the resourceVersion that was read, so that only one of two replicas acquires a free lease."""
-        old, now = _spec(record), rfc3339(time.time(), "microseconds")
+        old = _spec(record)
+        now = rfc3339(time.time(), "microseconds")
         spec: dict[str, Any] = {
             **old,
             "holderIdentity": holder,

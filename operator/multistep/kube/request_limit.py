@@ -25,18 +25,18 @@ JITTER: Final = 0.25
 OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500, which is often a webhook's failure that affects one object
 
 
-class Gate:
-    """Limits concurrent requests. max_in_flight: the highest value that the adaptive limit may reach.
-
-    waited: called for each request with the seconds that the request was queued.
-    """
+class RequestLimit:
+    """Limits concurrent requests."""
 
     def __init__(self, max_in_flight: int = MAX_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
+        """Start without requests. max_in_flight: the highest value that the adaptive limit may reach; waited: called for each
+        request with the seconds that it was queued."""
         self._waited = waited
         self._limit = AdaptiveLimit(max_in_flight)
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._halved_at = self._closed_until = 0.0  # when the limit was last halved, and until when requests are blocked
+        self._halved_at = 0.0  # when the limit was last halved
+        self._closed_until = 0.0  # until when requests are blocked
         self._opening: asyncio.TimerHandle | None = None
 
     @property

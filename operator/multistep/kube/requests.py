@@ -28,13 +28,13 @@ from multistep.backoff import Backoff
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
-from multistep.kube.request_limit import Gate
+from multistep.kube.request_limit import RequestLimit
 from multistep.kube.resources import EVENTS, LEASES, Resource
 
 MAX_MESSAGE_CHARACTERS = 1000
 
 
-def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
+def response_error(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
     """Return the error for a response other than 2xx. what: the request, for the message, such as ``get pod ns/name``."""
     fields = _status_object(body)
     reason = str(fields.get("reason") or "")
@@ -51,7 +51,7 @@ def error_of(what: str, status: int, body: bytes, headers: Mapping[str, str]) ->
     return ClusterError(text, status=status, reason=reason)
 
 
-def no_answer(what: str, error: BaseException) -> Unavailable:
+def no_answer_error(what: str, error: BaseException) -> Unavailable:
     """Return the error for a failed connection or a timeout."""
     where = f" at {error.host}:{error.port}" if isinstance(error, aiohttp.ClientConnectorError) else ""
     return Unavailable(f"{what}: no answer from the API server{where}: {_cause(error)}"[:MAX_MESSAGE_CHARACTERS])
@@ -63,11 +63,11 @@ def _cause(error: BaseException) -> str:
         return str(error.certificate_error)
     if not isinstance(error, aiohttp.ClientConnectorError):
         return f"{type(error).__name__}: {error}".removesuffix(": ")
-    found = error.os_error
-    if isinstance(found, ssl.SSLError) or found.errno is None:
-        return str(found)
+    cause = error.os_error
+    if isinstance(cause, ssl.SSLError) or cause.errno is None:
+        return str(cause)
     # A positive errno is the system's. Errors of getaddrinfo have other numbers, and their own text.
-    return (os.strerror(found.errno) if found.errno > 0 else found.strerror) or str(found)
+    return (os.strerror(cause.errno) if cause.errno > 0 else cause.strerror) or str(cause)
 
 
 def _status_object(body: bytes) -> Mapping[str, Any]:
@@ -84,8 +84,10 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return float(value) if value.isdecimal() else None
 
 
-RequestObserver = Callable[[str, str, int, float], None]  # verb, plural resource, HTTP status (0: no answer), seconds
-Check = Callable[[], None]  # raises NotLeading if this process does not hold the lease
+RequestObserver = Callable[[str, str, int, float], None]
+"""Called with verb, plural resource, HTTP status (0: no answer) and duration in seconds."""
+Check = Callable[[], None]
+"""Raises NotLeading if this process does not hold the lease."""
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 4
@@ -118,9 +120,10 @@ def _escape(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request. verb, plural: Kubernetes' names of the operation and of the resource, for errors and metrics."""
+    """A request."""
 
     verb: str
+    """Kubernetes' name of the operation, for errors and metrics; ``plural``: that of the resource."""
     plural: str
     path: str
     params: Mapping[str, str]
@@ -148,18 +151,17 @@ class _Request:
 
 
 @dataclass
-class Http:
-    """Requests over one Connection.
-
-    timeout_seconds: timeout of one request. gate: limits concurrency. observe: called after each request. check: called before
-    each write.
-    """
+class ApiRequests:
+    """Requests over one Connection."""
 
     connection: Connection
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-    gate: Gate = field(default_factory=Gate)
+    """Timeout of one request."""
+    limit: RequestLimit = field(default_factory=RequestLimit)
     observe: RequestObserver = lambda _verb, _plural, _code, _seconds: None
+    """Called after each request."""
     check: Check = lambda: None
+    """Called before each write."""
 
     async def read(
         self, verb: str, resource: Resource, path: str, params: Mapping[str, str] | None = None, *, accept: str = ""
@@ -178,7 +180,7 @@ class Http:
         attempt = 1
         while True:
             try:
-                async with nullcontext() if request.urgent else self.gate.passing():
+                async with nullcontext() if request.urgent else self.limit.passing():
                     return await self._once(request)
             except Unavailable as error:
                 if attempt >= ATTEMPTS or not request.can_be_retried(error):
@@ -215,20 +217,22 @@ class Http:
                     body = b""  # stays empty if the body cannot be read: the error then has the HTTP status only
                     with suppress(aiohttp.ClientError, OSError):
                         body = await response.content.read(MAX_ERROR_BYTES)
-                    raise error_of(request.what, response.status, body, response.headers)
+                    raise response_error(request.what, response.status, body, response.headers)
                 yield response
         except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError; ValueError: not JSON
-            raise no_answer(request.what, error) from error
+            raise no_answer_error(request.what, error) from error
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """Send the request and pass its verb, resource, HTTP status and duration to the callback ``observe``."""
         options = await self.connection.request_options()
         options["headers"].update(request.headers)
         url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)
-        session, loop = self.connection.session("api"), asyncio.get_running_loop()
+        session = self.connection.session("api")
+        loop = asyncio.get_running_loop()
         if request.method != "GET":
             self.check()
-        started, code = loop.time(), 0
+        started = loop.time()
+        code = 0
         try:
             response = await session.request(request.method, url, data=request.data, timeout=limits, **options)
             code = response.status

@@ -12,9 +12,10 @@ from multistep.api.common.base_model import API_VERSION
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object. api_version: ``v1`` or ``GROUP/VERSION``."""
+    """A kind of object."""
 
     api_version: str
+    """``v1`` or ``GROUP/VERSION``."""
     kind: str
     plural: str
     namespaced: bool = True
@@ -47,15 +48,27 @@ API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # a discovery d
 CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
-    (each.api_version, each.kind): each
-    for each in (TRIALS, SWEEPS, PODS, CONFIG_MAPS, SECRETS, NAMESPACES, EVENTS, LEASES, NETWORK_POLICIES, DISRUPTION_BUDGETS, CRDS)
+    (resource.api_version, resource.kind): resource
+    for resource in (
+        TRIALS,
+        SWEEPS,
+        PODS,
+        CONFIG_MAPS,
+        SECRETS,
+        NAMESPACES,
+        EVENTS,
+        LEASES,
+        NETWORK_POLICIES,
+        DISRUPTION_BUDGETS,
+        CRDS,
+    )
 }
 
 
 def from_discovery(api_version: str, listed: Mapping[str, Any]) -> dict[tuple[str, str], Resource]:
     """Return the kinds of an APIResourceList, without subresources (``pods/log``)."""
     return {
-        (api_version, each["kind"]): Resource(api_version, each["kind"], each["name"], bool(each["namespaced"]))
-        for each in listed.get("resources", ())
-        if "/" not in each["name"]
+        (api_version, kind["kind"]): Resource(api_version, kind["kind"], kind["name"], bool(kind["namespaced"]))
+        for kind in listed.get("resources", ())
+        if "/" not in kind["name"]
     }

@@ -17,10 +17,12 @@ LABEL_SHARD: Final = labels.SHARD
 
 @dataclass(frozen=True)
 class Shard:
-    """An operator's share of the trials. name: the label's value; "": trials without the label. namespaces: empty for all."""
+    """An operator's share of the trials."""
 
     name: str = ""
+    """The label's value; "" for trials without the label."""
     namespaces: Sequence[str] = ()
+    """Empty for all namespaces."""
 
     @property
     def selector(self) -> str:

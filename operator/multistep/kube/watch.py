@@ -12,7 +12,7 @@ import aiohttp
 
 from multistep.errors import ClusterError, Unavailable
 from multistep.kube.cluster_protocols import Object
-from multistep.kube.requests import Http, error_of, pause_seconds
+from multistep.kube.requests import ApiRequests, pause_seconds, response_error
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500
@@ -29,25 +29,25 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """A change of an object. object: the object's current state.
-
-    If a deletion was missed and only a new list shows it, ``object`` has only apiVersion, kind and identifying metadata.
-    """
+    """A change of an object."""
 
     type: EventType
     object: Object
+    """The object's current state. If a deletion was missed and only a new list shows it, it has only apiVersion, kind and
+    identifying metadata."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """The objects of a kind (of a namespace, if given) that match the selectors. accept: media type of lists, "" for JSON."""
+    """The objects of a kind (of a namespace, if given) that match the selectors."""
 
-    http: Http
+    http: ApiRequests
     resource: Resource
     namespace: str | None
     label_selector: str = ""
     field_selector: str = ""
     accept: str = ""
+    """Media type of lists; "" for JSON."""
 
     @property
     def selectors(self) -> dict[str, str]:
@@ -61,19 +61,20 @@ class Query:
         while more:
             page = await self.http.read("list", self.resource, self.resource.path(self.namespace), params, accept=self.accept)
             params["continue"] = more = page["metadata"].get("continue", "")
-            objects = [{**kind, **each} for each in page["items"] or []]  # items is null in an empty PartialObjectMetadataList
+            objects = [{**kind, **item} for item in page["items"] or []]  # items is null in an empty PartialObjectMetadataList
             yield objects, page["metadata"]["resourceVersion"]
 
-    async def all(self, part: Callable[[Object], Object] = lambda object: object) -> tuple[list[Object], str]:
+    async def all(self, part: Callable[[Object], Object] = lambda whole: whole) -> tuple[list[Object], str]:
         """Return all objects, or the part of each that the caller needs, and the list's resourceVersion. Only one page of whole
         objects is in memory at a time."""
         for attempt in range(1, LISTS + 1):
             try:
-                found, at = list[Object](), ""
+                parts: list[Object] = []
+                latest = ""
                 async for objects, version in self.pages():
-                    found += map(part, objects)
-                    at = version
-                return found, at
+                    parts += map(part, objects)
+                    latest = version
+                return parts, latest
             except ClusterError as error:
                 if error.status != GONE or attempt == LISTS:
                     raise
@@ -86,20 +87,25 @@ class Query:
         A watch that ends soon, and a repeated 410, are retried with back-off and jitter.
         """
         known: dict[str, Object] = {}  # by uid: each object's kind, names, uid and resourceVersion
-        version, failures, short, loop = "", 0, 0, asyncio.get_running_loop()
+        version = ""
+        failures = 0
+        short = 0
+        loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
             try:
                 if not version:
                     objects, version = await self.all()
                     for event in _differences(known, objects):
-                        yield _noted(known, event)
-                async for type, object in self._changes(version):
-                    failures, version = 0, object["metadata"]["resourceVersion"]
-                    if type != "BOOKMARK":
-                        yield _noted(known, WatchEvent(type, object))
+                        yield _remember(known, event)
+                async for kind, changed in self._changes(version):
+                    failures = 0
+                    version = changed["metadata"]["resourceVersion"]
+                    if kind != "BOOKMARK":
+                        yield _remember(known, WatchEvent(kind, changed))
             except Unavailable:
-                if (failures := failures + 1) >= MAX_FAILURES:
+                failures += 1
+                if failures >= MAX_FAILURES:
                     raise
             except ClusterError as error:
                 if error.status != GONE:
@@ -111,29 +117,32 @@ class Query:
 
     async def _changes(self, version: str) -> AsyncIterator[tuple[Any, Object]]:
         """Yield the events of one watch request, including bookmarks, until the server ends it."""
-        path, asked = self.resource.path(self.namespace), {"watch": "true", "allowWatchBookmarks": "true"}
-        params = {**self.selectors, "resourceVersion": version, **asked, "timeoutSeconds": str(WATCH_SECONDS)}
+        path = self.resource.path(self.namespace)
+        asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        params = {**self.selectors, "resourceVersion": version, **asked}
         limit = WATCH_SECONDS + self.http.timeout_seconds
         async with self.http.stream("watch", self.resource.plural, path, params, silence_seconds=limit) as response:
             async for line in _lines(response.content):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
-                    raise error_of(f"watch {path}", event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
+                    raise response_error(
+                        f"watch {path}", event["object"].get("code", 500), json.dumps(event["object"]).encode(), {}
+                    )
                 yield event["type"], event["object"]
 
 
 def _differences(known: Mapping[str, Object], objects: list[Object]) -> list[WatchEvent]:
     """Return the events that were missed: the differences between the known objects and a new list."""
-    versions = {uid: each["metadata"]["resourceVersion"] for uid, each in known.items()}
-    listed = {each["metadata"]["uid"]: each for each in objects}
+    versions = {uid: identity["metadata"]["resourceVersion"] for uid, identity in known.items()}
+    listed = {item["metadata"]["uid"]: item for item in objects}
     events = [WatchEvent("DELETED", known[uid]) for uid in versions.keys() - listed.keys()]
-    for uid, each in listed.items():
-        if versions.get(uid) != each["metadata"]["resourceVersion"]:
-            events.append(WatchEvent("MODIFIED" if uid in versions else "ADDED", each))
+    for uid, item in listed.items():
+        if versions.get(uid) != item["metadata"]["resourceVersion"]:
+            events.append(WatchEvent("MODIFIED" if uid in versions else "ADDED", item))
     return events
 
 
-def _noted(known: dict[str, Object], event: WatchEvent) -> WatchEvent:
+def _remember(known: dict[str, Object], event: WatchEvent) -> WatchEvent:
     metadata = event.object["metadata"]
     known.pop(metadata["uid"], None)
     if event.type != "DELETED":

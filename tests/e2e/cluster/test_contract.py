@@ -80,7 +80,7 @@ async def test_a_list_of_many_pages_is_whole(client: Client, namespace: str, mon
     await asyncio.gather(*(client.create(each) for each in made))
     listed = await client.list_all(CONFIG_MAPS, namespace, label_selector="paged=yes")
     assert [each["metadata"]["name"] for each in listed] == names
-    one_by_one = [each async for each in client.each(CONFIG_MAPS, namespace, label_selector="paged=yes")]
+    one_by_one = [each async for each in client.iterate(CONFIG_MAPS, namespace, label_selector="paged=yes")]
     assert [each["metadata"]["name"] for each in one_by_one] == names
 
 

@@ -135,7 +135,7 @@ class CliCluster:
         except KeyError:
             raise NotFound("not found", status=404, reason="NotFound") from None
 
-    async def each(
+    async def iterate(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]:
         if not self.installed:

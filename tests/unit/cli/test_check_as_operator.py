@@ -10,7 +10,7 @@ import pytest
 from multistep.errors import InvalidTask, MultistepError
 from multistep.sources.reader import accept_task
 from multistep.sources.reader.read_task import TaskReader
-from multistep.sources.task.bundle import digest_of, pack
+from multistep.sources.task.bundle import digest_of, pack_directory
 from tests.support.reading import read_here
 
 from .conftest import TASK_TOML, Invoke
@@ -19,7 +19,7 @@ from .test_check import write
 
 def refused_by_the_operator(task: Path, tmp_path: Path) -> str:
     """Return why the operator does not load the task; "" if it does."""
-    packed = pack(task)
+    packed = pack_directory(task)
     file = tmp_path / "bundle"
     file.write_bytes(packed)
     read = TaskReader(tmp_path, read_here).file("bundle", file, digest_of(packed), verification=True, oracle=False)

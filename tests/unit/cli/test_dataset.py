@@ -134,7 +134,7 @@ def test_a_branch_is_resolved_once_for_all_of_its_tasks(
         asked.append(ref)
         return COMMIT
 
-    monkeypatch.setattr("multistep.sources.fetch.git.Remote.resolve", resolve)
+    monkeypatch.setattr("multistep.sources.fetch.git.GitRemote.resolve", resolve)
     file.write_text(registry(*({**entry(name), "git_commit_id": ref} for name, ref in (("t", "main"), ("u", "main"), ("v", None)))))
     cluster.story = [DONE]
     assert invoke("sweep", "run", "-d", "bench", "--registry", file).exit_code == 0

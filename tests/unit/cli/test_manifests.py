@@ -15,7 +15,7 @@ from multistep.api.trial.trial import parse_trial
 from multistep.client.submit import manifests
 from multistep.errors import UsageError
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.stored_bundles import join
+from multistep.sources.task.stored_bundles import join_bundle
 
 from .conftest import Invoke
 
@@ -63,8 +63,8 @@ def test_package_carries_the_whole_task(task: Path, invoke: Invoke) -> None:
     parsed = parse_trial(trial)
     assert parsed.metadata.name == "x" and parsed.spec.agent.name == "nop" and parsed.spec.task.bundle is not None
     assert parsed.spec.task.bundle.config_maps == [each["metadata"]["name"] for each in parts]
-    packed = join(parts, parsed.spec.task.bundle.digest)
-    assert "steps/a/instruction.md" in Bundle.open(packed, parsed.spec.task.bundle.digest).entries
+    packed = join_bundle(parts, parsed.spec.task.bundle.digest)
+    assert "steps/a/instruction.md" in Bundle.from_archive(packed, parsed.spec.task.bundle.digest).entries
     for each in (*parts, trial):
         assert each["metadata"]["namespace"] == "evals"
         assert each["metadata"]["labels"]["multistep.dev/bundle"] == parsed.spec.task.bundle.digest[7:19]

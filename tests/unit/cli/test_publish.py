@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from multistep.api.trial.trial import parse_trial
-from multistep.sources.fetch.fetch_messages import Fetched, Rules
-from multistep.sources.fetch.registry_client import Reference, login
-from multistep.sources.load import task_cache as fetch_process
+from multistep.sources.fetch.fetch_messages import FetchResult, FetchRules
+from multistep.sources.fetch.registry_client import ImageReference, registry_login
+from multistep.sources.load.fetch_process import fetch_in_child
 from multistep.sources.load.remote_tasks import request_for
-from multistep.sources.load.task_cache import Cache
-from multistep.sources.task.bundle import digest_of, pack
+from multistep.sources.load.task_cache import TaskCache
+from multistep.sources.task.bundle import digest_of, pack_directory
 from tests.support import servers
 
 from .conftest import Invoke
@@ -42,11 +42,11 @@ async def package(invoke: Invoke, task: Path, *arguments: object) -> tuple[dict[
     return yaml.safe_load(done.stdout), done.stderr
 
 
-async def fetched(tmp_path: Path, manifest: dict[str, Any], **credentials: str) -> Fetched:
-    cache = Cache(tmp_path / "cache", 1 << 30)
+async def fetched(tmp_path: Path, manifest: dict[str, Any], **credentials: str) -> FetchResult:
+    cache = TaskCache(tmp_path / "cache", 1 << 30)
     cache.open()
     request = request_for(parse_trial(manifest).spec.task, "", "", credentials)
-    return await fetch_process.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
+    return await fetch_in_child(request, FetchRules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_a_task_goes_to_a_registry_once_and_the_operator_finds_it(
     assert first == again and "pushed" in output and "exists already" in said_again
     source = first["spec"]["task"]["oci"]
     assert source["image"].startswith(f"{registry.host}/tasks/mine@sha256:") and source["secretRef"] == {"name": "registry"}
-    assert (await fetched(tmp_path, first, **{".dockerconfigjson": config})).digest == digest_of(pack(task))
+    assert (await fetched(tmp_path, first, **{".dockerconfigjson": config})).digest == digest_of(pack_directory(task))
 
 
 async def test_a_task_goes_to_a_bucket_once_and_the_operator_finds_it(
@@ -84,7 +84,7 @@ async def test_a_task_goes_to_a_bucket_once_and_the_operator_finds_it(
     again, said_again = await package(invoke, task, *to)
     assert first == again and "pushed" in output and "exists already" in said_again
     source = first["spec"]["task"]["url"]
-    assert source["digest"] == digest_of(pack(task)) and source["url"].startswith(f"s3://{s3.bucket}/some/tasks/my-task-")
+    assert source["digest"] == digest_of(pack_directory(task)) and source["url"].startswith(f"s3://{s3.bucket}/some/tasks/my-task-")
     assert (await fetched(tmp_path, first, **s3.environment)).digest == source["digest"]
 
 
@@ -118,7 +118,7 @@ def test_unusable_destinations_are_rejected(task: Path, invoke: Invoke, argument
 )
 def test_a_login_is_for_its_registry_only(entry: str, image: str, found: bool) -> None:
     config = json.dumps({"auths": {entry: {"username": "u", "password": "p"}}})
-    assert login(config, Reference.parse(image)) == (("u", "p") if found else None)
+    assert registry_login(config, ImageReference.parse(image)) == (("u", "p") if found else None)
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_a_login_is_for_its_registry_only(entry: str, image: str, found: bool) -
     ],
 )
 def test_references_are_read_as_docker_does(text: str, whole: str) -> None:
-    assert str(Reference.parse(text)) == whole
+    assert str(ImageReference.parse(text)) == whole

@@ -13,7 +13,7 @@ from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.sweep.next_trials import Grid
-from multistep.sources.task import stored_bundles as configmaps
+from multistep.sources.task import stored_bundles
 from multistep.sources.task.bundle import Bundle
 
 from .conftest import TASK_TOML, Invoke
@@ -91,7 +91,7 @@ def test_only_the_given_directories_of_tests_are_replaced(invoke: Invoke, cluste
 
 def bundle_of(cluster: CliCluster, spec: Any) -> Bundle:
     names, digest = spec["task"]["bundle"]["configMaps"], spec["task"]["bundle"]["digest"]
-    return Bundle.open(configmaps.join([cluster.objects["ConfigMap", each] for each in names], digest), digest)
+    return Bundle.from_archive(stored_bundles.join_bundle([cluster.objects["ConfigMap", each] for each in names], digest), digest)
 
 
 def test_a_packed_task_is_copied_so_that_the_source_can_be_deleted(

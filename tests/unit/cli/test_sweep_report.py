@@ -222,9 +222,9 @@ def test_a_cluster_without_multistep_is_reported(invoke: Invoke, cluster: CliClu
 
 def test_a_list_that_was_too_slow_restarts(invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     put(cluster, "s", MANY)
-    whole, asked = cluster.each, []
+    whole, asked = cluster.iterate, []
 
-    async def each(*arguments: Any, **options: Any) -> Any:
+    async def iterate(*arguments: Any, **options: Any) -> Any:
         asked.append(arguments[0])
         count = 0
         async for found in whole(*arguments, **options):
@@ -233,7 +233,7 @@ def test_a_list_that_was_too_slow_restarts(invoke: Invoke, cluster: CliCluster, 
             count += 1
             yield found
 
-    monkeypatch.setattr(cluster, "each", each)
+    monkeypatch.setattr(cluster, "iterate", iterate)
     result = invoke("sweep", "report", "s", "-o", "csv")
     assert (asked, len(result.stdout.splitlines())) == ([TRIALS, TRIALS], 33)
 

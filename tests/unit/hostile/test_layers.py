@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import SourceError
-from multistep.sources.fetch.oci import Checked, Layers
-from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of, tar_chunks
+from multistep.sources.fetch.image_layers import CheckedStream, ImageLayers
+from multistep.sources.task.bundle import Bundle, BundleEntry, BundleLimits, digest_of, tar_chunks
 
-LIMITS = Limits(compressed=1 << 20, uncompressed=10_000, entries=50)
+LIMITS = BundleLimits(compressed=1 << 20, uncompressed=10_000, entries=50)
 PARTS = st.sampled_from(["a", "b", "task", ".wh.a", ".wh.task", ".wh..wh..opq", "..", ".", "", "é"])
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 TYPES = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
@@ -36,10 +36,10 @@ def file(name: str, size: int = 1) -> tuple[str, bytes, int, str]:
     return name, tarfile.REGTYPE, size, ""
 
 
-def entries(*layers: bytes, root: str = "") -> Mapping[str, Entry]:
-    made = Layers(root, LIMITS, io.BytesIO(), "image")
+def entries(*layers: bytes, root: str = "") -> Mapping[str, BundleEntry]:
+    made = ImageLayers(root, LIMITS, io.BytesIO(), "image")
     for each in layers:
-        stream = Checked([each[start : start + 700] for start in range(0, len(each), 700)], digest_of(each), "layer")
+        stream = CheckedStream([each[start : start + 700] for start in range(0, len(each), 700)], digest_of(each), "layer")
         made.add(stream)
         stream.finish()
     return dict(made.entries())
@@ -53,7 +53,7 @@ def test_any_layers_are_a_bundle_or_an_error(layers: list[list[tuple[str, bytes,
         return
     assert sum(len(each.data) for each in found.values()) <= LIMITS.uncompressed
     data = gzip.compress(b"".join(tar_chunks(sorted(found.items()))))
-    assert Bundle.open(data, digest_of(data)).entries.keys() == found.keys()
+    assert Bundle.from_archive(data, digest_of(data)).entries.keys() == found.keys()
 
 
 @given(st.binary(max_size=3000))

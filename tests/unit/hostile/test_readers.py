@@ -21,7 +21,7 @@ from multistep.api.trial.trial import parse_status, parse_trial
 from multistep.engine.score.rewards import RewardError, parse_reward_files
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, RunnerError, SourceError, StoreError
 from multistep.runner_client.frame_stream import HEADER, FrameReader, encode_json
-from multistep.sources.task.bundle import Bundle, Entry, Limits, digest_of
+from multistep.sources.task.bundle import Bundle, BundleEntry, BundleLimits, digest_of
 from multistep.sources.task.task import load_task
 from multistep.store.files.read_tar import members
 from tests.support.fake_runner import FakeRunner
@@ -180,8 +180,8 @@ def test_task_toml(text: str) -> None:
 @given(st.binary(max_size=40) | spoilt_bytes(TOML.encode()))
 @example(b"\xff\xfe")
 def test_task_directories(data: bytes) -> None:
-    entries = {"task.toml": Entry("file", data=data), "steps/a/instruction.md": Entry("file", data=data)}
-    read(lambda: load_task(Bundle.of(entries), verification=True, oracle=True), InvalidTask, SourceError)
+    entries = {"task.toml": BundleEntry("file", data=data), "steps/a/instruction.md": BundleEntry("file", data=data)}
+    read(lambda: load_task(Bundle.from_entries(entries), verification=True, oracle=True), InvalidTask, SourceError)
 
 
 GOOD_SPEC = manifest({"agent": {"name": "command", "command": ["x"]}, "verifier": {"env": [{"name": "A", "value": "b"}]}})["spec"]
@@ -251,9 +251,9 @@ def test_tars_of_a_runner(data: bytes) -> None:
 @example(odd_files())
 def test_bundles(data: bytes) -> None:
     packed = gzip.compress(data, 1)
-    read(lambda: Bundle.open(packed, digest_of(packed), Limits(1 << 20, 1 << 20, 100)), SourceError)
+    read(lambda: Bundle.from_archive(packed, digest_of(packed), BundleLimits(1 << 20, 1 << 20, 100)), SourceError)
 
 
 @given(spoilt_bytes(gzip.compress(odd_files())))
 def test_bundles_that_are_no_gzip(data: bytes) -> None:
-    read(lambda: Bundle.open(data, digest_of(data), Limits(1 << 20, 1 << 20, 100)), SourceError)
+    read(lambda: Bundle.from_archive(data, digest_of(data), BundleLimits(1 << 20, 1 << 20, 100)), SourceError)

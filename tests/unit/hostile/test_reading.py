@@ -22,10 +22,11 @@ from multistep.api.trial.content_references import Content
 from multistep.api.trial.task_source import InlineSource
 from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceError
 from multistep.reconcile.loading.load_tasks import TRIES, Reads
-from multistep.sources.reader import read_task as fork_server
-from multistep.sources.reader.read_messages import Order
-from multistep.sources.reader.read_task import SERVER, ForkServer, ReadFailed, ReadTask, TaskReader
-from multistep.sources.task.bundle import Entry, digest_of, tar_chunks
+from multistep.sources.reader import fork_server
+from multistep.sources.reader.fork_server import ForkServer, ReadFailed
+from multistep.sources.reader.read_messages import ReadOrder
+from multistep.sources.reader.read_task import FORK_SERVER, ReadTask, TaskReader
+from multistep.sources.task.bundle import BundleEntry, digest_of, tar_chunks
 from multistep.sources.task.task import IgnoreRules, strip_canary
 from tests.support.work import superlinear
 from tests.unit.sources.trees import tree
@@ -64,7 +65,7 @@ class Loop:
             ticking.cancel()
 
 
-async def read(directory: Path, data: bytes, server: ForkServer = SERVER, **options: Any) -> ReadTask:
+async def read(directory: Path, data: bytes, server: ForkServer = FORK_SERVER, **options: Any) -> ReadTask:
     path = directory / digest_of(data)
     path.write_bytes(data)
     checks = {"verification": True, "oracle": False} | options
@@ -81,7 +82,7 @@ def strict() -> Iterator[ForkServer]:
 
 def packed(entries: dict[str, bytes]) -> bytes:
     files = {"task.toml": TOML.encode(), "steps/a/instruction.md": b"do", "steps/a/tests/test.sh": b""} | entries
-    chunks = tar_chunks([(path, Entry("file", 0o644, data=data)) for path, data in sorted(files.items())])
+    chunks = tar_chunks([(path, BundleEntry("file", 0o644, data=data)) for path, data in sorted(files.items())])
     return gzip.compress(b"".join(chunks), 1)
 
 
@@ -308,7 +309,7 @@ async def test_an_answer_that_is_none_is_a_failed_read(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(server, "_exchange", exchange)
     with pytest.raises(ReadFailed, match="gave no answer"):
-        await server.read(Order("bundle", "a", "b"))
+        await server.read(ReadOrder("bundle", "a", "b"))
 
 
 # -- parsers take linear time

@@ -24,9 +24,9 @@ from multistep.engine.plan import resolve_templates
 from multistep.engine.score.rewards import RewardError, parse_reward_files
 from multistep.errors import MultistepError
 from multistep.runner_client.frame_stream import HEADER, FrameReader
-from multistep.sources.fetch.registry_client import Reference
+from multistep.sources.fetch.registry_client import ImageReference
 from multistep.sources.task import bundle_links
-from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.bundle import Bundle, BundleEntry
 from multistep.sources.task.task import strip_canary
 from multistep.store.files.read_tar import members
 from multistep.store.files.redact_secrets import Redactor
@@ -91,8 +91,10 @@ def read_tar(text: str) -> None:
 
 
 def read_links(text: str) -> object:
-    bundle = Bundle.of({"a": Entry("link", target=text), "b": Entry("dir"), "b/a": Entry("link", target="..")})
-    return bundle_links.resolve(bundle, f"a/{text}")
+    bundle = Bundle.from_entries(
+        {"a": BundleEntry("link", target=text), "b": BundleEntry("dir"), "b/a": BundleEntry("link", target="..")}
+    )
+    return bundle_links.resolve_links(bundle, f"a/{text}")
 
 
 def redact(text: str) -> bytes:
@@ -108,7 +110,7 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
     "templates": (["${", "}", ":-", "A", ":", "$", "{"], lambda text: resolve_templates.resolve({"A": text}, {"A": "b"})),
     "tar": (["11 path=a\n", "size=", "1", "9", " ", "\n", "=", "a/", "../", "30 mtime=1e9\n"], read_tar),
     "links": (["a/", "../", "./", "b/", "/", "c", "b/a/"], read_links),
-    "references": (["a", "/", ".", "_", "-", ":", "@", "sha256:", "0", "__", "--"], Reference.parse),
+    "references": (["a", "/", ".", "_", "-", ":", "@", "sha256:", "0", "__", "--"], ImageReference.parse),
     "redaction": (["a", "b", '"', "\\", "\n", "1", "2", "aaab", "\\u0061"], redact),
     "log lines": (["://", "@", "a", "&", "token=", "?", "bearer", " ", "=", "-", "/results/a/b/"], logs.escaped),
 }

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from multistep.kube.client import FIELD_MANAGER, Client
-from multistep.kube.requests import Http
+from multistep.kube.requests import ApiRequests
 from tests.support.api_server import ApiServer, serve
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -31,7 +31,7 @@ async def client_of(
         assert isinstance(response, web.StreamResponse)
         return response
 
-    async with serve(handle) as server, Client(Http(server.connection(), **options), field_manager=field_manager) as client:
+    async with serve(handle) as server, Client(ApiRequests(server.connection(), **options), field_manager=field_manager) as client:
         yield client, server
 
 

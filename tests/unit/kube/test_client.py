@@ -14,8 +14,8 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Cluster
-from multistep.kube.request_limit import Gate
-from multistep.kube.requests import no_answer, pause_seconds
+from multistep.kube.request_limit import RequestLimit
+from multistep.kube.requests import no_answer_error, pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
 from multistep.reconcile.trial.write_status import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from tests.unit.kube.api_answers import POD, client_of, page, status
@@ -105,10 +105,10 @@ async def test_an_event_is_sent_once_whatever_the_server_answers() -> None:
 
 
 async def test_requests_wait_at_the_gate_but_leases_do_not() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     gate._closed_until = asyncio.get_running_loop().time() + 60
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l", "namespace": "ns"}}
-    async with client_of(lease, gate=gate) as (client, _):
+    async with client_of(lease, limit=gate) as (client, _):
         assert await client.create(lease) == lease
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -117,8 +117,8 @@ async def test_requests_wait_at_the_gate_but_leases_do_not() -> None:
 
 async def test_a_refused_exec_holds_all_requests_up_and_one_that_its_node_does_not_answer_does_not() -> None:
     for code, allowed in ((429, 8), (502, 64)):
-        gate = Gate()
-        async with client_of(status(code), gate=gate) as (client, _):
+        gate = RequestLimit()
+        async with client_of(status(code), limit=gate) as (client, _):
             with pytest.raises(Unavailable):
                 await client.open_exec("ns", "p", "main", ["true"])
         assert gate.allowed == allowed
@@ -158,7 +158,7 @@ async def test_a_server_that_hangs_is_unavailable() -> None:
 )
 def test_a_failed_connection_names_server_and_cause(error: OSError, cause: str) -> None:
     key = ConnectionKey("api.example", 6443, True, True, None, None, None)
-    text = str(no_answer("get /x", aiohttp.ClientConnectorError(key, error)))
+    text = str(no_answer_error("get /x", aiohttp.ClientConnectorError(key, error)))
     assert text.startswith("get /x: no answer from the API server at api.example:6443: ") and text.endswith(cause)
     assert "0x" not in text
 
@@ -166,9 +166,11 @@ def test_a_failed_connection_names_server_and_cause(error: OSError, cause: str) 
 def test_a_failed_connection_without_a_server_names_the_error() -> None:
     key = ConnectionKey("api.example", 6443, True, True, None, None, None)
     certificate = aiohttp.ClientConnectorCertificateError(key, ssl.SSLCertVerificationError("self-signed certificate"))
-    assert "api.example:6443: " in str(no_answer("get /x", certificate)) and "self-signed" in str(no_answer("get /x", certificate))
-    assert str(no_answer("get /x", TimeoutError())) == "get /x: no answer from the API server: TimeoutError"
-    assert str(no_answer("get /x", OSError("broken"))) == "get /x: no answer from the API server: OSError: broken"
+    assert "api.example:6443: " in str(no_answer_error("get /x", certificate)) and "self-signed" in str(
+        no_answer_error("get /x", certificate)
+    )
+    assert str(no_answer_error("get /x", TimeoutError())) == "get /x: no answer from the API server: TimeoutError"
+    assert str(no_answer_error("get /x", OSError("broken"))) == "get /x: no answer from the API server: OSError: broken"
 
 
 async def test_an_answer_that_is_no_json_is_no_answer() -> None:

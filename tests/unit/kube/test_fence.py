@@ -17,7 +17,7 @@ from multistep.kube.client import Client
 from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.exec import MAX_CHUNK_BYTES
 from multistep.kube.requests import WRITES as VERBS
-from multistep.kube.requests import Http
+from multistep.kube.requests import ApiRequests
 from multistep.kube.resources import PODS, TRIALS
 from multistep.runner_client.session import Session
 from tests.support.api_server import ApiServer, serve
@@ -59,7 +59,7 @@ async def client_of(gate: Gate, *statuses: int, lost_after: int = 0) -> AsyncIte
             gate.leading = False
         return web.json_response({**POD, "items": [], "metadata": {"resourceVersion": "1"}}, status=left.pop(0) if left else 200)
 
-    async with serve(handle) as server, Client(Http(server.connection(), check=gate.check)) as client:
+    async with serve(handle) as server, Client(ApiRequests(server.connection(), check=gate.check)) as client:
         yield client, server
 
 
@@ -101,7 +101,7 @@ async def test_a_write_whose_lease_is_lost_before_its_retry_is_not_sent_again(st
 async def test_a_write_that_waited_at_the_gate_is_checked_when_it_is_sent() -> None:
     gate = Gate()
     async with client_of(gate) as (client, server):
-        requests = client._http.gate
+        requests = client._http.limit
         requests._closed_until = math.inf
         asked = asyncio.create_task(client.create(POD))
         while not requests._waiting:
@@ -119,13 +119,13 @@ async def test_reading_is_for_everybody() -> None:
     async with client_of(gate) as (client, server):
         await client.get(TRIALS, "ns", "t")
         assert await client.list_all(PODS) == await client.list_metadata(TRIALS, "ns") == []
-        assert [each async for each in client.each(TRIALS)] == []
+        assert [each async for each in client.iterate(TRIALS)] == []
     assert (len(server.seen), gate.asked) == (4, 0)
 
 
 async def test_a_session_that_is_open_starts_nothing_once_the_lease_is_lost() -> None:
     gate, runner = Gate(), FakeRunner("uid")
-    async with exec_server(relay_to(runner)) as server, Client(Http(server.connection(), check=gate.check)) as client:
+    async with exec_server(relay_to(runner)) as server, Client(ApiRequests(server.connection(), check=gate.check)) as client:
         stream = await client.open_exec("ns", "p", "main", ["x"])
         async with Session(stream, pod_uid="uid") as session:
             await session.hello()
@@ -137,7 +137,10 @@ async def test_a_session_that_is_open_starts_nothing_once_the_lease_is_lost() ->
 
 async def test_each_frame_of_a_long_message_is_checked() -> None:
     gate = Gate()
-    async with exec_server(relay_to(FakeRunner("uid"))) as server, Client(Http(server.connection(), check=gate.check)) as client:
+    async with (
+        exec_server(relay_to(FakeRunner("uid"))) as server,
+        Client(ApiRequests(server.connection(), check=gate.check)) as client,
+    ):
         stream = await client.open_exec("ns", "p", "main", ["x"])
         gate.asked = 0
         await stream.send(b"\0" * (2 * MAX_CHUNK_BYTES + 1))

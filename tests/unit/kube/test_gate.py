@@ -8,13 +8,13 @@ import itertools
 import pytest
 
 from multistep.errors import Conflict, Unavailable
-from multistep.kube.request_limit import JITTER, MAX_PAUSE_SECONDS, PAUSE_SECONDS, Gate
+from multistep.kube.request_limit import JITTER, MAX_PAUSE_SECONDS, PAUSE_SECONDS, RequestLimit
 from tests.support.virtual_time import in_virtual_time
 
 REFUSED = Unavailable("busy", status=429, retry_after=3.0)
 
 
-async def request(gate: Gate, error: Exception | None = None, seconds: float = 0.0) -> None:
+async def request(gate: RequestLimit, error: Exception | None = None, seconds: float = 0.0) -> None:
     async with gate.passing():
         await asyncio.sleep(seconds)
         if error is not None:
@@ -27,14 +27,14 @@ def now() -> float:
 
 @in_virtual_time
 async def test_no_more_requests_are_in_flight_than_are_allowed() -> None:
-    gate = Gate(4)
+    gate = RequestLimit(4)
     await asyncio.gather(*(request(gate, seconds=1.0) for _ in range(12)))
     assert now() == 3.0
 
 
 @in_virtual_time
 async def test_who_waits_longest_goes_first() -> None:
-    gate, order = Gate(1), []
+    gate, order = RequestLimit(1), []
 
     async def one(number: int) -> None:
         async with gate.passing():
@@ -47,7 +47,7 @@ async def test_who_waits_longest_goes_first() -> None:
 
 @in_virtual_time
 async def test_a_refusal_halves_the_limit_and_delays_no_other_request() -> None:
-    gate = Gate(8)
+    gate = RequestLimit(8)
     with pytest.raises(Unavailable):
         await request(gate, REFUSED)
     await request(gate)
@@ -56,7 +56,7 @@ async def test_a_refusal_halves_the_limit_and_delays_no_other_request() -> None:
 
 @in_virtual_time
 async def test_when_a_single_one_is_refused_all_wait_for_as_long_as_was_asked() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     with pytest.raises(Unavailable):
         await request(gate, REFUSED)
     await request(gate)
@@ -65,14 +65,14 @@ async def test_when_a_single_one_is_refused_all_wait_for_as_long_as_was_asked() 
 
 @in_virtual_time
 async def test_refusals_of_requests_that_were_in_flight_together_are_one_sign() -> None:
-    gate = Gate(64)
+    gate = RequestLimit(64)
     await asyncio.gather(*(request(gate, REFUSED, seconds=1.0) for _ in range(64)), return_exceptions=True)
     assert gate.allowed == 32
 
 
 @in_virtual_time
 async def test_a_server_that_stays_away_is_asked_by_one_at_a_time_each_second() -> None:
-    gate = Gate(64)
+    gate = RequestLimit(64)
     await asyncio.gather(*(request(gate, Unavailable("no answer")) for _ in range(200)), return_exceptions=True)
     assert gate.allowed == 1
     assert now() >= PAUSE_SECONDS * (200 - 64 - 32 - 16 - 8 - 4 - 2 - 2)
@@ -80,7 +80,7 @@ async def test_a_server_that_stays_away_is_asked_by_one_at_a_time_each_second() 
 
 @in_virtual_time
 async def test_answers_allow_more_again_one_with_each_round() -> None:
-    gate = Gate(8)
+    gate = RequestLimit(8)
     for _ in range(10):
         with pytest.raises(Unavailable):
             await request(gate, Unavailable("away"))
@@ -95,7 +95,7 @@ async def test_answers_allow_more_again_one_with_each_round() -> None:
 
 @in_virtual_time
 async def test_a_server_may_ask_for_a_long_pause_but_not_for_ever() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     with pytest.raises(Unavailable):
         await request(gate, Unavailable("busy", status=429, retry_after=86400.0))
     await request(gate)
@@ -106,7 +106,7 @@ async def test_a_server_may_ask_for_a_long_pause_but_not_for_ever() -> None:
 def test_an_error_of_one_object_delays_no_other_request(error: Exception) -> None:
     @in_virtual_time
     async def check() -> None:
-        gate = Gate(8)
+        gate = RequestLimit(8)
         with pytest.raises(type(error)):
             await request(gate, error)
         await request(gate)
@@ -117,7 +117,7 @@ def test_an_error_of_one_object_delays_no_other_request(error: Exception) -> Non
 
 @in_virtual_time
 async def test_who_gives_up_while_waiting_takes_no_place() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     first = asyncio.create_task(request(gate, seconds=1.0))
     await asyncio.sleep(0.5)
     second = asyncio.create_task(request(gate, seconds=1.0))
@@ -130,7 +130,7 @@ async def test_who_gives_up_while_waiting_takes_no_place() -> None:
 
 @in_virtual_time
 async def test_who_gives_up_just_when_let_in_gives_the_place_on() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     leaving = asyncio.Event()
 
     async def hold() -> None:
@@ -149,14 +149,14 @@ async def test_who_gives_up_just_when_let_in_gives_the_place_on() -> None:
 @in_virtual_time
 async def test_the_time_for_which_requests_were_delayed_is_counted() -> None:
     waited: list[float] = []
-    gate = Gate(1, waited=waited.append)
+    gate = RequestLimit(1, waited=waited.append)
     await asyncio.gather(request(gate, seconds=2.0), request(gate))
     assert waited == [0.0, 2.0]
 
 
 @in_virtual_time
 async def test_an_exec_waits_only_while_all_are_asked_to() -> None:
-    gate = Gate(1)
+    gate = RequestLimit(1)
     holding = asyncio.create_task(request(gate, seconds=100.0))
     await asyncio.sleep(0)
     await gate.opened()

@@ -11,7 +11,7 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.errors import ClusterError, Conflict, SourceError, Unavailable
 from multistep.kube.shard import LABEL_SHARD
 from multistep.reconcile.queue.error_outcome import END_SECONDS
-from multistep.sources.load.load_trial import Loaded, TrialLoader
+from multistep.sources.load.load_trial import LoadedTrial, TrialLoader
 from tests.support.fake_models import FakeModels, counted
 from tests.support.fake_runner import FakeStream
 from tests.support.played import outcome
@@ -74,7 +74,7 @@ class Reading:
     loader: TrialLoader
     read: bool = False
 
-    async def load(self, trial: MultiStepTrial) -> Loaded:
+    async def load(self, trial: MultiStepTrial) -> LoadedTrial:
         if self.read:
             return await self.loader.load(trial)
         self.read = True
@@ -184,7 +184,7 @@ class Missing:
         self._loader = world.reconciler.trials.loader
         world.reconciler.trials.loader = cast(TrialLoader, self)
 
-    async def load(self, trial: MultiStepTrial) -> Loaded:
+    async def load(self, trial: MultiStepTrial) -> LoadedTrial:
         if self._world.now < self._found_at:
             raise SourceError("ConfigMap task does not exist", transient=True)
         return await self._loader.load(trial)

@@ -437,16 +437,16 @@ async def test_an_error_of_a_sweep_is_a_condition_and_the_sweep_goes_on_afterwar
         raise error
         yield
 
-    each = world.cluster.each
+    each = world.cluster.iterate
     if isinstance(error, ClusterError):
-        world.cluster.each = listing  # type: ignore[method-assign]
+        world.cluster.iterate = listing  # type: ignore[method-assign]
     world.cluster.create = refusing  # type: ignore[method-assign,assignment]
     await world.reconcile()
     held = next(one for one in world.status.conditions if one.type == "Reconciling" and one.status == "True")
     reason = "AccessDenied" if error is FORBIDDEN else "ReconcileFailed"
     assert (held.reason, held.message) == (reason, message(error))
     assert [one["reason"] for one in world.cluster.events].count(reason) == 1
-    broken[0], world.cluster.each = False, each  # type: ignore[method-assign]
+    broken[0], world.cluster.iterate = False, each  # type: ignore[method-assign]
     await world.run()
     assert world.status.phase == "Complete"
 

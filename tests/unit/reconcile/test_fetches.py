@@ -19,11 +19,11 @@ from multistep.kube.resources import CONFIG_MAPS, SECRETS
 from multistep.reconcile.admission.concurrency_limit import RECHECK_SECONDS
 from multistep.reconcile.loading.load_tasks import Fetches, Reads
 from multistep.settings import Settings
-from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
+from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules
 from multistep.sources.load.load_trial import TrialLoader
-from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.sources.reader.read_task import TaskReader
-from multistep.sources.task.bundle import Entry, digest_of, tar_chunks
+from multistep.sources.task.bundle import BundleEntry, digest_of, tar_chunks
 from tests.support.builds import NoBuilding
 from tests.support.reading import read_here
 from tests.support.virtual_time import in_virtual_time
@@ -34,8 +34,8 @@ TOML = '[environment]\ndocker_image = "img"\n[[steps]]\nname = "a"\n'
 
 
 def task(text: str = TOML) -> bytes:
-    entries = {path: Entry("file", 0o755, data=each.encode()) for path, each in FILES.items() if path.startswith("steps/a/")}
-    return b"".join(tar_chunks(sorted({**entries, "task.toml": Entry("file", 0o644, data=text.encode())}.items())))
+    entries = {path: BundleEntry("file", 0o755, data=each.encode()) for path, each in FILES.items() if path.startswith("steps/a/")}
+    return b"".join(tar_chunks(sorted({**entries, "task.toml": BundleEntry("file", 0o644, data=text.encode())}.items())))
 
 
 class RemoteSource:
@@ -46,7 +46,7 @@ class RemoteSource:
         self.commits: dict[str, bytes] = {"c1": task()}
         self.head = "c1"
         self.error: SourceError | None = None
-        self.asked: list[Request] = []
+        self.asked: list[FetchRequest] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.running = self.most = 0
@@ -54,7 +54,7 @@ class RemoteSource:
     def has(self, key: str) -> bool:
         return any(self.directory.glob(f"{key}-*"))
 
-    async def fetch(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+    async def fetch(self, request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
         self.asked.append(request)
         self.running += 1
         self.most = max(self.most, self.running)
@@ -68,8 +68,8 @@ class RemoteSource:
             if not self.has(request.key(revision)):
                 name = f"new-{len(self.asked)}"
                 (cache / "incoming" / name).write_bytes(self.commits[revision])
-                return Fetched(revision, digest_of(self.commits[revision]), name)
-            return Fetched(revision, digest_of(self.commits[revision]))
+                return FetchResult(revision, digest_of(self.commits[revision]), name)
+            return FetchResult(revision, digest_of(self.commits[revision]))
         finally:
             self.running -= 1
 
@@ -87,7 +87,7 @@ def world(remote_source: RemoteSource, source: Object | None = None, **fields: A
         reconciler = fresh()
         fetches = Fetches(settings(remote_source), reconciler.wake, remote_source.fetch)
         reconciler.fetches, reconciler.admission.jobs = fetches, [fetches.limit, reconciler.reads.limit]
-        remote = Remote(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
+        remote = RemoteTasks(fetches, partial(reconciler.cluster.get, SECRETS), ["oci", "git", "url"])
         get_config_map, get_secret = (partial(reconciler.cluster.get, each) for each in (CONFIG_MAPS, SECRETS))
         loader = TrialLoader(
             get_config_map, get_secret, remote, TaskReader(remote_source.directory, read_here), reconciler.reads, NoBuilding()
@@ -227,7 +227,7 @@ def loader(
         raise AssertionError
 
     fetches = Fetches(settings(remote_source, **changes), wake, remote_source.fetch)
-    remote = Remote(fetches, none, ["git", "url"])
+    remote = RemoteTasks(fetches, none, ["git", "url"])
     return TrialLoader(
         none, none, remote, TaskReader(remote_source.directory, read_here), Reads(wake, patience_seconds=60.0), NoBuilding()
     ), fetches
@@ -278,25 +278,25 @@ class Downloads:
         self.running = self.most = 0
         self.fetches = Fetches(Settings(task_cache_dir=directory, **changes), lambda key: self._wake(self.trials, key), self._run)
         self.sweep_fetches = self.fetches.of_sweeps(lambda key: self._wake(self.sweeps, key))
-        self.trials: dict[tuple[str, str], Request] = {}
-        self.sweeps: dict[tuple[str, str], Request] = {}
+        self.trials: dict[tuple[str, str], FetchRequest] = {}
+        self.sweeps: dict[tuple[str, str], FetchRequest] = {}
         self.fetched: set[str] = set()
 
-    async def _run(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+    async def _run(self, request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
         self.running += 1
         self.most = max(self.most, self.running)
         self.started.setdefault(request.location.split("/")[2], []).append(asyncio.get_running_loop().time())
         await asyncio.sleep(60)
         self.running -= 1
-        return Fetched("c1", "sha256:0")
+        return FetchResult("c1", "sha256:0")
 
     def ask(self, namespace: str, name: str, *, sweep: bool = False) -> None:
         """Reconcile a new trial or sweep once. No other one has the same task, so the task must be downloaded."""
         kind = self.sweeps if sweep else self.trials
-        kind[namespace, name] = Request("git", f"https://{namespace}/{name}{'s' * sweep}")
+        kind[namespace, name] = FetchRequest("git", f"https://{namespace}/{name}{'s' * sweep}")
         self._wake(kind, (namespace, name))
 
-    def _wake(self, kind: dict[tuple[str, str], Request], key: tuple[str, str]) -> None:
+    def _wake(self, kind: dict[tuple[str, str], FetchRequest], key: tuple[str, str]) -> None:
         asker = Metadata(namespace=key[0], name=key[1], uid=f"{kind is self.sweeps}-{key}")
         fetches = self.sweep_fetches if kind is self.sweeps else self.fetches
         try:

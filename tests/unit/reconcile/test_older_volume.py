@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.failure_table import VERIFIER_ENVIRONMENT_FAILED
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
@@ -38,7 +38,7 @@ def results(world: World) -> dict[str, Any]:
 
 
 async def ran(
-    trial: Any, plans: dict[str, Loaded], at_reconcile: Callable[[World, int], None], counters: Metrics | None = None
+    trial: Any, plans: dict[str, LoadedTrial], at_reconcile: Callable[[World, int], None], counters: Metrics | None = None
 ) -> World:
     world = World(trial=trial, durations=LONG, plans=plans, counters=counters)
     world.at_reconcile = lambda: at_reconcile(world, world.reconciles)
@@ -48,7 +48,7 @@ async def ran(
 
 @pytest.mark.parametrize("kind", TRIALS)
 async def test_whenever_the_volume_was_copied_and_put_back_the_rewards_are_the_same(kind: str) -> None:
-    trial, plans, copies = TRIALS[kind], dict[str, Loaded](), dict[int, bytes]()
+    trial, plans, copies = TRIALS[kind], dict[str, LoadedTrial](), dict[int, bytes]()
     calm = await ran(trial, plans, lambda world, number: copies.update({number: pickle.dumps(results(world))}))
     assert calm.condition[0] == "Complete"
     different = sorted({copy: number for number, copy in reversed(copies.items())}.values())  # the first of equal copies

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from multistep.kube.cluster_protocols import Cluster, Object
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from tests.support.faults import Faults, Killed
 from tests.support.world import KEY, SEPARATE, START, World, manifest
 from tests.support.wrapped_cluster import Wrapped
@@ -149,7 +149,7 @@ async def test_a_queued_trial_that_is_suspended_gives_up_its_place_and_takes_ano
     assert (world.condition[1], world.status.pod_name) == ("QueuedByKueue", "t-2")
 
 
-async def played(faults: Faults, plans: dict[str, Loaded]) -> World:
+async def played(faults: Faults, plans: dict[str, LoadedTrial]) -> World:
     """Run a trial to its end: Kueue admits its pod, evicts it once, and admits the pod of the next attempt."""
     spec = {"podCleanup": "Never", "activeDeadlineSeconds": 1000}
     world = queued(spec, SHORT, durations={"a/agent": 100.0}, faults=faults, plans=plans)
@@ -178,7 +178,7 @@ def assert_ran_as_if_nothing_had_happened(world: World) -> None:
 
 
 async def test_an_operator_that_dies_anywhere_loses_no_place_and_no_time_of_a_queued_trial() -> None:
-    faults, plans = Faults(), dict[str, Loaded]()
+    faults, plans = Faults(), dict[str, LoadedTrial]()
     assert_ran_as_if_nothing_had_happened(await played(faults, plans))
     points = len(faults.trace)
     assert points > 60

@@ -12,18 +12,18 @@ from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import KIND, parse_trial
 from multistep.engine.plan.plan import TrialPlan
 from multistep.reconcile.trial import start_from_checkpoint as reference_trials
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from tests.support.played import plan, rewarded
 from tests.support.world import CONFIG, KEY, Source, World, manifest
 
 NOP: dict[str, Any] = {"agent": {"name": "nop"}}
 
 
-def loaded(made: TrialPlan | None = None, **more: Any) -> Loaded:
-    return Loaded(task=None, plan=made or plan(), env=None, **more)  # type: ignore[arg-type]
+def loaded(made: TrialPlan | None = None, **more: Any) -> LoadedTrial:
+    return LoadedTrial(task=None, plan=made or plan(), env=None, **more)  # type: ignore[arg-type]
 
 
-def reference(spec: Any = None, of: Loaded | None = None, **metadata: Any) -> dict[str, Any]:
+def reference(spec: Any = None, of: LoadedTrial | None = None, **metadata: Any) -> dict[str, Any]:
     made = manifest({"fromStep": "b", **NOP, **(spec or {})})
     return reference_trials.manifest(parse_trial({**made, "metadata": {**made["metadata"], **metadata}}), of or loaded())
 

@@ -13,7 +13,7 @@ from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.reconcile.queue.error_outcome import END_SECONDS, REPORT_SECONDS
 from multistep.reconcile.queue.work_queue import WorkQueue
 from multistep.reconcile.trial.reconciler import Reconciler
-from multistep.sources.reader.read_messages import Answer, Order
+from multistep.sources.reader.read_messages import ReadAnswer, ReadOrder
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_volume import FakeVolume
@@ -131,7 +131,7 @@ async def test_the_tasks_of_a_namespace_are_read_while_writes_of_its_trials_stat
     cluster.put({**cluster.objects[KIND, "default", "t0"], "status": {"phase": "Running"}})
     cluster.restore_backup(copy)
 
-    async def slowly(order: Order) -> Answer:
+    async def slowly(order: ReadOrder) -> ReadAnswer:
         await asyncio.sleep(1.0)
         read.append(order.path)
         return await read_here(order)

@@ -11,7 +11,7 @@ import pytest
 
 from multistep.errors import SourceError
 from multistep.settings import Settings
-from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Request, Rules, progress_file
+from multistep.sources.fetch.fetch_messages import FetchedTask, FetchRequest, FetchResult, FetchRules, progress_file
 from multistep.sources.task.bundle import digest_of
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import SweepWorld, assert_each_once, reconciles, started, sweep
@@ -27,17 +27,17 @@ class FakeRegistry:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.commit = "a" * 40
-        self.asked: list[Request] = []
+        self.asked: list[FetchRequest] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def fetch(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+    async def fetch(self, request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
         self.asked.append(request)
         await self.gate.wait()
         file = cache / "incoming" / f"{len(self.asked)}"
         file.write_bytes(b"t")
         along = FetchedTask("t", digest_of(b"t"), file.name, ONE, self.commit, "all/t")
-        return Fetched(digest_of(b"registry"), "", tasks=(along, FetchedTask("t-2", url=TWO, revision=self.commit, path="t")))
+        return FetchResult(digest_of(b"registry"), "", tasks=(along, FetchedTask("t-2", url=TWO, revision=self.commit, path="t")))
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ async def test_the_request_has_the_selection_and_fetched_tasks_are_in_the_cache(
     assert asked.dataset == {"name": "bench", "include": ["t*"], "exclude": [], "limit": 2}
     assert (asked.scope, asked.credentials) == ("uid", {"token": "x"})
     cache = made.sweeps.tasks.fetches.cache
-    assert cache.find(Request("git", ONE, path="all/t", scope="uid").key("a" * 40)) is not None
-    assert cache.find(Request("git", TWO, path="t").key("a" * 40)) is None
+    assert cache.find(FetchRequest("git", ONE, path="all/t", scope="uid").key("a" * 40)) is not None
+    assert cache.find(FetchRequest("git", TWO, path="t").key("a" * 40)) is None
 
 
 async def test_wherever_the_operator_dies_before_the_start_all_trials_have_the_commits_of_one_list(registry: FakeRegistry) -> None:
@@ -153,7 +153,7 @@ async def test_a_secret_of_a_dataset_that_is_missing_is_waited_for(registry: Fak
 
 
 async def test_a_dataset_that_is_not_there_fails_the_sweep(registry: FakeRegistry) -> None:
-    async def fetch(request: Request, rules: Rules, cache: Path) -> Fetched:
+    async def fetch(request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
         raise SourceError("it has no dataset 'bench'", reason="TaskNotFound")
 
     registry.fetch = fetch  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from multistep.api.common.base_model import Metadata
 from multistep.errors import SourceError
 from multistep.kube.shard import LABEL_SHARD
 from multistep.settings import Settings
-from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Request, Rules
+from multistep.sources.fetch.fetch_messages import FetchedTask, FetchRequest, FetchResult, FetchRules
 from multistep.sources.task.bundle import digest_of
 from tests.support.faults import Faults, Killed
 from tests.support.sweep_world import KEY, SweepWorld, assert_each_once, reconciles, started, sweep
@@ -29,10 +29,10 @@ class TaskRepository:
         self.cache = tmp_path
         self.names: dict[str, list[str]] = {COMMITS[0]: ["t", "u"], COMMITS[1]: ["t", "u", "new"]}
         self.head = COMMITS[0]
-        self.asked: list[Request] = []
+        self.asked: list[FetchRequest] = []
         self.error: SourceError | None = None
 
-    async def fetch(self, request: Request, rules: Rules, cache: Path) -> Fetched:
+    async def fetch(self, request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
         self.asked.append(request)
         if self.error:
             raise self.error
@@ -41,7 +41,7 @@ class TaskRepository:
             file = cache / "incoming" / f"{len(self.asked)}-{number}"
             file.write_bytes(name.encode())
             made.append(FetchedTask(name, digest_of(name.encode()), file.name))
-        return Fetched(revision, "", tasks=tuple(made))
+        return FetchResult(revision, "", tasks=tuple(made))
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
     gate = asyncio.Event()
     fetch = repository.fetch
 
-    async def slow(request: Request, rules: Rules, cache: Path) -> Fetched:
+    async def slow(request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
         await gate.wait()
         return await fetch(request, rules, cache)
 
@@ -213,7 +213,7 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
     fetches = made.sweeps.tasks.fetches
     other = Metadata(namespace="other", name="s", uid="u")
     with pytest.raises(SourceError):
-        fetches.ask(other, Request("git", "https://elsewhere/x", many=True), started=False)
+        fetches.ask(other, FetchRequest("git", "https://elsewhere/x", many=True), started=False)
     await made.reconcile()  # this sweep's fetch waits for the slot of the other sweep
     found = made.cluster.objects["TrialSweep", *KEY]
     if end == "deleted":
@@ -226,6 +226,6 @@ async def test_a_sweep_that_is_deleted_while_its_fetch_is_queued_releases_the_sl
     await asyncio.sleep(0.05)
     await made.sweeps.reconcile(KEY)  # the freed slot requeued this sweep, which must release it
     with pytest.raises(SourceError):
-        fetches.ask(other, Request("git", "https://elsewhere/y", many=True), started=False)
+        fetches.ask(other, FetchRequest("git", "https://elsewhere/y", many=True), started=False)
     await asyncio.sleep(0.05)
     assert [each.location for each in repository.asked] == ["https://elsewhere/x", "https://elsewhere/y"]

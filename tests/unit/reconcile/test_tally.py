@@ -11,7 +11,7 @@ from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import Unavailable
 from multistep.reconcile.trial.write_status import RECENT_SECONDS, Tally
 from multistep.settings import Settings
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.faults import Faults, Killed
@@ -112,7 +112,7 @@ async def points() -> list[str]:
 
 async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
     """The write whose response is lost may have been stored or not; the next reconcile finds out."""
-    plans: dict[str, Loaded] = {}
+    plans: dict[str, LoadedTrial] = {}
     for number, point in enumerate(await points(), 1):
         if not point.startswith("apply_status"):
             continue
@@ -126,7 +126,7 @@ async def test_whatever_answer_is_lost_all_is_counted_once() -> None:
 
 async def test_when_the_operator_dies_around_a_write_nothing_is_counted_twice() -> None:
     """Only one crash leaves a trial uncounted: a crash after the operator's last write of the status and before it counts."""
-    missed, plans = [], dict[str, Loaded]()
+    missed, plans = [], dict[str, LoadedTrial]()
     for number, point in enumerate(await points(), 1):
         if not point.startswith(("apply_status", "create_event")):
             continue

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from multistep.sources.load.task_cache import Cache
+from multistep.sources.load.task_cache import TaskCache
 from tests.support import servers
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    made = Cache(tmp_path / "cache", 1 << 30)
+def cache(tmp_path: Path) -> TaskCache:
+    made = TaskCache(tmp_path / "cache", 1 << 30)
     made.open()
     return made
 

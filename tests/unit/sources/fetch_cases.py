@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from multistep.errors import SourceError
-from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
-from multistep.sources.load import task_cache as fetch_process
-from multistep.sources.load.task_cache import Cache
+from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules
+from multistep.sources.load.fetch_process import fetch_in_child
+from multistep.sources.load.task_cache import TaskCache
 from multistep.sources.task.bundle import Bundle
 
 
-async def fetched(cache: Cache, request: Request, **rules: Any) -> tuple[Fetched, Bundle]:
+async def fetched(cache: TaskCache, request: FetchRequest, **rules: Any) -> tuple[FetchResult, Bundle]:
     """Fetch a task in the child process, put it into the cache, and read it back from there."""
-    found = await fetch_process.fetch(request, Rules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
+    found = await fetch_in_child(request, FetchRules(**{"insecure_hosts": ("127.0.0.1:*",), **rules}), cache.directory)
     if found.file:
         cache.put(request.key(found.revision), found)
     kept = cache.find(request.key(found.revision))
     assert kept is not None
-    return found, Bundle.open(kept.path.read_bytes(), found.digest)
+    return found, Bundle.from_archive(kept.path.read_bytes(), found.digest)
 
 
-async def refused(cache: Cache, request: Request, **rules: Any) -> SourceError:
+async def refused(cache: TaskCache, request: FetchRequest, **rules: Any) -> SourceError:
     with pytest.raises(SourceError) as caught:
         await fetched(cache, request, **rules)
     for secret in request.credentials.values():

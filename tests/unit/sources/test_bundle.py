@@ -15,20 +15,29 @@ from hypothesis import strategies as st
 
 from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.task.bundle import Bundle, Entry, Limits, copy_plain, digest_of, pack, safe_path, tar_chunks
+from multistep.sources.task.bundle import (
+    Bundle,
+    BundleEntry,
+    BundleLimits,
+    copy_plain,
+    digest_of,
+    pack_directory,
+    safe_path,
+    tar_chunks,
+)
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=120).filter(
     lambda name: name not in (".", "..")
 )
 ENTRIES = st.one_of(
-    st.builds(Entry, st.just("file"), st.integers(0, 0o7777), st.binary(max_size=2000)),
-    st.builds(Entry, st.just("dir"), st.integers(0, 0o7777)),
-    st.builds(Entry, st.just("link"), st.just(0o777), st.just(b""), NAMES),
+    st.builds(BundleEntry, st.just("file"), st.integers(0, 0o7777), st.binary(max_size=2000)),
+    st.builds(BundleEntry, st.just("dir"), st.integers(0, 0o7777)),
+    st.builds(BundleEntry, st.just("link"), st.just(0o777), st.just(b""), NAMES),
 )
 
 
-def opened(data: bytes, limits: Limits | None = None) -> Bundle:
-    return Bundle.open(data, digest_of(data), limits or Limits())
+def opened(data: bytes, limits: BundleLimits | None = None) -> Bundle:
+    return Bundle.from_archive(data, digest_of(data), limits or BundleLimits())
 
 
 def hostile(*members: tarfile.TarInfo) -> bytes:
@@ -56,9 +65,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_directory_survives(directory: Path) -> None:
-    bundle = opened(pack(directory))
-    assert bundle.entries["steps/a/run.sh"] == Entry("file", 0o750, b"\0\xff\r\n")
-    assert bundle.entries["steps/a/link"] == Entry("link", 0o777, target="../missing")
+    bundle = opened(pack_directory(directory))
+    assert bundle.entries["steps/a/run.sh"] == BundleEntry("file", 0o750, b"\0\xff\r\n")
+    assert bundle.entries["steps/a/link"] == BundleEntry("link", 0o777, target="../missing")
     assert bundle.entries["steps/a/empty"].kind == "dir"
     assert bundle.entries["é" * 120].data == b"a long name"
     assert bundle == Bundle.from_directory(directory)
@@ -66,33 +75,33 @@ def test_a_directory_survives(directory: Path) -> None:
 
 
 def test_times_do_not_change_the_digest(directory: Path) -> None:
-    before = pack(directory)
+    before = pack_directory(directory)
     os.utime(directory / "steps/a/run.sh", (1, 1))
-    assert pack(directory) == before
+    assert pack_directory(directory) == before
     (directory / "steps/a/run.sh").chmod(0o755)
-    assert pack(directory) != before
+    assert pack_directory(directory) != before
 
 
 @given(st.dictionaries(NAMES, ENTRIES, max_size=8))
-def test_tar_streams_carry_everything(entries: dict[str, Entry]) -> None:
+def test_tar_streams_carry_everything(entries: dict[str, BundleEntry]) -> None:
     data = gzip.compress(b"".join(tar_chunks(sorted(entries.items()))))
     assert opened(data).entries == entries
 
 
 def test_big_files_go_in_pieces() -> None:
-    chunks = list(tar_chunks([("big", Entry("file", data=bytes(5 << 19)))]))
+    chunks = list(tar_chunks([("big", BundleEntry("file", data=bytes(5 << 19)))]))
     assert max(map(len, chunks)) == 1 << 20
 
 
 def test_a_socket_is_no_part_of_a_task(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(SourceError, match="neither a file nor a directory nor a link"):
-        pack(tmp_path)
+        pack_directory(tmp_path)
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be read"):
-        pack(tmp_path / "missing")
+        pack_directory(tmp_path / "missing")
 
 
 def test_a_leading_dot_and_missing_parents_are_fine() -> None:
@@ -122,13 +131,13 @@ def test_a_leading_dot_and_missing_parents_are_fine() -> None:
 )
 def test_hostile_members_are_refused(members: list[tarfile.TarInfo], message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        opened(hostile(*members), Limits(uncompressed=100_000, entries=3))
+        opened(hostile(*members), BundleLimits(uncompressed=100_000, entries=3))
 
 
 def test_broken_bytes_are_refused(directory: Path) -> None:
-    whole = pack(directory)
+    whole = pack_directory(directory)
     with pytest.raises(SourceError, match="package the task again"):
-        Bundle.open(whole, "sha256:" + "0" * 64)
+        Bundle.from_archive(whole, "sha256:" + "0" * 64)
     with pytest.raises(SourceError, match="not a gzip file"):
         opened(whole[:-20])
     with pytest.raises(SourceError, match="not a gzip file"):
@@ -136,24 +145,24 @@ def test_broken_bytes_are_refused(directory: Path) -> None:
     with pytest.raises(SourceError, match="not a tar file"):
         opened(gzip.compress(b"x" * 2000))
     with pytest.raises(SourceError, match="more than the limit"):
-        opened(whole, Limits(compressed=10))
+        opened(whole, BundleLimits(compressed=10))
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bytes])
 def test_a_plain_copy_is_bounded(compress: Callable[[bytes], bytes]) -> None:
-    whole, copy = b"".join(tar_chunks([("a", Entry("file", data=bytes(5000)))])), io.BytesIO()
-    copy_plain(io.BytesIO(compress(whole)), copy, Limits(uncompressed=len(whole)))
+    whole, copy = b"".join(tar_chunks([("a", BundleEntry("file", data=bytes(5000)))])), io.BytesIO()
+    copy_plain(io.BytesIO(compress(whole)), copy, BundleLimits(uncompressed=len(whole)))
     assert copy.getvalue() == whole
     with pytest.raises(SourceError, match="when uncompressed, which is the limit") as caught:
-        copy_plain(io.BytesIO(compress(whole)), io.BytesIO(), Limits(uncompressed=len(whole) - 1))
+        copy_plain(io.BytesIO(compress(whole)), io.BytesIO(), BundleLimits(uncompressed=len(whole) - 1))
     assert caught.value.reason == TOO_LARGE
     with pytest.raises(SourceError, match="more than the limit") as caught:
-        copy_plain(io.BytesIO(gzip.compress(whole)), io.BytesIO(), Limits(compressed=10))
+        copy_plain(io.BytesIO(gzip.compress(whole)), io.BytesIO(), BundleLimits(compressed=10))
     assert caught.value.reason == TOO_LARGE
 
 
 def test_a_tar_that_ends_early_is_refused() -> None:
-    whole = b"".join(tar_chunks([("a", Entry("file", data=bytes(5000)))]))
+    whole = b"".join(tar_chunks([("a", BundleEntry("file", data=bytes(5000)))]))
     with pytest.raises(SourceError, match=r"not a tar file|ends within"):
         opened(gzip.compress(whole[:2000]))
 
@@ -180,5 +189,5 @@ def test_safe_paths_are_safe(name: str) -> None:
 
 
 def test_the_config_counts_for_the_digest_of_an_inline_task() -> None:
-    assert Bundle.of({}, {"a": 1}).digest != Bundle.of({}, {"a": 2}).digest
-    assert Bundle.of({}, {"a": 1, "b": 2}) == Bundle.of({}, {"b": 2, "a": 1})
+    assert Bundle.from_entries({}, {"a": 1}).digest != Bundle.from_entries({}, {"a": 2}).digest
+    assert Bundle.from_entries({}, {"a": 1, "b": 2}) == Bundle.from_entries({}, {"b": 2, "a": 1})

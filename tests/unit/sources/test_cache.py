@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from multistep.sources.fetch.fetch_messages import Fetched
-from multistep.sources.load.task_cache import Cache
+from multistep.sources.fetch.fetch_messages import FetchResult
+from multistep.sources.load.task_cache import TaskCache
 from multistep.sources.task.bundle import digest_of
 
 
-def opened(directory: Path, most: int = 1000) -> Cache:
-    cache = Cache(directory, most)
+def opened(directory: Path, most: int = 1000) -> TaskCache:
+    cache = TaskCache(directory, most)
     cache.open()
     return cache
 
 
-def put(cache: Cache, key: str, data: bytes) -> None:
+def put(cache: TaskCache, key: str, data: bytes) -> None:
     (cache.incoming / "new").write_bytes(data)
-    cache.put(key, Fetched("revision", digest_of(data), "new"))
+    cache.put(key, FetchResult("revision", digest_of(data), "new"))
 
 
-def read(cache: Cache, key: str) -> bytes | None:
+def read(cache: TaskCache, key: str) -> bytes | None:
     kept = cache.find(key)
     return kept.path.read_bytes() if kept else None
 

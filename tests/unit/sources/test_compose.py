@@ -12,7 +12,7 @@ from hack import image
 from multistep.api.task.layout import Build, Dependency, Mount, Service, Services
 from multistep.engine.plan.plan_services import placeholder
 from multistep.errors import InvalidTask
-from multistep.sources.reader.read_messages import Answer, parse_answer
+from multistep.sources.reader.read_messages import ReadAnswer, parse_answer
 from multistep.sources.task.task import load_task
 
 from .trees import TOML, task
@@ -246,5 +246,5 @@ def test_a_file_that_is_no_compose_file_is_refused() -> None:
 
 def test_the_answer_of_the_child_has_the_services() -> None:
     read = load_task(task({FILE: "services:\n  db: {image: x, healthcheck: {test: [CMD, a]}}\n"}))
-    answer = Answer("d", {}, read.layout, (), {})
+    answer = ReadAnswer("d", {}, read.layout, (), {})
     assert parse_answer(answer.to_json()).layout == read.layout

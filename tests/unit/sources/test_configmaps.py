@@ -16,8 +16,8 @@ from multistep.api.trial.task_source import InlineSource
 from multistep.api.trial.trial import parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources.reader.read_task import TaskReader
-from multistep.sources.task import stored_bundles as configmaps
-from multistep.sources.task.bundle import Limits, digest_of, pack
+from multistep.sources.task import stored_bundles
+from multistep.sources.task.bundle import BundleLimits, digest_of, pack_directory
 from multistep.sources.task.stored_bundles import inline_bundle
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -38,12 +38,12 @@ class Cluster:
 
 @given(st.binary(max_size=100), st.integers(1, 50))
 def test_what_is_split_can_be_joined(data: bytes, part_bytes: int) -> None:
-    parts = configmaps.split(data, "task", part_bytes=part_bytes)
-    assert configmaps.join(parts, digest_of(data)) == data
+    parts = stored_bundles.split_bundle(data, "task", part_bytes=part_bytes)
+    assert stored_bundles.join_bundle(parts, digest_of(data)) == data
 
 
 def test_parts_fit_into_an_object_and_are_immutable() -> None:
-    parts = configmaps.split(bytes(2_000_000), "hello")
+    parts = stored_bundles.split_bundle(bytes(2_000_000), "hello")
     assert [part["metadata"]["name"] for part in parts] == [
         f"hello-bundle-{digest_of(bytes(2_000_000))[7:19]}-{n}" for n in range(3)
     ]
@@ -51,44 +51,44 @@ def test_parts_fit_into_an_object_and_are_immutable() -> None:
 
 
 def test_long_names_are_cut() -> None:
-    assert len(configmaps.split(b"", "x" * 300)[0]["metadata"]["name"]) <= 253
+    assert len(stored_bundles.split_bundle(b"", "x" * 300)[0]["metadata"]["name"]) <= 253
 
 
 def test_other_bytes_are_refused() -> None:
-    parts = configmaps.split(b"some bytes", "t", part_bytes=5)
+    parts = stored_bundles.split_bundle(b"some bytes", "t", part_bytes=5)
     with pytest.raises(SourceError, match="package the task again"):
-        configmaps.join(parts[::-1], digest_of(b"some bytes"))
+        stored_bundles.join_bundle(parts[::-1], digest_of(b"some bytes"))
     with pytest.raises(SourceError, match="limit of 3"):
-        configmaps.join(parts, digest_of(b"some bytes"), Limits(compressed=3))
+        stored_bundles.join_bundle(parts, digest_of(b"some bytes"), BundleLimits(compressed=3))
     for broken in ({}, {"metadata": {"name": "m"}, "binaryData": {"part": "!"}}, {"binaryData": None}):
         with pytest.raises(SourceError, match="is not part of a bundle"):
-            configmaps.join([broken], "")
+            stored_bundles.join_bundle([broken], "")
 
 
 async def test_a_trial_finds_its_bundle(tmp_path: Path) -> None:
-    data = pack(EXAMPLES / "hello-multi-step-advanced")
-    parts = configmaps.split(data, "hello", part_bytes=1000)
+    data = pack_directory(EXAMPLES / "hello-multi-step-advanced")
+    parts = stored_bundles.split_bundle(data, "hello", part_bytes=1000)
     names = [part["metadata"]["name"] for part in parts]
     path = tmp_path / "parts"
-    await configmaps.spool(Cluster(parts).get, names, path)
+    await stored_bundles.spool_bundle(Cluster(parts).get, names, path)
     task = await TaskReader(tmp_path).file("parts", path, digest_of(data), verification=True, oracle=False)
     assert task.layout.dockerfile
 
 
 async def test_a_config_map_that_is_not_there_may_still_come(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="ConfigMap a does not exist") as caught:
-        await configmaps.spool(Cluster([]).get, ["a"], tmp_path / "parts")
+        await stored_bundles.spool_bundle(Cluster([]).get, ["a"], tmp_path / "parts")
     assert caught.value.transient
 
 
 async def test_parts_are_bounded_and_must_be_parts(tmp_path: Path) -> None:
-    parts = configmaps.split(b"some bytes", "task", part_bytes=4)
+    parts = stored_bundles.split_bundle(b"some bytes", "task", part_bytes=4)
     names = [part["metadata"]["name"] for part in parts]
     with pytest.raises(SourceError, match="limit") as caught:
-        await configmaps.spool(Cluster(parts).get, names, tmp_path / "parts", Limits(compressed=3))
+        await stored_bundles.spool_bundle(Cluster(parts).get, names, tmp_path / "parts", BundleLimits(compressed=3))
     assert caught.value.reason == "TaskTooLarge"
     with pytest.raises(SourceError, match="is not part of a bundle"):
-        await configmaps.spool(Cluster([{"metadata": {"name": "m"}, "binaryData": None}]).get, ["m"], tmp_path / "parts")
+        await stored_bundles.spool_bundle(Cluster([{"metadata": {"name": "m"}, "binaryData": None}]).get, ["m"], tmp_path / "parts")
     (tmp_path / "parts").write_text("m !\n")
     with pytest.raises(SourceError, match="ConfigMap m is not part of a bundle"):
         await TaskReader(tmp_path).file("parts", tmp_path / "parts", "sha256:", verification=True, oracle=False)

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import SourceError
-from multistep.sources.task.harbor_registry import DatasetTask, Selection, distinct_names, find, newest, parse, select
+from multistep.sources.task.harbor_registry import (
+    DatasetTask,
+    Selection,
+    distinct_names,
+    find_dataset,
+    newest_version,
+    parse_registry,
+    select_tasks,
+)
 
 URL = "https://git.example/r.git"
 COMMIT = "a" * 40
@@ -29,7 +37,7 @@ def dataset(*tasks: dict[str, Any], name: str = "bench", version: str = "1.0") -
 
 def selected(rows: list[Any], **selection: Any) -> list[DatasetTask]:
     chosen = Selection(**{"name": "bench", **selection})
-    return select(find(parse(json.dumps(rows).encode(), "R"), chosen, "R"), chosen, "R")
+    return select_tasks(find_dataset(parse_registry(json.dumps(rows).encode(), "R"), chosen, "R"), chosen, "R")
 
 
 def rejected(rows: list[Any], **selection: Any) -> str:
@@ -77,7 +85,7 @@ def test_every_task_has_its_own_name_and_the_first_of_a_name_keeps_it(names: lis
     ],
 )
 def test_the_newest_version_is_head_or_the_highest(versions: list[str], wanted: str) -> None:
-    assert newest(versions) == wanted
+    assert newest_version(versions) == wanted
     rows = [dataset(entry(f"t/{version}"), version=version) for version in versions]
     assert [each.name for each in selected(rows)] == [wanted]
 
@@ -102,7 +110,7 @@ def test_a_path_without_a_repository_is_local_and_the_caller_knows_its_name() ->
     rows = [dataset(entry("here/t", url=None))]
     assert selected(rows) == [DatasetTask("t", "here/t")]
     chosen = Selection("bench", include=["real"])
-    (found,) = select(parse(json.dumps(rows).encode(), "R")[0], chosen, "R", lambda path: {"here/t": "real"}[path])
+    (found,) = select_tasks(parse_registry(json.dumps(rows).encode(), "R")[0], chosen, "R", lambda path: {"here/t": "real"}[path])
     assert found == DatasetTask("real", "here/t")
 
 
@@ -132,4 +140,4 @@ def test_what_is_wrong_is_named_with_its_place(rows: list[Any], selection: dict[
 @pytest.mark.parametrize("data", [b"{}", b"nothing", b"\xff", b"[" * 100_000])
 def test_a_file_that_is_no_registry_is_rejected(data: bytes) -> None:
     with pytest.raises(SourceError, match=r"is not a registry\.json"):
-        parse(data, "R")
+        parse_registry(data, "R")

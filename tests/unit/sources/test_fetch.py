@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
-from multistep.sources.load import task_cache as fetch_process
-from multistep.sources.load.task_cache import Cache
-from multistep.sources.task.bundle import Bundle, digest_of, pack
+from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules
+from multistep.sources.load.fetch_process import fetch_in_child
+from multistep.sources.load.task_cache import TaskCache
+from multistep.sources.task.bundle import Bundle, digest_of, pack_directory
 from tests.support import git_server, servers
 from tests.support.images import image_layer, push_image
 from tests.unit.sources.fetch_cases import Repository, fetched, refused, same
@@ -34,31 +34,33 @@ def repository(git: servers.Server, task: Path, tmp_path: Path) -> Repository:
 
 
 async def test_a_branch_is_resolved_and_what_it_was_is_fetched_after_it_moved(
-    git: servers.Server, repository: Repository, cache: Cache, tmp_path: Path
+    git: servers.Server, repository: Repository, cache: TaskCache, tmp_path: Path
 ) -> None:
     before = repository.commit()
     url = f"{git.url}/git/r.git"
-    first, bundle = await fetched(cache, Request("git", url, ref="main", path="tasks/t"))
+    first, bundle = await fetched(cache, FetchRequest("git", url, ref="main", path="tasks/t"))
     assert first.revision == before and same(bundle, tmp_path / "work/tasks/t")
     (tmp_path / "work/tasks/t/new").write_text("new\n")
     after = repository.commit()
-    moved, newer = await fetched(cache, Request("git", url, ref="main", path="tasks/t"))
+    moved, newer = await fetched(cache, FetchRequest("git", url, ref="main", path="tasks/t"))
     assert moved.revision == after and "new" in newer.entries
-    cache.drop(Request("git", url, path="tasks/t").key(before))
-    again, older = await fetched(cache, Request("git", url, ref="main", path="tasks/t", revision=before))
+    cache.drop(FetchRequest("git", url, path="tasks/t").key(before))
+    again, older = await fetched(cache, FetchRequest("git", url, ref="main", path="tasks/t", revision=before))
     assert (again.digest, older.entries) == (first.digest, bundle.entries)
 
 
-async def test_tags_commits_and_the_default_branch_name_a_commit(git: servers.Server, repository: Repository, cache: Cache) -> None:
+async def test_tags_commits_and_the_default_branch_name_a_commit(
+    git: servers.Server, repository: Repository, cache: TaskCache
+) -> None:
     commit = repository.commit("v1")
     for ref in ("v1", "", commit, "refs/tags/v1", "refs/heads/main"):
-        found, _ = await fetched(cache, Request("git", f"{git.url}/git/r.git", ref=ref, path="/tasks/t/"))
+        found, _ = await fetched(cache, FetchRequest("git", f"{git.url}/git/r.git", ref=ref, path="/tasks/t/"))
         assert found.revision == commit, ref
 
 
-async def test_what_the_cache_has_is_not_fetched_again(git: servers.Server, repository: Repository, cache: Cache) -> None:
+async def test_what_the_cache_has_is_not_fetched_again(git: servers.Server, repository: Repository, cache: TaskCache) -> None:
     repository.commit()
-    request = Request("git", f"{git.url}/git/r.git", path="tasks/t")
+    request = FetchRequest("git", f"{git.url}/git/r.git", path="tasks/t")
     first, _ = await fetched(cache, request)
     asked = git.log.read_text().count("POST")
     second, _ = await fetched(cache, request)
@@ -67,16 +69,16 @@ async def test_what_the_cache_has_is_not_fetched_again(git: servers.Server, repo
 
 
 async def test_a_private_repository_wants_credentials_and_hides_them(
-    git: servers.Server, repository: Repository, cache: Cache
+    git: servers.Server, repository: Repository, cache: TaskCache
 ) -> None:
     repository.commit()
     url = f"{git.url}/private/r.git"
-    _, bundle = await fetched(cache, Request("git", url, path="tasks/t", scope="uid", credentials=BASIC))
+    _, bundle = await fetched(cache, FetchRequest("git", url, path="tasks/t", scope="uid", credentials=BASIC))
     assert "task.toml" in bundle.entries
     for credentials in ({}, {"username": "somebody", "password": "wrong-password"}):
-        error = await refused(cache, Request("git", url, path="tasks/t", credentials=credentials))
+        error = await refused(cache, FetchRequest("git", url, path="tasks/t", credentials=credentials))
         assert error.reason == "TaskAccessDenied" and not error.transient
-    unsafe = await refused(cache, Request("git", url, path="tasks/t", credentials=BASIC), insecure_hosts=())
+    unsafe = await refused(cache, FetchRequest("git", url, path="tasks/t", credentials=BASIC), insecure_hosts=())
     assert unsafe.reason == "TaskAccessDenied" and "without TLS" in str(unsafe)
 
 
@@ -92,26 +94,28 @@ async def test_a_private_repository_wants_credentials_and_hides_them(
     ],
 )
 async def test_what_is_not_in_a_repository_is_reported(
-    git: servers.Server, repository: Repository, cache: Cache, changes: Mapping[str, str], reason: str, output: str
+    git: servers.Server, repository: Repository, cache: TaskCache, changes: Mapping[str, str], reason: str, output: str
 ) -> None:
     repository.commit()
     wanted = {"location": "/git/r.git", "path": "tasks/t", **changes}
-    error = await refused(cache, Request("git", git.url + wanted.pop("location"), **wanted))  # type: ignore[arg-type]
+    error = await refused(cache, FetchRequest("git", git.url + wanted.pop("location"), **wanted))  # type: ignore[arg-type]
     assert (error.reason, error.transient) == (reason, False) and output in str(error), error
 
 
-async def test_a_branch_that_is_a_tag_too_must_be_distinguished(git: servers.Server, repository: Repository, cache: Cache) -> None:
+async def test_a_branch_that_is_a_tag_too_must_be_distinguished(
+    git: servers.Server, repository: Repository, cache: TaskCache
+) -> None:
     repository.commit("main")
-    error = await refused(cache, Request("git", f"{git.url}/git/r.git", ref="main", path="tasks/t"))
+    error = await refused(cache, FetchRequest("git", f"{git.url}/git/r.git", ref="main", path="tasks/t"))
     assert "refs/heads/main or refs/tags/main" in str(error)
 
 
 async def test_pointers_of_large_file_storage_are_no_files(
-    git: servers.Server, repository: Repository, cache: Cache, tmp_path: Path
+    git: servers.Server, repository: Repository, cache: TaskCache, tmp_path: Path
 ) -> None:
     (tmp_path / "work/tasks/t/big").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     repository.commit()
-    assert "LFS" in str(await refused(cache, Request("git", f"{git.url}/git/r.git", path="tasks/t")))
+    assert "LFS" in str(await refused(cache, FetchRequest("git", f"{git.url}/git/r.git", path="tasks/t")))
 
 
 # -- tasks in container registries
@@ -123,16 +127,16 @@ async def registry() -> AsyncIterator[servers.Registry]:
         yield server
 
 
-async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Registry, cache: Cache) -> None:
+async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Registry, cache: TaskCache) -> None:
     layers = [
         image_layer({"task/task.toml": "old", "task/gone": "x", "task/d/a": "x", "other": "x"}),
         image_layer({"task/task.toml": "new", "task/.wh.gone": "", "task/d/.wh..wh..opq": "", "task/d/b": "y"}),
     ]
     digest = await push_image(registry, "team/image", "1", layers)
-    found, bundle = await fetched(cache, Request("oci", f"{registry.host}/team/image:1", path="/task"))
+    found, bundle = await fetched(cache, FetchRequest("oci", f"{registry.host}/team/image:1", path="/task"))
     assert found.revision == digest
     assert {path: each.data for path, each in bundle.entries.items() if each.kind == "file"} == {"task.toml": b"new", "d/b": b"y"}
-    pinned, _ = await fetched(cache, Request("oci", f"{registry.host}/team/image@{digest}", path="/task", revision=digest))
+    pinned, _ = await fetched(cache, FetchRequest("oci", f"{registry.host}/team/image@{digest}", path="/task", revision=digest))
     assert pinned.digest == found.digest and not pinned.file
 
 
@@ -148,14 +152,14 @@ async def test_an_image_is_its_layers_one_above_the_other(registry: servers.Regi
     ],
 )
 async def test_what_is_not_in_a_registry_is_reported(
-    registry: servers.Registry, cache: Cache, image: str, path: str, reason: str, output: str
+    registry: servers.Registry, cache: TaskCache, image: str, path: str, reason: str, output: str
 ) -> None:
     await push_image(registry, "team/image", "1", [image_layer({"task/task.toml": ""})])
-    error = await refused(cache, Request("oci", f"{registry.host}/{image}", path=path))
+    error = await refused(cache, FetchRequest("oci", f"{registry.host}/{image}", path=path))
     assert (error.reason, error.transient) == (reason, False) and output in str(error), error
 
 
-async def test_a_private_registry_wants_the_login_of_its_host(cache: Cache) -> None:
+async def test_a_private_registry_wants_the_login_of_its_host(cache: TaskCache) -> None:
     async with servers.registry(private=True) as registry:
         await push_image(registry, "team/image", "1", [image_layer({"task.toml": ""})])
 
@@ -163,30 +167,30 @@ async def test_a_private_registry_wants_the_login_of_its_host(cache: Cache) -> N
             return {".dockerconfigjson": json.dumps({"auths": {host: {"username": registry.username, "password": password}}})}
 
         image = f"{registry.host}/team/image:1"
-        await fetched(cache, Request("oci", image, credentials=secret(registry.host, registry.password)))
+        await fetched(cache, FetchRequest("oci", image, credentials=secret(registry.host, registry.password)))
         for credentials in ({}, secret(registry.host, "wrong-password"), secret("elsewhere:1", registry.password)):
             assert (
-                await refused(cache, Request("oci", image, scope="other", credentials=credentials))
+                await refused(cache, FetchRequest("oci", image, scope="other", credentials=credentials))
             ).reason == "TaskAccessDenied"
 
 
-async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, cache: Cache) -> None:
+async def test_a_layer_that_was_changed_is_refused(registry: servers.Registry, cache: TaskCache) -> None:
     await push_image(registry, "team/image", "1", [layer := image_layer({"task.toml": ""})])
     blob = registry.directory / f"docker/registry/v2/blobs/sha256/{digest_of(layer)[7:9]}/{digest_of(layer)[7:]}/data"
     blob.write_bytes(image_layer({"task.toml": "x"}))
-    error = await refused(cache, Request("oci", f"{registry.host}/team/image:1"))
+    error = await refused(cache, FetchRequest("oci", f"{registry.host}/team/image:1"))
     assert error.reason == "TaskDigestMismatch"
 
 
 # -- many tasks at once
 
 
-async def many(cache: Cache, request: Request) -> dict[str, Bundle]:
+async def many(cache: TaskCache, request: FetchRequest) -> dict[str, Bundle]:
     """Fetch all tasks of a directory at once and return them by name; check that each task is the same when fetched alone."""
-    found = await fetch_process.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
+    found = await fetch_in_child(request, FetchRules(insecure_hosts=("127.0.0.1:*",)), cache.directory)
     assert not found.file
     for each in found.tasks:
-        cache.put(request.below(each.name).key(found.revision), Fetched(found.revision, each.digest, each.file))
+        cache.put(request.below(each.name).key(found.revision), FetchResult(found.revision, each.digest, each.file))
     assert list(cache.incoming.iterdir()) == []
     bundles = {}
     for each in found.tasks:
@@ -200,31 +204,31 @@ async def many(cache: Cache, request: Request) -> dict[str, Bundle]:
 
 
 async def test_all_tasks_of_a_directory_in_git_are_fetched_at_once(
-    git: servers.Server, repository: Repository, cache: Cache, tmp_path: Path
+    git: servers.Server, repository: Repository, cache: TaskCache, tmp_path: Path
 ) -> None:
     shutil.copytree(tmp_path / "work/tasks/t", tmp_path / "work/tasks/t-2", symlinks=True)
     (tmp_path / "work/tasks/none").mkdir()
     (tmp_path / "work/tasks/none/README").write_text("no task")
     (tmp_path / "work/tasks/README").write_text("no task either")
     repository.commit()
-    found = await many(cache, Request("git", f"{git.url}/git/r.git", ref="main", path="tasks", many=True))
+    found = await many(cache, FetchRequest("git", f"{git.url}/git/r.git", ref="main", path="tasks", many=True))
     assert list(found) == ["t", "t-2"] and all(same(each, tmp_path / "work/tasks/t") for each in found.values())
 
 
-async def test_all_tasks_of_an_image_are_fetched_at_once(registry: servers.Registry, cache: Cache) -> None:
+async def test_all_tasks_of_an_image_are_fetched_at_once(registry: servers.Registry, cache: TaskCache) -> None:
     await push_image(registry, "team/image", "1", [image_layer({"all/a/task.toml": "a", "all/b/task.toml": "b", "all/c/x": ""})])
-    found = await many(cache, Request("oci", f"{registry.host}/team/image:1", path="/all", many=True))
+    found = await many(cache, FetchRequest("oci", f"{registry.host}/team/image:1", path="/all", many=True))
     assert {name: each.entries["task.toml"].data for name, each in found.items()} == {"a": b"a", "b": b"b"}
-    error = await refused(cache, Request("oci", f"{registry.host}/team/image:1", path="/all/c", many=True))
+    error = await refused(cache, FetchRequest("oci", f"{registry.host}/team/image:1", path="/all/c", many=True))
     assert error.reason == "TaskNotFound" and "no directory directly below '/all/c' has a task.toml" in str(error)
 
 
-async def test_all_tasks_of_a_file_are_fetched_at_once(git: servers.Server, cache: Cache, task: Path, tmp_path: Path) -> None:
+async def test_all_tasks_of_a_file_are_fetched_at_once(git: servers.Server, cache: TaskCache, task: Path, tmp_path: Path) -> None:
     (tmp_path / "whole/all").mkdir(parents=True)
     shutil.copytree(task, tmp_path / "whole/all/t", symlinks=True)
-    data = pack(tmp_path / "whole")
+    data = pack_directory(tmp_path / "whole")
     (git.directory / "all.tar.gz").write_bytes(data)
-    request = Request("url", f"{git.url}/files/all.tar.gz", digest=digest_of(data), path="all", many=True)
+    request = FetchRequest("url", f"{git.url}/files/all.tar.gz", digest=digest_of(data), path="all", many=True)
     found = await many(cache, request)
     assert list(found) == ["t"] and same(found["t"], task)
     assert (await refused(cache, replace(request, path="other"))).reason == "TaskNotFound"

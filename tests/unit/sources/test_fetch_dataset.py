@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from multistep.errors import SourceError
-from multistep.sources.fetch.fetch_messages import Fetched, Request, Rules
-from multistep.sources.load import task_cache as fetch_process
-from multistep.sources.load.task_cache import Cache
+from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules
+from multistep.sources.load.fetch_process import fetch_in_child
+from multistep.sources.load.task_cache import TaskCache
 from multistep.sources.task.bundle import Bundle, digest_of
 from tests.support import git_server, servers
 from tests.unit.sources import fetch_cases
@@ -68,12 +68,12 @@ class RegistryServer:
         row = {"name": task, "git_url": self.url(name, area), "path": f"tasks/{task}", "git_commit_id": commit}
         self.rows.append(row)
 
-    def request(self, area: str = "files", **fields: Any) -> Request:
+    def request(self, area: str = "files", **fields: Any) -> FetchRequest:
         """Write the registry.json, and return a request for its dataset."""
         data = json.dumps([{"name": "bench", "version": "1", "description": "", "tasks": self.rows}])
         (self.server.directory / "registry.json").write_text(data)
         selection = {"name": "bench", **fields.pop("dataset", {})}
-        return Request("dataset", f"{self.server.url}/{area}/registry.json", dataset=selection, **fields)
+        return FetchRequest("dataset", f"{self.server.url}/{area}/registry.json", dataset=selection, **fields)
 
     def posts(self) -> int:
         """Return the number of POST requests so far: git sends one for references, and one for each fetch of objects."""
@@ -85,33 +85,33 @@ def registry(git: servers.Server, tmp_path: Path) -> RegistryServer:
     return RegistryServer(git, tmp_path)
 
 
-async def fetch(cache: Cache, request: Request, **rules: Any) -> Fetched:
+async def fetch(cache: TaskCache, request: FetchRequest, **rules: Any) -> FetchResult:
     """Fetch a dataset as the operator does, and put its tasks into the cache."""
-    found = await fetch_process.fetch(request, Rules(insecure_hosts=("127.0.0.1:*",), **rules), cache.directory)
+    found = await fetch_in_child(request, FetchRules(insecure_hosts=("127.0.0.1:*",), **rules), cache.directory)
     for each in found.tasks:
         if each.file:
             key = request.elsewhere(each.url, each.path).key(each.revision)
-            cache.put(key, Fetched(each.revision, each.digest, each.file))
+            cache.put(key, FetchResult(each.revision, each.digest, each.file))
     assert list(cache.incoming.iterdir()) == [], "something was left behind"
     return found
 
 
-async def refused(cache: Cache, request: Request, **rules: Any) -> SourceError:
+async def refused(cache: TaskCache, request: FetchRequest, **rules: Any) -> SourceError:
     with pytest.raises(SourceError) as caught:
         await fetch(cache, request, **rules)
     assert list(cache.incoming.iterdir()) == [], "something was left behind"
     return caught.value
 
 
-def content(cache: Cache, request: Request, found: Fetched, name: str) -> bytes:
+def content(cache: TaskCache, request: FetchRequest, found: FetchResult, name: str) -> bytes:
     (task,) = [each for each in found.tasks if each.name == name]
     kept = cache.find(request.elsewhere(task.url, task.path).key(task.revision))
     assert kept is not None, f"{name} was not fetched"
-    return bytes(Bundle.open(kept.path.read_bytes(), kept.digest).entries["data"].data)
+    return bytes(Bundle.from_archive(kept.path.read_bytes(), kept.digest).entries["data"].data)
 
 
 async def test_each_task_is_pinned_to_a_commit_and_its_files_are_those_of_the_commit(
-    registry: RegistryServer, cache: Cache
+    registry: RegistryServer, cache: TaskCache
 ) -> None:
     old = registry.commits["one"]
     registry.write("one", "a", 20)
@@ -131,7 +131,7 @@ async def test_each_task_is_pinned_to_a_commit_and_its_files_are_those_of_the_co
     assert files == {"a": b"onea" * 10, "a-2": b"twoa" * 10, "b": b"oneb" * 10, "a-3": b"onea" * 20}
 
 
-async def test_a_commit_is_fetched_once_for_all_of_its_tasks(registry: RegistryServer, cache: Cache) -> None:
+async def test_a_commit_is_fetched_once_for_all_of_its_tasks(registry: RegistryServer, cache: TaskCache) -> None:
     """Regression: each batch of 16 tasks kept files open, so 500 tasks exceeded the limit of open files."""
     registry.sparse("one")
     for number in range(700):
@@ -149,7 +149,7 @@ async def test_a_commit_is_fetched_once_for_all_of_its_tasks(registry: RegistryS
     assert [each.entry for each in again.tasks] == [each.entry for each in found.tasks]
 
 
-async def test_files_of_other_directories_are_not_needed(registry: RegistryServer, cache: Cache) -> None:
+async def test_files_of_other_directories_are_not_needed(registry: RegistryServer, cache: TaskCache) -> None:
     """The repository has lost a file of another directory, so the server cannot send that file."""
     registry.sparse("one")
     (registry.work["one"] / "elsewhere").write_text("lost")
@@ -158,15 +158,15 @@ async def test_files_of_other_directories_are_not_needed(registry: RegistryServe
     found = await fetch(cache, registry.request())
     assert content(cache, registry.request(), found, "a") == b"onea" * 10
     _, alone = await fetch_cases.fetched(
-        cache, Request("git", registry.url("one"), path="tasks/b", revision=registry.commits["one"])
+        cache, FetchRequest("git", registry.url("one"), path="tasks/b", revision=registry.commits["one"])
     )
     assert alone.entries["data"].data == b"oneb" * 10
     registry.sparse("one", "false")
-    cache.drop(Request("git", registry.url("one"), path="tasks/a").key(registry.commits["one"]))
+    cache.drop(FetchRequest("git", registry.url("one"), path="tasks/a").key(registry.commits["one"]))
     assert (await refused(cache, registry.request())).transient, "without partial clones the file is needed"
 
 
-async def test_tasks_that_are_wrong_or_too_large_are_left_to_their_trials(registry: RegistryServer, cache: Cache) -> None:
+async def test_tasks_that_are_wrong_or_too_large_are_left_to_their_trials(registry: RegistryServer, cache: TaskCache) -> None:
     (registry.write("one", "b") / "task.toml").unlink()
     registry.write("one", "large", 100_000)
     commit = registry.commit("one")
@@ -176,7 +176,7 @@ async def test_tasks_that_are_wrong_or_too_large_are_left_to_their_trials(regist
     assert {each.name: bool(each.file) for each in found.tasks} == {"none": False, "b": False, "large": False, "a": True}
 
 
-async def test_what_is_beyond_the_room_or_the_time_is_left_to_the_trials(registry: RegistryServer, cache: Cache) -> None:
+async def test_what_is_beyond_the_room_or_the_time_is_left_to_the_trials(registry: RegistryServer, cache: TaskCache) -> None:
     for number in range(20):
         registry.write("one", f"t{number}", 2000)
     commit = registry.commit("one")
@@ -187,7 +187,7 @@ async def test_what_is_beyond_the_room_or_the_time_is_left_to_the_trials(registr
     assert {each.revision for each in found.tasks} == {commit}
 
 
-async def test_a_registry_that_changed_since_the_sweep_started_is_refused(registry: RegistryServer, cache: Cache) -> None:
+async def test_a_registry_that_changed_since_the_sweep_started_is_refused(registry: RegistryServer, cache: TaskCache) -> None:
     registry.add("one", "a")
     first = await fetch(cache, registry.request())
     assert (await fetch(cache, registry.request(revision=first.revision))).tasks[0].revision == registry.commits["one"]
@@ -195,7 +195,7 @@ async def test_a_registry_that_changed_since_the_sweep_started_is_refused(regist
     assert (await refused(cache, registry.request(revision=first.revision))).reason == "TaskDigestMismatch"
 
 
-async def test_only_the_registrys_own_server_gets_the_credentials(registry: RegistryServer, cache: Cache) -> None:
+async def test_only_the_registrys_own_server_gets_the_credentials(registry: RegistryServer, cache: TaskCache) -> None:
     registry.add("one", "a", area="private")
     found = await fetch(cache, registry.request("private-files", scope="uid", credentials=BASIC))
     assert found.tasks[0].revision == registry.commits["one"]
@@ -225,7 +225,7 @@ async def test_only_the_registrys_own_server_gets_the_credentials(registry: Regi
     ],
 )
 async def test_what_the_operator_cannot_fetch_is_refused_by_name(
-    registry: RegistryServer, cache: Cache, row: dict[str, Any], rules: dict[str, Any], reason: str, message: str
+    registry: RegistryServer, cache: TaskCache, row: dict[str, Any], rules: dict[str, Any], reason: str, message: str
 ) -> None:
     registry.add("one", "a")
     registry.rows[0] |= row
@@ -237,7 +237,7 @@ async def test_what_the_operator_cannot_fetch_is_refused_by_name(
         assert (await fetch(cache, registry.request(dataset={"exclude": ["t"]}))).tasks[0].name == "b"
 
 
-async def test_a_registry_that_is_blocked_missing_or_no_registry_is_refused(registry: RegistryServer, cache: Cache) -> None:
+async def test_a_registry_that_is_blocked_missing_or_no_registry_is_refused(registry: RegistryServer, cache: TaskCache) -> None:
     request = registry.request()
     assert (await refused(cache, request, blocked_networks=("127.0.0.0/8",))).reason == "TaskSourceNotAllowed"
     assert (await refused(cache, request, allowed_hosts=("git.example",))).reason == "TaskSourceNotAllowed"

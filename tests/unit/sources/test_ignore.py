@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from multistep.errors import InvalidTask
-from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.bundle import Bundle, BundleEntry
 from multistep.sources.task.task import IgnoreRules
 
 from .trees import tree
@@ -56,6 +56,8 @@ def test_rules_of_a_step_hold_in_the_step() -> None:
 
 
 def test_rules_must_be_text() -> None:
-    rules = IgnoreRules(Bundle.of({"tests/.harborignore": Entry("file", data=b"\xff"), "tests/a": Entry("file")}))
+    rules = IgnoreRules(
+        Bundle.from_entries({"tests/.harborignore": BundleEntry("file", data=b"\xff"), "tests/a": BundleEntry("file")})
+    )
     with pytest.raises(InvalidTask, match=r"tests/.harborignore: cannot be read"):
         rules.excludes("tests/a")

@@ -23,13 +23,13 @@ PARTS = st.lists(st.sampled_from(["a", "b", "..", ".", "c"]), min_size=1, max_si
     [("d/f", "d/f"), ("l", "d"), ("l/f", "d/f"), ("d/up/l/f", "d/f"), ("d/up", ""), ("none/x", "none/x"), ("dang", "q")],
 )
 def test_paths_are_resolved(path: str, real: str) -> None:
-    assert bundle_links.resolve(tree({"d/f": "x", "l": "-> d", "d/up": "-> ..", "dang": "-> q"}), path) == real
+    assert bundle_links.resolve_links(tree({"d/f": "x", "l": "-> d", "d/up": "-> ..", "dang": "-> q"}), path) == real
 
 
 @pytest.mark.parametrize("target", ["/etc", "..", "d/../..", "../x", "me", "you"])
 def test_links_that_lead_nowhere_good(target: str) -> None:
     with pytest.raises(InvalidTask, match="leads") as caught:
-        bundle_links.resolve(tree({"d/f": "x", "me": f"-> {target}", "you": "-> me"}), "me")
+        bundle_links.resolve_links(tree({"d/f": "x", "me": f"-> {target}", "you": "-> me"}), "me")
     assert caught.value.kind == "ValueError"
 
 
@@ -41,7 +41,7 @@ def test_links_are_followed_as_an_operating_system_does(found: dict[str, str], p
         for link, target in found.items():
             (root / link).symlink_to(target)
         try:
-            real = bundle_links.resolve(tree({link: f"-> {target}" for link, target in found.items()}), path)
+            real = bundle_links.resolve_links(tree({link: f"-> {target}" for link, target in found.items()}), path)
         except InvalidTask:
             return
         assert os.path.realpath(root / path) == str(root / real)
@@ -70,4 +70,4 @@ def test_what_is_excluded_may_lead_anywhere() -> None:
 def test_a_path_longer_than_linux_allows_is_refused() -> None:
     bundle = tree({"tests/a": "-> " + "b/" * 3000})
     with pytest.raises(InvalidTask, match="more than 4096 characters"):
-        bundle_links.resolve(bundle, "tests/a")
+        bundle_links.resolve_links(bundle, "tests/a")

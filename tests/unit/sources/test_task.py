@@ -115,7 +115,7 @@ def test_an_instruction_is_text() -> None:
     entries = {**task().entries}
     entries["steps/a/instruction.md"] = type(entries["steps/a/instruction.md"])("file", data=b"\xff")
     with pytest.raises(InvalidTask, match="is not UTF-8 text"):
-        load_task(Bundle.of(entries))
+        load_task(Bundle.from_entries(entries))
 
 
 FILES = {

@@ -13,13 +13,14 @@ import pytest
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.reconcile.loading.load_tasks import TRIES, Reads
-from multistep.sources.load import load_trial as sources
+from multistep.sources.load import load_trial
 from multistep.sources.load.load_trial import TrialLoader
-from multistep.sources.load.remote_tasks import Remote
-from multistep.sources.reader.read_messages import Answer, Order
-from multistep.sources.reader.read_task import ReadFailed, TaskReader
+from multistep.sources.load.remote_tasks import RemoteTasks
+from multistep.sources.reader.fork_server import ReadFailed
+from multistep.sources.reader.read_messages import ReadAnswer, ReadOrder
+from multistep.sources.reader.read_task import TaskReader
 from multistep.sources.task.bundle import digest_of, tar_chunks
-from multistep.sources.task.stored_bundles import split
+from multistep.sources.task.stored_bundles import split_bundle
 from tests.support.builds import NoBuilding
 from tests.support.world import READING
 from tests.unit.sources.trees import task
@@ -32,7 +33,7 @@ class Cluster:
         self.maps: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.reads: Counter[tuple[str, str]] = Counter()
         reads = Reads(lambda _: None, patience_seconds=60.0)
-        self.loader = TrialLoader(self._get, self._get, cast(Remote, None), TaskReader(READING), reads, NoBuilding())
+        self.loader = TrialLoader(self._get, self._get, cast(RemoteTasks, None), TaskReader(READING), reads, NoBuilding())
 
     async def _get(self, namespace: str, name: str) -> Mapping[str, Any]:
         self.reads[namespace, name] += 1
@@ -43,11 +44,11 @@ class Cluster:
     def bundle(self, namespace: str, text: str) -> Mapping[str, Any]:
         """Store a task that contains this text in ConfigMaps; return the spec.task.bundle for trials with this task."""
         data = gzip.compress(b"".join(tar_chunks(sorted(task({"environment/text": text}).entries.items()))))
-        maps = split(data, "task")
+        maps = split_bundle(data, "task")
         self.maps |= {(namespace, each["metadata"]["name"]): each for each in maps}
         return {"configMaps": [each["metadata"]["name"] for each in maps], "digest": digest_of(data)}
 
-    def load(self, trial: MultiStepTrial) -> sources.Loaded:
+    def load(self, trial: MultiStepTrial) -> load_trial.LoadedTrial:
         return asyncio.run(self.loader.load(trial))
 
 
@@ -60,7 +61,7 @@ def trial(uid: str, bundle: Mapping[str, Any], namespace: str = "a") -> MultiSte
 def test_however_many_trials_have_a_task_it_is_read_once() -> None:
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
-    loaded = [cluster.load(trial(f"uid-{number}", bundle)) for number in range(2 * sources.MAX_CACHED)]
+    loaded = [cluster.load(trial(f"uid-{number}", bundle)) for number in range(2 * load_trial.MAX_CACHED)]
     assert list(cluster.reads.values()) == [1]
     assert len({id(each.task) for each in loaded}) == 1
 
@@ -86,7 +87,7 @@ def test_a_task_is_checked_for_each_way_of_running_it() -> None:
 def test_only_a_trial_that_has_not_started_fails_if_the_process_that_reads_its_task_dies_repeatedly() -> None:
     """The task of a trial that has started was read before, so the operator or its node must be short of memory."""
 
-    async def dies(_: Order) -> Answer:
+    async def dies(_: ReadOrder) -> ReadAnswer:
         raise ReadFailed("the process that read the task was killed")
 
     cluster = Cluster()
@@ -102,7 +103,7 @@ def test_only_a_trial_that_has_not_started_fails_if_the_process_that_reads_its_t
 
 
 def test_tasks_that_are_too_large_together_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_CACHED_BYTES", 5000)
+    monkeypatch.setattr(load_trial, "MAX_CACHED_BYTES", 5000)
     cluster = Cluster()
     large = {name: cluster.bundle("a", name * 1500) for name in "xy"}
     for name in "xyx":
@@ -114,7 +115,7 @@ def test_plans_are_bounded_and_what_was_dropped_is_created_again() -> None:
     cluster = Cluster()
     bundle = cluster.bundle("a", "text")
     first = cluster.load(trial("first", bundle))
-    for number in range(sources.MAX_CACHED):
+    for number in range(load_trial.MAX_CACHED):
         cluster.load(trial(f"uid-{number}", bundle))
     again = cluster.load(trial("first", bundle))
     assert again is not first and again.plan == first.plan

@@ -6,19 +6,19 @@ import io
 import tarfile
 from collections.abc import Iterable
 
-from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.bundle import Bundle, BundleEntry
 
 TOML = '[[steps]]\nname = "a"\n'
 
 
-def entry(path: str, text: str) -> Entry:
+def entry(path: str, text: str) -> BundleEntry:
     if text.startswith("-> "):
-        return Entry("link", 0o777, target=text[3:])
-    return Entry("dir") if path.endswith("/") else Entry("file", 0o644, data=text.encode())
+        return BundleEntry("link", 0o777, target=text[3:])
+    return BundleEntry("dir") if path.endswith("/") else BundleEntry("file", 0o644, data=text.encode())
 
 
 def tree(files: dict[str, str]) -> Bundle:
-    return Bundle.of({path.rstrip("/"): entry(path, text) for path, text in files.items()})
+    return Bundle.from_entries({path.rstrip("/"): entry(path, text) for path, text in files.items()})
 
 
 def task(files: dict[str, str] | None = None) -> Bundle:

@@ -184,7 +184,7 @@ async def _listed(
     client: Client, resource: Resource, namespace: str | None, selector: str = "", most: int | None = None
 ) -> list[Object]:
     found: list[Object] = []
-    async with aclosing(client.each(resource, namespace, label_selector=selector)) as objects:
+    async with aclosing(client.iterate(resource, namespace, label_selector=selector)) as objects:
         async for each in objects:
             found.append(each)
             if most is not None and len(found) >= most:

@@ -18,7 +18,7 @@ from multistep.client.kubeconfig import CurrentCluster
 from multistep.client.submit.manifests import TrialImage, dns_label
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import UsageError
-from multistep.sources.task.bundle import pack
+from multistep.sources.task.bundle import pack_directory
 
 RUNNER_VARIABLE: Final = "MULTISTEP_RUNNER"
 RUNNER_IN_IMAGE: Final = "/multistep/runner"
@@ -179,7 +179,7 @@ def _kind_command(kind: str, form: str, what: str) -> Command:
 
 
 def _digest(environment: Path, runner: Path | None) -> str:
-    digest = hashlib.sha256(pack(environment))
+    digest = hashlib.sha256(pack_directory(environment))
     if runner is not None:
         digest.update(runner.read_bytes())
     return digest.hexdigest()[:_DIGEST_LENGTH]

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from multistep.client.submit.manifests import Manifest, dns_label
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import SourceError, Unavailable, UsageError
-from multistep.sources.fetch.http_client import Http, make_pool
+from multistep.sources.fetch.http_client import HttpClient, make_pool
 from multistep.sources.fetch.oci import ARTIFACT_TYPE, BUNDLE_TYPE
-from multistep.sources.fetch.registry_client import OCI_MANIFEST, Reference, Registry, login
+from multistep.sources.fetch.registry_client import OCI_MANIFEST, ImageReference, RegistryClient, registry_login
 from multistep.sources.task.bundle import digest_of
 
 _EMPTY = b"{}"
@@ -63,10 +63,10 @@ def artifact(layer: str, size: int, name: str) -> bytes:
 
 
 def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: str | None) -> Published:
-    reference = Reference.parse(place)
+    reference = ImageReference.parse(place)
     if reference.digest:
         raise UsageError(f"--to oci://{place}: must have a tag, not a digest: packing determines the digest")
-    registry = Registry(Http(make_pool()), reference, docker_login(reference), plain_http=plain_http)
+    registry = RegistryClient(HttpClient(make_pool()), reference, docker_login(reference), plain_http=plain_http)
     registry.push_blob(_EMPTY)
     layer = registry.push_blob(task.packed)
     tag = reference.tag or task.digest.removeprefix("sha256:")[:12]
@@ -75,7 +75,7 @@ def _to_registry(task: TaskDirectory, place: str, *, plain_http: bool, secret: s
     return Published({"oci": {"image": image, **_reference_to(secret)}}, image, sent)
 
 
-def docker_login(reference: Reference) -> tuple[str, str] | None:
+def docker_login(reference: ImageReference) -> tuple[str, str] | None:
     """Return user name and password for a registry from the configuration of `docker login`; None if it has no entry.
 
     Raises UsageError if the configuration cannot be read.
@@ -89,10 +89,10 @@ def docker_login(reference: Reference) -> tuple[str, str] | None:
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
     helper = (config.get("credHelpers") or {}).get(reference.registry) or config.get("credsStore")
-    return _ask_helper(helper, reference) if helper else login(text, reference)
+    return _ask_helper(helper, reference) if helper else registry_login(text, reference)
 
 
-def _ask_helper(name: str, reference: Reference) -> tuple[str, str] | None:
+def _ask_helper(name: str, reference: ImageReference) -> tuple[str, str] | None:
     server = "https://index.docker.io/v1/" if reference.registry == "docker.io" else reference.registry
     command = [f"docker-credential-{name}", "get"]
     try:

@@ -15,7 +15,7 @@ from multistep.api.common.base_model import API_VERSION, GROUP
 from multistep.api.trial.trial import KIND
 from multistep.errors import UsageError
 from multistep.pods.kueue import QUEUE
-from multistep.sources.task.stored_bundles import split
+from multistep.sources.task.stored_bundles import split_bundle
 
 BUNDLE_LABEL: Final = f"{GROUP}/bundle"
 Manifest = dict[str, Any]
@@ -105,7 +105,7 @@ def dns_label(text: str, length: int = _LABEL_LENGTH) -> str:
 
 def bundle_config_maps(packed: bytes, name: str, digest: str) -> list[Manifest]:
     """Return the immutable ConfigMaps of a bundle, in order, labelled with the bundle's digest."""
-    return [_labelled(part, digest) for part in split(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))]
+    return [_labelled(part, digest) for part in split_bundle(packed, dns_label(name, _CONFIG_MAP_STEM_LENGTH))]
 
 
 def bundle_source(config_maps: Sequence[Manifest], digest: str) -> Manifest:

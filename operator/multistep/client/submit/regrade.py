@@ -32,8 +32,8 @@ from multistep.errors import NotFound, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS
 from multistep.pods.kueue import QUEUE
-from multistep.sources.task import stored_bundles as configmaps
-from multistep.sources.task.bundle import Bundle, Entry, digest_of, packed
+from multistep.sources.task import stored_bundles
+from multistep.sources.task.bundle import Bundle, BundleEntry, digest_of, pack_entries
 
 _TESTS = "tests"
 
@@ -78,18 +78,18 @@ class TaskOf:
 
     async def _joined(self, names: Iterable[str], digest: str) -> bytes:
         try:
-            return configmaps.join([await self.cluster.get(CONFIG_MAPS, self.namespace, each) for each in names], digest)
+            return stored_bundles.join_bundle([await self.cluster.get(CONFIG_MAPS, self.namespace, each) for each in names], digest)
         except NotFound as error:
             raise UsageError(f"the ConfigMaps of the source's task were deleted ({error}): name the task with --task") from error
 
 
 def _with_tests(data: bytes, tests: Path) -> bytes:
     """Return the packed task with its tests replaced by those in a directory."""
-    entries = Bundle.open(data, digest_of(data)).entries
+    entries = Bundle.from_archive(data, digest_of(data)).entries
     given = Bundle.from_directory(tests).entries
     replaced = _replaced(tests, entries, given)
     kept = {path: each for path, each in entries.items() if not _is_below(path, replaced)}
-    return packed({**kept, **{path: each for path, each in given.items() if _is_below(path, replaced)}})
+    return pack_entries({**kept, **{path: each for path, each in given.items() if _is_below(path, replaced)}})
 
 
 def _inline_files(files: Mapping[str, str], tests: Path) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _inline_files(files: Mapping[str, str], tests: Path) -> dict[str, str]:
     return {**kept, **{path: _text(path, each) for path, each in given.items() if _is_below(path, replaced) and each.kind != "dir"}}
 
 
-def _text(path: str, entry: Entry) -> str:
+def _text(path: str, entry: BundleEntry) -> str:
     try:
         if entry.kind == "file":
             return bytes(entry.data).decode()
@@ -109,7 +109,7 @@ def _text(path: str, entry: Entry) -> str:
     raise UsageError(f"--tests: {path} is not UTF-8 text, and the task is inline: name the directory of the whole task with --task")
 
 
-def _replaced(tests: Path, task: Mapping[str, Any], given: Mapping[str, Entry]) -> Sequence[str]:
+def _replaced(tests: Path, task: Mapping[str, Any], given: Mapping[str, BundleEntry]) -> Sequence[str]:
     """Return the directories of tests in ``given``: tests and steps/NAME/tests.
 
     Raises UsageError if ``given`` has none, or has tests of a step that the task lacks.

@@ -33,9 +33,9 @@ from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.pods.pod_manifest import reserved_ports
 from multistep.pods.service_containers import refuse_ports
 from multistep.settings import Settings
-from multistep.sources.reader.accept_task import accepted
+from multistep.sources.reader.accept_task import accept_task
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.bundle_links import lookup
+from multistep.sources.task.bundle_links import entry_at
 from multistep.sources.task.task import CONFIG_FILE, Task
 
 _RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports that an operator with default settings reserves
@@ -132,7 +132,7 @@ def _examined(
         known.devices()
     task: Task | None = None
     with known.problems_of():
-        task = accepted(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents)).task
+        task = accept_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents)).task
     plan = known.plan(bundle, task, directory_name, verification, agents, image) if task is not None else None
     steps = tuple(_summary(task, step) for step in plan.steps) if task is not None and plan is not None else ()
     used = used_variables(config, task.layout) if task is not None else frozenset[str]()
@@ -201,7 +201,7 @@ class _Known:
 
 
 def _config_text(bundle: Bundle) -> str:
-    entry = lookup(bundle, CONFIG_FILE)
+    entry = entry_at(bundle, CONFIG_FILE)
     try:
         return bytes(entry.data).decode() if entry else ""
     except UnicodeDecodeError as error:
@@ -241,7 +241,7 @@ def _missing_dockerfiles(bundle: Bundle, task: Task, variables: Mapping[str, str
         task=TaskSource.model_construct(), environment=EnvironmentSpec(), verifier=VerifierSpec(disable=not verification)
     )
     for build in needed(task.config, task.layout, spec, dict.fromkeys(variables, "")):
-        if lookup(bundle, build.path) is None:
+        if entry_at(bundle, build.path) is None:
             yield Finding(build.path, "does not exist, so the cluster cannot build this image")
 
 

@@ -12,7 +12,7 @@ import tomli
 
 from multistep.api.common.problems import dotted
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.bundle_links import lookup
+from multistep.sources.task.bundle_links import entry_at
 from multistep.sources.task.task import CONFIG_FILE
 
 _FILE: Final = re.compile(r"""(?P<place>[^"':]*/[^"':]*|task\.toml|instruction\.md)(?P<line>:\d+)?(: |$)""")
@@ -47,7 +47,7 @@ class Locator:
 
     @cached_property
     def _lines(self) -> Mapping[str, int]:
-        entry = lookup(self._bundle, CONFIG_FILE) if self._table else None
+        entry = entry_at(self._bundle, CONFIG_FILE) if self._table else None
         return key_lines(bytes(entry.data).decode()) if entry else {}
 
     def located(self, finding: Finding) -> Finding:

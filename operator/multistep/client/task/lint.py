@@ -16,8 +16,8 @@ from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.engine.score.trial_score import REWARD
 from multistep.errors import InvalidRequest, InvalidTask
 from multistep.runner_client.check_requests import Request, require_valid
-from multistep.sources.task.bundle import Bundle, Entry
-from multistep.sources.task.bundle_links import is_directory, lookup, resolve
+from multistep.sources.task.bundle import Bundle, BundleEntry
+from multistep.sources.task.bundle_links import entry_at, is_directory, resolve_links
 from multistep.sources.task.task import strip_canary
 
 _SCRIPTS: Final = ("tests/test.sh", "solution/solve.sh")  # need a shebang, unlike setup.sh and resume.sh, which bash runs
@@ -72,7 +72,7 @@ def _numbers(config: TaskConfig) -> Iterator[Finding]:
 
 def _workdir(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     """Warn of a relative workdir, and of a workdir that the Dockerfile of the task's image does not name."""
-    workdir, dockerfile = config.environment.workdir, lookup(bundle, "environment/Dockerfile")
+    workdir, dockerfile = config.environment.workdir, entry_at(bundle, "environment/Dockerfile")
     if workdir is None:
         return
     if not workdir.startswith("/"):
@@ -85,20 +85,20 @@ def _workdir(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
         )
 
 
-def _named(workdir: str, dockerfile: Entry) -> bool:
+def _named(workdir: str, dockerfile: BundleEntry) -> bool:
     path = workdir.rstrip("/")
     return not path or re.search(rf"{re.escape(path)}(?![\w.-])".encode(), bytes(dockerfile.data)) is not None
 
 
 def _instruction(bundle: Bundle, path: str) -> Iterator[Finding]:
-    entry = lookup(bundle, path)
+    entry = entry_at(bundle, path)
     if entry and entry.kind == "file" and not strip_canary(bytes(entry.data).decode(errors="replace")).strip():
         yield Finding(f"{path}:1", "is empty: the agent gets no instruction")
 
 
 def _solution(bundle: Bundle, directory: str) -> Iterator[Finding]:
     path = f"{directory}solution/solve.sh" if is_directory(bundle, f"{directory}solution") else "solution/solve.sh"
-    if lookup(bundle, path) is None:
+    if entry_at(bundle, path) is None:
         yield Finding(
             f"{directory}solution/solve.sh",
             "is missing: the oracle agent fails here, so nothing shows that the step can be solved",
@@ -109,8 +109,8 @@ def _rewards(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     """Warn if no file of a step's tests names a reward file. Tests in a separate verifier's image cannot be checked."""
     for step in config.steps or [StepConfig(name="task")]:
         own = f"steps/{step.name}/tests" if config.steps else "tests"
-        script = f"{own}/test.sh" if lookup(bundle, f"{own}/test.sh") else "tests/test.sh"
-        if verifier_mode(config, step) == "separate" or lookup(bundle, script) is None:
+        script = f"{own}/test.sh" if entry_at(bundle, f"{own}/test.sh") else "tests/test.sh"
+        if verifier_mode(config, step) == "separate" or entry_at(bundle, script) is None:
             continue
         if not any(_REWARD_FILE.search(bytes(entry.data)) for top in {own, "tests"} for _, entry in _files(bundle, top)):
             text = "no file of the tests names /logs/verifier/reward.txt or reward.json: without either a step has no reward"
@@ -119,7 +119,7 @@ def _rewards(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
 
 def _shebangs(bundle: Bundle, directory: str) -> Iterator[Finding]:
     for name in _SCRIPTS:
-        entry = lookup(bundle, f"{directory}{name}")
+        entry = entry_at(bundle, f"{directory}{name}")
         if entry and entry.kind == "file" and not bytes(entry.data[:4]).startswith((b"#!", b"\x7fELF")):
             text = "has no shebang: bash runs it, or /bin/sh where there is none; name the interpreter, such as #!/bin/bash"
             yield Finding(f"{directory}{name}:1", text)
@@ -136,10 +136,10 @@ def _line_endings(bundle: Bundle) -> Iterator[Finding]:
             )
 
 
-def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, Entry]]:
+def _files(bundle: Bundle, top: str) -> Iterator[tuple[str, BundleEntry]]:
     """Yield path and entry of each file of at most _MAX_BYTES below a directory. Follow symbolic links in the path ``top``, but
     not below."""
-    real = resolve(bundle, top)
+    real = resolve_links(bundle, top)
     for path, entry in bundle.entries.items():
         if entry.kind == "file" and (not real or path.startswith(f"{real}/")) and len(entry.data) <= _MAX_BYTES:
             yield path, entry
@@ -171,9 +171,9 @@ def _has_reward(bundle: Bundle, index: int, step: StepConfig) -> tuple[bool, str
     if gate is not None and (not isinstance(gate, Mapping) or REWARD in gate):
         return True, where
     own = f"steps/{step.name}/tests/test.sh"
-    script = lookup(bundle, own)
+    script = entry_at(bundle, own)
     path = own if script else "tests/test.sh"
-    entry = script or lookup(bundle, path)
+    entry = script or entry_at(bundle, path)
     text = bytes(entry.data) if entry else b""
     if b"reward.txt" in text or _KEY.search(text):
         return True, path

@@ -14,7 +14,7 @@ from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.client.task.findings import Finding
 from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.bundle_links import is_file, lookup
+from multistep.sources.task.bundle_links import entry_at, is_file
 from multistep.sources.task.read_compose import COMPOSE_FILE
 
 _COMPOSE_FILE: Final = f"environment/{COMPOSE_FILE}"
@@ -40,7 +40,7 @@ def no_effect(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
 
 def entrypoint(bundle: Bundle, config: TaskConfig, services: Services | None) -> Iterator[Finding]:
     """Yield a warning for the ENTRYPOINT of environment/Dockerfile, which is not run. services: of the task's compose file."""
-    dockerfile = lookup(bundle, _DOCKERFILE)
+    dockerfile = entry_at(bundle, _DOCKERFILE)
     if dockerfile is None or config.environment.docker_image or (services and (services.main.command or services.main.entrypoint)):
         return
     line, value = _entrypoint(bytes(dockerfile.data).decode(errors="replace"))
@@ -58,7 +58,7 @@ def _of_task(bundle: Bundle, *, single: bool) -> Iterator[Finding]:
             yield _misplaced(name, right)
     each = "each step has its own below steps/NAME/"
     for name, kind in (("workdir", "dir"), ("setup.sh", "file"), ("instruction.md", "file")):
-        entry = lookup(bundle, name)
+        entry = entry_at(bundle, name)
         if entry is None or entry.kind != kind or (single and name == "instruction.md"):
             continue
         remedy = f"a task without [[steps]] has none: put it into {_DOCKERFILE}" if single else each
@@ -69,7 +69,7 @@ def _of_step(bundle: Bundle, directory: str) -> Iterator[Finding]:
     for name, right in _OF_STEP.items():
         if is_file(bundle, f"{directory}/{name}"):
             yield _misplaced(f"{directory}/{name}", f"{directory}/{right}")
-    if lookup(bundle, f"{directory}/environment") is not None:
+    if entry_at(bundle, f"{directory}/environment") is not None:
         yield _unused(f"{directory}/environment", "all steps share the task's environment/")
 
 

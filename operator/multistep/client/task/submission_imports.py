@@ -18,7 +18,7 @@ from multistep.api.task.task_toml import StepConfig, TaskConfig
 from multistep.client.task.findings import Finding
 from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.bundle_links import lookup, resolve
+from multistep.sources.task.bundle_links import entry_at, resolve_links
 
 _MAX_BYTES: Final = 200_000  # of a file that is read: parsing a longer one takes seconds
 _MAX_PARSED: Final = 100  # test files per task
@@ -45,10 +45,10 @@ def submission_imports(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
     submission, tests, seen = _Submission(bundle), _Tests(bundle), set[str]()
     for step in config.steps or [StepConfig(name="task")]:
         own = f"steps/{step.name}/tests" if config.steps else "tests"
-        script = lookup(bundle, f"{own}/test.sh") or lookup(bundle, "tests/test.sh")
+        script = entry_at(bundle, f"{own}/test.sh") or entry_at(bundle, "tests/test.sh")
         if script is None or not _RUNS_PYTHON.search(text := bytes(script.data[:_MAX_BYTES])):
             continue
-        tops = [top for each in dict.fromkeys((own, "tests")) if (top := resolve(bundle, each))]
+        tops = [top for each in dict.fromkeys((own, "tests")) if (top := resolve_links(bundle, each))]
         if any(map(tests.name_another_user, tops)):
             continue
         separate = verifier_mode(config, step) == "separate"
@@ -90,7 +90,7 @@ class _Tests:
         """Return whether a module, by its first name, is one of the tests' own."""
         first = module.partition(".")[0]
         places = [f"{top}/{first}" for top in tops]
-        return any(lookup(self._bundle, path) is not None for each in places for path in (each, f"{each}.py"))
+        return any(entry_at(self._bundle, path) is not None for each in places for path in (each, f"{each}.py"))
 
 
 class _Submission:

@@ -10,7 +10,7 @@ from typing import Any
 
 from multistep.api.task.task_toml import toml_table
 from multistep.errors import InvalidTask, UsageError
-from multistep.sources.task.bundle import Bundle, digest_of, pack
+from multistep.sources.task.bundle import Bundle, digest_of, pack_directory
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TaskDirectory:
     @cached_property
     def packed(self) -> bytes:
         """Return the bundle: the packed task."""
-        return pack(self.path)
+        return pack_directory(self.path)
 
     @property
     def digest(self) -> str:
@@ -70,4 +70,4 @@ class TaskDirectory:
 
     def bundle(self) -> Bundle:
         """Return the opened bundle. Raises SourceError if it exceeds the operator's size limits."""
-        return Bundle.open(self.packed, self.digest)
+        return Bundle.from_archive(self.packed, self.digest)

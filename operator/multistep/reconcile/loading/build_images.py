@@ -30,7 +30,7 @@ from multistep.reconcile.admission.concurrency_limit import (
 )
 from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import Settings
-from multistep.sources.load.image_registry import Registry
+from multistep.sources.load.image_registry import BuiltImages
 from multistep.sources.load.load_trial import BUILDING, RETRYING, ImageMissing
 from multistep.sources.reader.read_task import ReadTask
 from multistep.store.results_volume import TrialKey, Volume
@@ -56,7 +56,7 @@ class Builds:
     """The builds of all trials. wake: requeues a trial."""
 
     def __init__(
-        self, cluster: Cluster, volume: Volume, settings: Settings, registry: Registry, wake: Wake, clock: Callable[[], float]
+        self, cluster: Cluster, volume: Volume, settings: Settings, registry: BuiltImages, wake: Wake, clock: Callable[[], float]
     ) -> None:
         self._settings = settings
         self._access = volume.access
@@ -75,7 +75,7 @@ class Builds:
         return {*self._reports, *self._absent.values()}
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return a trial's images, as missing_images.Building specifies. Missing ones are built one after the other."""
+        """Return a trial's images, as load_trial.ImageBuilder specifies. Missing ones are built one after the other."""
         pinned = {each.name: each for each in trial.status.images if each.image}
         if not self._settings.builds.registry:
             return list(pinned.values())

@@ -38,7 +38,7 @@ from multistep.pods.pod_identity import CONTAINER
 from multistep.runner_client.perform_operations import perform, start_request
 from multistep.runner_client.session import Session
 from multistep.settings import Settings
-from multistep.sources.load.image_registry import Registry
+from multistep.sources.load.image_registry import BuiltImages
 from multistep.sources.reader.read_task import ReadTask
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Tools:
     """The objects that all builds share. clock: seconds since the epoch."""
 
     cluster: Cluster
-    registry: Registry
+    registry: BuiltImages
     logs: Logs
     settings: Settings
     clock: Callable[[], float]

@@ -26,14 +26,15 @@ from multistep.reconcile.admission.concurrency_limit import (
     forget_oldest,
 )
 from multistep.settings import Settings
-from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Request, Rules, progress_file
-from multistep.sources.load import task_cache as fetch_process
-from multistep.sources.load.task_cache import Cache
-from multistep.sources.reader.read_task import ReadFailed, ReadTask
+from multistep.sources.fetch.fetch_messages import FetchedTask, FetchRequest, FetchResult, FetchRules, progress_file
+from multistep.sources.load.fetch_process import fetch_in_child
+from multistep.sources.load.task_cache import TaskCache
+from multistep.sources.reader.fork_server import ReadFailed
+from multistep.sources.reader.read_task import ReadTask
 
 logger = logging.getLogger(__name__)
 
-Run = Callable[[Request, Rules, Path], Awaitable[Fetched]]
+Run = Callable[[FetchRequest, FetchRules, Path], Awaitable[FetchResult]]
 
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 300.0
@@ -59,21 +60,21 @@ class Fetches:
     If there are several slots, one namespace never gets all of them, so that its slow downloads do not block other namespaces.
     """
 
-    def __init__(self, settings: Settings, wake: Wake, run: Run = fetch_process.fetch) -> None:
+    def __init__(self, settings: Settings, wake: Wake, run: Run = fetch_in_child) -> None:
         self._settings = settings
         self._rules = rules_of(settings)
         self._run = run
         self._wake = wake
         self._wake_sweep: Wake = lambda _: None
-        self._jobs: BackgroundJobs[str, Fetched] = BackgroundJobs(settings.task_fetches, self._requeue)  # by the request's id
+        self._jobs: BackgroundJobs[str, FetchResult] = BackgroundJobs(settings.task_fetches, self._requeue)  # by the request's id
         self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
-        self._cache: Cache | None = None
+        self._cache: TaskCache | None = None
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> TaskCache:
         """The cache of fetched tasks, opened at its first use. Raises SourceError if it cannot be opened."""
         if self._cache is None:
-            cache = Cache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
+            cache = TaskCache(self._settings.task_cache_dir, self._settings.task_cache_bytes)
             try:
                 cache.open()
             except OSError as error:
@@ -87,14 +88,14 @@ class Fetches:
         self._wake_sweep = wake
         return SweepFetches(self)
 
-    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
+    def ask(self, asker: Metadata, request: FetchRequest, *, started: bool) -> FetchResult:
         """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed.
 
         started: whether the trial has started; if access to the task is denied, a started trial waits instead of failing.
         """
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
-    def ask_for(self, key: Key, uid: str, request: Request, *, started: bool) -> Fetched:
+    def ask_for(self, key: Key, uid: str, request: FetchRequest, *, started: bool) -> FetchResult:
         """Return the fetched task of a trial or a sweep, as ``ask`` does for a trial. key: key in the concurrency limit."""
         try:
             outcome = self._jobs.outcome(uid, request.id)
@@ -105,7 +106,7 @@ class Fetches:
         self._join_or_start(uid, key, request)
         raise self._running(request)
 
-    def _running(self, request: Request) -> SourceError:
+    def _running(self, request: FetchRequest) -> SourceError:
         """Return the error that reports a running fetch. For a dataset, it contains the progress and requests a retry in a few
         seconds."""
         if request.kind != "dataset":
@@ -129,7 +130,7 @@ class Fetches:
         """Cancel all running fetches."""
         await self._jobs.stop()
 
-    def _join_or_start(self, uid: str, key: Key, request: Request) -> None:
+    def _join_or_start(self, uid: str, key: Key, request: FetchRequest) -> None:
         """Join a running fetch of the request, or start one if a slot is free. Raises SourceError during the back-off."""
         failed = self._failures.get(request.id)
         if request.id not in self._jobs and failed is not None and (left := failed.until - _now()) > 0:
@@ -137,7 +138,7 @@ class Fetches:
         if (job := self._jobs.start(request.id, key, uid, lambda: self._fetch(request))) is not None:
             job.waiting[uid] = key
 
-    async def _fetch(self, request: Request) -> Fetched:
+    async def _fetch(self, request: FetchRequest) -> FetchResult:
         try:
             fetched = await self._fetch_into_cache(request)
         except SourceError as error:
@@ -152,7 +153,7 @@ class Fetches:
         self._failures.pop(request.id, None)
         return fetched
 
-    async def _fetch_into_cache(self, request: Request) -> Fetched:
+    async def _fetch_into_cache(self, request: FetchRequest) -> FetchResult:
         directory = self.cache.directory
         try:
             fetched = await self._run(request, self._rules, directory)
@@ -163,7 +164,7 @@ class Fetches:
             self.cache.put(request.key(fetched.revision), fetched)
         for each in fetched.tasks:
             if each.file:
-                self.cache.put(_key(request, each, fetched.revision), Fetched(fetched.revision, each.digest, each.file))
+                self.cache.put(_key(request, each, fetched.revision), FetchResult(fetched.revision, each.digest, each.file))
         return fetched
 
     def _failed(self, request: str, error: SourceError) -> SourceError:
@@ -190,11 +191,11 @@ class SweepFetches:
     fetches: Fetches
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> TaskCache:
         """The cache of fetched tasks, for trials and sweeps."""
         return self.fetches.cache
 
-    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
+    def ask(self, asker: Metadata, request: FetchRequest, *, started: bool) -> FetchResult:
         """Return a sweep's fetched tasks. Raises SourceError while the fetch runs, and if it failed."""
         return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, started=started)
 
@@ -207,9 +208,9 @@ def _sweep(key: Key) -> Key:
     return key[0], f"{_SWEEP}{key[1]}"
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings) -> FetchRules:
     """Return the settings that fetch processes receive."""
-    return Rules(
+    return FetchRules(
         allowed_hosts=tuple(settings.task_allowed_hosts),
         insecure_hosts=tuple(settings.task_insecure_hosts),
         blocked_networks=tuple(settings.task_blocked_networks),
@@ -217,7 +218,7 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
-def _key(request: Request, task: FetchedTask, revision: str) -> str:
+def _key(request: FetchRequest, task: FetchedTask, revision: str) -> str:
     """Return the cache key of one task of a request for many tasks."""
     return request.elsewhere(task.url, task.path).key(task.revision) if task.url else request.below(task.name).key(revision)
 

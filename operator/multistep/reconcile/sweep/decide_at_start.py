@@ -41,7 +41,7 @@ from multistep.kube.resources import CONFIG_MAPS, SWEEPS, TRIALS
 from multistep.reconcile.loading.load_tasks import SweepFetches
 from multistep.reconcile.sweep.decision_records import MAX_BYTES, NAME_DIGITS, create_once, members
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS
-from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.sources.task.bundle import digest_of
 
 _BRANCHES_KEY: Final = "states"
@@ -75,7 +75,7 @@ async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
     """Return the record, computed from the ordinary trials. Raises SourceError if one of them is active."""
     checkpoints: dict[int, StepCheckpoints] = {}
     metadata, known, own = sweep.metadata, sweep.status.branches, Members(sweep.metadata.uid, plan.names)
-    async for each in cluster.each(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
+    async for each in cluster.iterate(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
         if own.has(each):
             if facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
                 raise SourceError(f"spec.branch: trial {each['metadata']['name']} has not finished", transient=True)
@@ -118,7 +118,7 @@ async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Reg
     if known not in (None, source["metadata"]["uid"]):
         return RegradedSweep(known)
     found = list[tuple[int, Object]]()
-    async for each in cluster.each(TRIALS, namespace, label_selector=f"{SWEEP}={regrade.sweep},{RETRY_OF}"):
+    async for each in cluster.iterate(TRIALS, namespace, label_selector=f"{SWEEP}={regrade.sweep},{RETRY_OF}"):
         if (number := _number_in(plan.grid, each)) is not None:
             found.append((number, each))
     for number in sorted({number for number, _ in found}):
@@ -150,7 +150,7 @@ class SweepTasks:
     """Loads the tasks of sweeps. fetches: the sweeps' fetches, which share one concurrency limit with the trials' fetches."""
 
     cluster: Cluster
-    remote: Remote
+    remote: RemoteTasks
     fetches: SweepFetches
 
     async def load(self, sweep: TrialSweep) -> tuple[Sequence[SweepTask], SweepTasksStatus | None]:

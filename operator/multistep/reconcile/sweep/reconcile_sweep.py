@@ -140,7 +140,7 @@ class Sweeps:
         entry.start_reconcile(sweep.spec.scoring)
         entry.since = run.clock() if entry.since is None else entry.since
         if not entry.listed:
-            listed = run.cluster.each(TRIALS, sweep.metadata.namespace, label_selector=f"{labels.SWEEP}={name}")
+            listed = run.cluster.iterate(TRIALS, sweep.metadata.namespace, label_selector=f"{labels.SWEEP}={name}")
             await entry.fill(listed, _members(run, plan))
         if foreign := entry.foreign(_members(run, plan)):
             await run.writer.emit([foreign_trials(foreign)])

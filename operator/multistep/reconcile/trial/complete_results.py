@@ -14,7 +14,7 @@ from multistep.engine.status import trial_status as engine_status
 from multistep.errors import ClusterError, NotFound, StoreError
 from multistep.kube.cluster_protocols import Cluster
 from multistep.settings import Settings
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.evidence import statement
 from multistep.store.evidence.statement import Finished
@@ -57,7 +57,7 @@ class Finisher:
         self._shipping = shipping
         self._settings = settings
 
-    async def service_logs(self, trial: MultiStepTrial, loaded: Loaded) -> dict[str, bytes]:
+    async def service_logs(self, trial: MultiStepTrial, loaded: LoadedTrial) -> dict[str, bytes]:
         """Return the last lines of each service's output, by path in the results. They explain a failure but decide nothing, so an
         output that cannot be read is replaced by the reason."""
         found: dict[str, bytes] = {}
@@ -76,7 +76,7 @@ class Finisher:
     async def finish(
         self,
         trial: MultiStepTrial,
-        loaded: Loaded,
+        loaded: LoadedTrial,
         journal: Journal,
         ended: TrialStatus,
         now: float,
@@ -104,7 +104,7 @@ class Finisher:
     async def _write_evidence(
         self,
         trial: MultiStepTrial,
-        loaded: Loaded,
+        loaded: LoadedTrial,
         journal: Journal,
         ended: TrialStatus,
         failure: StepException | None,
@@ -130,7 +130,7 @@ class Finisher:
             await self._volume.remove(key, but_checkpoints=kept)
 
     async def finish_failed(
-        self, trial: MultiStepTrial, loaded: Loaded, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
+        self, trial: MultiStepTrial, loaded: LoadedTrial, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
     ) -> ResultsLocation:
         """Complete the results of a failed trial that has no journal. failed: the trial's final status, which has the steps."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)

@@ -14,7 +14,7 @@ from multistep.reconcile.queue.error_outcome import message
 from multistep.reconcile.trial.decide_action import is_unread
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.trial_run import STOP_SECONDS, Observed, ObservedPods, TrialRun
-from multistep.sources.load.load_trial import Loaded, TrialLoader
+from multistep.sources.load.load_trial import LoadedTrial, TrialLoader
 from multistep.store.harbor import trial_files
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ async def load_task(run: TrialRun, known: Observed, loader: TrialLoader, admissi
         return known
 
 
-def _with_task(run: TrialRun, known: Observed, loaded: Loaded) -> Observed:
+def _with_task(run: TrialRun, known: Observed, loaded: LoadedTrial) -> Observed:
     run.writer.secrets = trial_files.secrets(loaded.env, loaded.task.config, loaded.task.layout)
     return replace(known, loaded=loaded)
 

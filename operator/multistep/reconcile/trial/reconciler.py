@@ -38,9 +38,9 @@ from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
 from multistep.reconcile.trial.trial_run import Memory
 from multistep.reconcile.trial.write_status import Tally
 from multistep.settings import Settings
-from multistep.sources.load.image_registry import ImageRegistry, Registry
+from multistep.sources.load.image_registry import BuiltImages, ImageRegistry
 from multistep.sources.load.load_trial import TrialLoader
-from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.sources.reader.read_task import TaskReader
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.results_volume import Volume
@@ -66,7 +66,7 @@ class Reconciler:
     shipping: Shipping | None = None
     models: ModelAccess | None = None
     sign: Sign | None = None
-    registry: Registry | None = None
+    registry: BuiltImages | None = None
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -111,7 +111,7 @@ class Reconciler:
         return TrialLoader(
             get_config_map,
             get_secret,
-            Remote(self.fetches, get_secret, self.settings.task_sources),
+            RemoteTasks(self.fetches, get_secret, self.settings.task_sources),
             self.reader,
             self.reads,
             self.builds,

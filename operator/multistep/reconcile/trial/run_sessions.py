@@ -75,7 +75,7 @@ from multistep.runner_client.exchange import HOST_PROTOCOL
 from multistep.runner_client.perform_operations import call_host, perform, upload
 from multistep.runner_client.session import Session
 from multistep.settings import Settings
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.bucket.upload_results import Shipping
 from multistep.store.harbor import trial_files
 from multistep.store.results_volume import Volume
@@ -126,7 +126,7 @@ class Driver:
         if plan.hosted is not None and plan.hosted.spec.uses_gateway and self._models is not None:
             self._models.remember(plan.hosted, trial.metadata.namespace)
 
-    async def drive(self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
+    async def drive(self, trial: MultiStepTrial, loaded: LoadedTrial, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
         A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
@@ -140,7 +140,7 @@ class Driver:
             raise StreamLost(f"exec session in pod {pods.agent.name} ended at its timeout of {limit:g} s") from None
 
     async def _drive(
-        self, trial: MultiStepTrial, loaded: Loaded, agent: AgentScript, pods: Pods, hooks: Hooks, deadline: asyncio.Timeout
+        self, trial: MultiStepTrial, loaded: LoadedTrial, agent: AgentScript, pods: Pods, hooks: Hooks, deadline: asyncio.Timeout
     ) -> DriveResult:
         async with AsyncExitStack() as stack:
             host = None

@@ -24,7 +24,7 @@ from multistep.kube.cluster_protocols import ExecStream
 from multistep.pods.pod_manifest import chooses_user
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.runner_client.session import Session
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.checkpoints.checkpoint_files import Commit
 from multistep.store.harbor import trial_files
 from multistep.store.results_volume import TrialKey
@@ -62,7 +62,7 @@ class Drive:
     egress sidecars, by their pods' UIDs."""
 
     trial: MultiStepTrial
-    loaded: Loaded
+    loaded: LoadedTrial
     agent: AgentScript
     pods: Pods
     hooks: Hooks
@@ -166,7 +166,7 @@ class Drive:
         self.add_records("host", hello)
 
 
-def agent_works(trial: MultiStepTrial, loaded: Loaded) -> bool:
+def agent_works(trial: MultiStepTrial, loaded: LoadedTrial) -> bool:
     """Return whether the agent host runs the current step's agent, according to the status."""
     steps = trial.status.steps
     return loaded.plan.hosted is not None and bool(steps) and steps[-1].phase == "Agent"
@@ -188,7 +188,7 @@ def started_part(journal: Journal) -> Journal:
     return replace(journal, steps=[run for run in journal.steps if run.started_at is not None])
 
 
-def scope_of(trial: MultiStepTrial, loaded: Loaded, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
+def scope_of(trial: MultiStepTrial, loaded: LoadedTrial, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
     """Return the scope of a trial's operations."""
     return Scope(
         plan=loaded.plan,

@@ -25,7 +25,7 @@ from multistep.kube.resources import TRIALS
 from multistep.pods.kueue import QUEUE
 from multistep.reconcile.trial.checkpoint_transfers import resume_status
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SourceTrial, SourceTrials
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.checkpoints.checkpoint_files import Commit
 from multistep.store.harbor.trial_files import task_digest
 from multistep.store.results_volume import TrialKey, Volume
@@ -89,7 +89,7 @@ def failure(found: Object) -> Fail:
     return Fail(REFERENCE_LOST, f"{why}. Delete it, so that it runs again, and create a new trial")
 
 
-def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
+def manifest(trial: MultiStepTrial, loaded: LoadedTrial) -> dict[str, Any]:
     """Return the manifest of the reference trial of a trial's task. Its name is a digest of all that its results depend on."""
     written = trial.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     same: dict[str, Any] = {name: written[name] for name in _SAME if name in written}
@@ -120,7 +120,7 @@ def manifest(trial: MultiStepTrial, loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def _task(task: Mapping[str, Any], loaded: Loaded) -> dict[str, Any]:
+def _task(task: Mapping[str, Any], loaded: LoadedTrial) -> dict[str, Any]:
     """Return spec.task, pinned to the revision that the requesting trial's task was resolved to."""
     name = {"name": loaded.plan.task_name}
     if loaded.source is None:
@@ -160,7 +160,7 @@ class StartingPoints:
         self._references = References(cluster)
         self._clock = clock
 
-    async def find(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail | None:
+    async def find(self, trial: MultiStepTrial, loaded: LoadedTrial) -> Start | Wait | Fail | None:
         """Return the trial's starting point, None if it starts from the image; Wait while the source is active; Fail if the source
         can never be used.
 
@@ -188,7 +188,7 @@ class StartingPoints:
                 return Wait("SourceNotReady", f"trial {name} has not finished step {step} yet", seconds=self._pause(trial))
             return Fail(SOURCE_CHECKPOINT_MISSING, f"spec.from: {error}. To start from a trial, {_HINT}")
 
-    async def _from_reference(self, trial: MultiStepTrial, loaded: Loaded) -> Start | Wait | Fail:
+    async def _from_reference(self, trial: MultiStepTrial, loaded: LoadedTrial) -> Start | Wait | Fail:
         """Return the starting point from the task's reference trial, or from its results if it was deleted. Create the reference
         trial if neither exists."""
         wanted, step = manifest(trial, loaded), _step(loaded.plan)

@@ -24,7 +24,7 @@ from multistep.reconcile.queue.work_queue import SOON_SECONDS, Requeue, earliest
 from multistep.reconcile.trial.owned_pods import PodHint, PodHints
 from multistep.reconcile.trial.write_status import Tally, TrialWriter
 from multistep.settings import Settings
-from multistep.sources.load.load_trial import Loaded
+from multistep.sources.load.load_trial import LoadedTrial
 
 STOP_SECONDS: Final = 5.0
 """How long a trial that was stopped or missed its deadline waits at most for its task, and for the model gateway."""
@@ -44,12 +44,12 @@ class ObservedPods:
 class Observed:
     """What a reconcile knows of a trial besides its object."""
 
-    loaded: Loaded | None = None
+    loaded: LoadedTrial | None = None
     """The trial's task and plan; None if the trial goes on without them: it is finished or suspended, or was stopped."""
     pods: ObservedPods = ObservedPods()
 
     @property
-    def task(self) -> Loaded:
+    def task(self) -> LoadedTrial:
         """The task of a trial that cannot go on without it."""
         assert self.loaded is not None  # loaded before each decision about an unfinished trial
         return self.loaded

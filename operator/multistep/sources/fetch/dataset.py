@@ -23,12 +23,28 @@ from multistep.api.task.allowed_names import has_credentials
 from multistep.api.trial.values import DIGEST, TOO_LARGE
 from multistep.errors import SourceError
 from multistep.sources.fetch import git
-from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, FetchedTask, Order, Request, Rules, progress_file
-from multistep.sources.fetch.http_client import body, check_named, host_of, listed
-from multistep.sources.fetch.output_file import Budget, Output, write_tar
+from multistep.sources.fetch.fetch_messages import (
+    COMMIT,
+    FetchedTask,
+    FetchOrder,
+    FetchRequest,
+    FetchResult,
+    FetchRules,
+    progress_file,
+)
+from multistep.sources.fetch.http_client import check_allowed_host, host_of, matches_host, read_body
+from multistep.sources.fetch.output_file import OutputFile, SizeBudget, write_tar
 from multistep.sources.fetch.url import response_to
 from multistep.sources.task.bundle import digest_of
-from multistep.sources.task.harbor_registry import REGISTRY_BYTES, DatasetTask, Selection, distinct_names, find, parse, select
+from multistep.sources.task.harbor_registry import (
+    REGISTRY_BYTES,
+    DatasetTask,
+    Selection,
+    distinct_names,
+    find_dataset,
+    parse_registry,
+    select_tasks,
+)
 
 MAX_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches
@@ -41,7 +57,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def fetch(order: Order, incoming: Path) -> Fetched:
+def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
     """Fetch the list of the selected tasks, and as many of the tasks as fit. Raises SourceError."""
     request, rules = order.request, order.rules
     tasks_fetch = _DatasetFetch(order, incoming)
@@ -51,26 +67,28 @@ def fetch(order: Order, incoming: Path) -> Fetched:
     if request.revision and request.revision != digest:
         raise SourceError(f"{what} has digest {digest}, but had {request.revision} when the sweep started", reason=DIGEST)
     selection = Selection(**request.dataset)
-    tasks = select(find(parse(data, what), selection, what), selection, what)
+    tasks = select_tasks(find_dataset(parse_registry(data, what), selection, what), selection, what)
     _check(tasks, rules, what)
     pinned = pin([request.elsewhere(task.url or "", task.path, ref=task.ref) for task in tasks], rules)
-    found = tasks_fetch.fetch(pinned)
-    return Fetched(digest, "", tasks=tuple(map(_task, distinct_names(tasks), pinned, (found.get(each.id) for each in pinned))))
+    fetched = tasks_fetch.fetch(pinned)
+    return FetchResult(
+        digest, "", tasks=tuple(map(_task, distinct_names(tasks), pinned, (fetched.get(request.id) for request in pinned)))
+    )
 
 
-def registry(request: Request, rules: Rules) -> bytes:
+def registry(request: FetchRequest, rules: FetchRules) -> bytes:
     """Return the bytes of a registry.json. Raises SourceError."""
-    return body(response_to(request, rules), request.location.partition("?")[0], REGISTRY_BYTES)
+    return read_body(response_to(request, rules), request.location.partition("?")[0], REGISTRY_BYTES)
 
 
-def pin(requests: Sequence[Request], rules: Rules) -> list[Request]:
+def pin(requests: Sequence[FetchRequest], rules: FetchRules) -> list[FetchRequest]:
     """Return the requests with the commits to which their branches and tags point, each resolved once. Raises SourceError."""
-    requested = {(each.location, each.ref): each for each in requests}
+    requested = {(request.location, request.ref): request for request in requests}
     commits = dict(zip(requested, _parallel(partial(_commit, rules), requested.values()), strict=True))
-    return [replace(each, ref="", revision=commits[each.location, each.ref]) for each in requests]
+    return [replace(request, ref="", revision=commits[request.location, request.ref]) for request in requests]
 
 
-def _commit(rules: Rules, request: Request) -> str:
+def _commit(rules: FetchRules, request: FetchRequest) -> str:
     with closing(_remote(request, rules)) as remote:
         commit = remote.resolve(request.ref)
     if not COMMIT.fullmatch(commit):
@@ -90,7 +108,7 @@ def check_task(task: DatasetTask, what: str) -> None:
         raise SourceError(f"{where}: the directory cannot name a task: at most {_NAME_CHARACTERS} printable characters can")
 
 
-def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
+def _check(tasks: Sequence[DatasetTask], rules: FetchRules, what: str) -> None:
     """Raise SourceError if too many tasks are selected, or if the operator cannot or must not fetch one of them."""
     if len(tasks) > MAX_TASKS:
         text = f"{what}: {len(tasks)} tasks are selected, more than the limit of {MAX_TASKS}: use include, exclude or limit"
@@ -100,7 +118,7 @@ def _check(tasks: Sequence[DatasetTask], rules: Rules, what: str) -> None:
             text = f"task {task.name!r} is the local path {task.path!r}, which only the machine that has it can read"
             raise SourceError(f"{what}: {text}: run `multistep sweep run --dataset` there, or exclude the task")
         check_task(task, what)
-        check_named(host_of(task.url), rules.allowed_hosts)
+        check_allowed_host(host_of(task.url), rules.allowed_hosts)
 
 
 class _LimitReached(SourceError):
@@ -110,14 +128,14 @@ class _LimitReached(SourceError):
 class _DatasetFetch(git.DownloadBudget):
     """Fetches the listed tasks. Bounds the bytes of downloads and bundles, and the time, so as to end before the timeout."""
 
-    def __init__(self, order: Order, incoming: Path) -> None:
+    def __init__(self, order: FetchOrder, incoming: Path) -> None:
         super().__init__()
         self._order = order
         self._incoming = incoming
         self._until = time.monotonic() + order.rules.seconds / 2
         self._limits = order.rules.limits
-        self._written = Budget(self._limits, "the dataset")
-        self._found: dict[str, Fetched] = {}
+        self._written = SizeBudget(self._limits, "the dataset")
+        self._found: dict[str, FetchResult] = {}
         self._wanted = 0
 
     def count(self, size: int, url: str) -> None:
@@ -129,24 +147,24 @@ class _DatasetFetch(git.DownloadBudget):
         if time.monotonic() > self._until:
             raise _LimitReached("the rest of the dataset is fetched when trials need it")
 
-    def fetch(self, wanted: Iterable[Request]) -> dict[str, Fetched]:
+    def fetch(self, wanted: Iterable[FetchRequest]) -> dict[str, FetchResult]:
         """Fetch tasks that are not in the cache. Return the new files by the requests' ids. Raises SourceError."""
-        groups: dict[tuple[str, str], list[Request]] = defaultdict(list)
+        groups: dict[tuple[str, str], list[FetchRequest]] = defaultdict(list)
         cached = {file.name.rpartition("-")[0] for file in Path(self._order.cache).iterdir()}
-        for each in {each.id: each for each in wanted}.values():
-            if each.key(each.revision) not in cached:
-                groups[each.location, each.revision].append(each)
+        for request in {request.id: request for request in wanted}.values():
+            if request.key(request.revision) not in cached:
+                groups[request.location, request.revision].append(request)
         self._wanted = sum(map(len, groups.values()))
         _parallel(self._fetch_group, groups.values())
         return self._found
 
-    def _fetch_group(self, group: Sequence[Request]) -> None:
+    def _fetch_group(self, group: Sequence[FetchRequest]) -> None:
         """Fetch the tasks of one repository and commit. Raises SourceError if the commit cannot be fetched."""
         first = group[0]
         with (
             suppress(_LimitReached),
             closing(_remote(first, self._order.rules, self)) as remote,
-            git.opened(self._incoming) as repository,
+            git.temporary_repository(self._incoming) as repository,
         ):
             self.count(0, first.location)
             remote.fetch(repository, first.revision)
@@ -155,19 +173,19 @@ class _DatasetFetch(git.DownloadBudget):
                 self._fetch_batch(remote, repository, batch)
                 start, size = start + size, size * 2
 
-    def _fetch_batch(self, remote: git.Remote, repository: Repo, batch: Sequence[Request]) -> None:
+    def _fetch_batch(self, remote: git.GitRemote, repository: Repo, batch: Sequence[FetchRequest]) -> None:
         """Fetch some tasks of a commit. Skip invalid tasks: the trials that need them report the error."""
-        valid = [_Task(each, Budget(self._limits, f"the task in {each.location}")) for each in batch]
-        valid = [each for each in valid if each.list_files(repository)]
+        valid = [_Task(request, SizeBudget(self._limits, f"the task in {request.location}")) for request in batch]
+        valid = [task for task in valid if task.list_files(repository)]
         try:
-            remote.fetch_files(repository, *(each.files for each in valid))
+            remote.fetch_files(repository, *(task.files for task in valid))
         except _LimitReached:
             raise
         except SourceError:
             return
-        for each in valid:
-            if (fetched := each.written(repository, self._incoming)) is not None:
-                self._found[each.request.id] = fetched
+        for task in valid:
+            if (fetched := task.written(repository, self._incoming)) is not None:
+                self._found[task.request.id] = fetched
                 self._count_written((self._incoming / fetched.file).stat().st_size)
         progress_file(self._incoming, self._order.request).write_text(f"{len(self._found)} of {self._wanted}")
 
@@ -182,8 +200,8 @@ class _DatasetFetch(git.DownloadBudget):
 class _Task:
     """A task in a repository whose commit was fetched."""
 
-    request: Request
-    budget: Budget
+    request: FetchRequest
+    budget: SizeBudget
     files: git.Files = field(default_factory=dict)
 
     def list_files(self, repository: Repo) -> bool:
@@ -195,22 +213,22 @@ class _Task:
             return False
         return "task.toml" in self.files
 
-    def written(self, repository: Repo, incoming: Path) -> Fetched | None:
+    def written(self, repository: Repo, incoming: Path) -> FetchResult | None:
         """Write the bundle. Return None if files of the task are too large or unsupported."""
         try:
-            with Output(incoming) as output:
-                write_tar(output, git.entries(repository, self.files, self.budget, self.request.location))
+            with OutputFile(incoming) as output:
+                write_tar(output, git.file_entries(repository, self.files, self.budget, self.request.location))
         except SourceError:
             return None
-        return Fetched(self.request.revision, output.digest, output.path.name)
+        return FetchResult(self.request.revision, output.digest, output.path.name)
 
 
-def _remote(request: Request, rules: Rules, budget: git.DownloadBudget | None = None) -> git.Remote:
-    insecure = listed(host_of(request.location), rules.insecure_hosts)
-    return git.Remote(request.location, request.credentials, insecure=insecure, budget=budget)
+def _remote(request: FetchRequest, rules: FetchRules, budget: git.DownloadBudget | None = None) -> git.GitRemote:
+    insecure = matches_host(host_of(request.location), rules.insecure_hosts)
+    return git.GitRemote(request.location, request.credentials, insecure=insecure, budget=budget)
 
 
-def _task(name: str, request: Request, fetched: Fetched | None) -> FetchedTask:
+def _task(name: str, request: FetchRequest, fetched: FetchResult | None) -> FetchedTask:
     digest, file = (fetched.digest, fetched.file) if fetched else ("", "")
     return FetchedTask(name, digest, file, request.location, request.revision, request.path)
 
@@ -218,4 +236,4 @@ def _task(name: str, request: Request, fetched: Fetched | None) -> FetchedTask:
 def _parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Call ``work`` for the items in parallel, and return the results in order. Raises the first error after all calls finished."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [each.result() for each in [pool.submit(work, item) for item in items]]
+        return [future.result() for future in [pool.submit(work, item) for item in items]]

@@ -12,65 +12,67 @@ from typing import Any, Literal
 
 from multistep.api.task.allowed_names import same_server
 from multistep.errors import SourceError
-from multistep.sources.task.bundle import Limits
+from multistep.sources.task.bundle import BundleLimits
 
-Kind = Literal["oci", "git", "url", "dataset"]
+SourceKind = Literal["oci", "git", "url", "dataset"]
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The operator's settings for fetches. allowed_hosts: patterns of allowed hosts; empty for all hosts.
-
-    insecure_hosts: registries without TLS, and hosts to which credentials may be sent without TLS. blocked_networks: networks to
-    which no connection is opened, whatever the host name. seconds: timeout of one fetch.
-    """
+class FetchRules:
+    """The operator's settings for fetches."""
 
     allowed_hosts: tuple[str, ...] = ()
+    """Patterns of the hosts from which tasks may be fetched; empty for all hosts."""
     insecure_hosts: tuple[str, ...] = ()
+    """Registries without TLS, and hosts to which credentials may be sent without TLS."""
     blocked_networks: tuple[str, ...] = ()
+    """Networks to which no connection is opened, whatever the host name."""
     seconds: float = 120.0
+    """Timeout of one fetch."""
     compressed_bytes: int = 64 << 20
     uncompressed_bytes: int = 256 << 20
     entries: int = 50_000
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BundleLimits:
         """Return the limits of one task's bundle."""
-        return Limits(self.compressed_bytes, self.uncompressed_bytes, self.entries)
+        return BundleLimits(self.compressed_bytes, self.uncompressed_bytes, self.entries)
 
 
 @dataclass(frozen=True)
-class Request:
-    """A task to fetch. location: image reference or URL; ref: git branch, tag or commit; digest: expected digest (kind url).
+class FetchRequest:
+    """A task to fetch. Only requests with the same ``scope`` share a fetched task."""
 
-    revision: the resolved commit or manifest digest; "" to resolve it now. scope: UID of the Secret with the credentials, ""
-    without credentials; only requests with the same scope share a fetched task. credentials: the Secret's data. many: whether each
-    directory with a task.toml directly below the path is a task. dataset: the fields of a Selection, for the kind dataset,
-    whose location is a registry.json.
-    """
-
-    kind: Kind
+    kind: SourceKind
     location: str
+    """Image reference or URL; of a dataset: the URL of its registry.json."""
     ref: str = ""
+    """Git branch, tag or commit."""
     path: str = ""
     digest: str = ""
+    """Expected digest of the file at a URL."""
     revision: str = ""
+    """The resolved commit or manifest digest; "" to resolve it now."""
     scope: str = ""
+    """UID of the Secret with the credentials; "" without credentials."""
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The Secret's data."""
     many: bool = False
+    """Whether each directory with a task.toml directly below the path is a task."""
     dataset: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of a Selection, for a dataset."""
 
-    def below(self, name: str) -> Request:
+    def below(self, name: str) -> FetchRequest:
         """Return the request for only one of the many tasks. name: the task's directory."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
-    def elsewhere(self, url: str, path: str, ref: str = "") -> Request:
+    def elsewhere(self, url: str, path: str, ref: str = "") -> FetchRequest:
         """Return the request for a task of this dataset in a git repository. It has the dataset's credentials only if the
         repository is on the same server as the dataset."""
         trusted = same_server(self.location, url)
         scope, credentials = (self.scope, self.credentials) if trusted else ("", {})
-        return Request("git", url, ref=ref, path=path, scope=scope, credentials=credentials)
+        return FetchRequest("git", url, ref=ref, path=path, scope=scope, credentials=credentials)
 
     @property
     def id(self) -> str:
@@ -85,36 +87,45 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Order:
-    """A request with the rules for its fetch. cache: the cache's directory; cached tasks are not fetched again."""
+class FetchOrder:
+    """A request with the rules for its fetch."""
 
-    request: Request
-    rules: Rules
+    request: FetchRequest
+    rules: FetchRules
     cache: str
+    """The cache's directory. Cached tasks are not fetched again."""
 
     def to_json(self) -> bytes:
         """Return the order as JSON, which the fetching process reads from stdin."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Order:
+    def from_json(cls, text: bytes) -> FetchOrder:
         """Parse an order; the inverse of to_json."""
         table = json.loads(text)
         rules: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table["rules"].items()}
-        return cls(Request(**table["request"]), Rules(**rules), table["cache"])
+        return cls(FetchRequest(**table["request"]), FetchRules(**rules), table["cache"])
+
+    def cached(self, revision: str) -> FetchResult | None:
+        """Return the cached task of a revision, or None. Also None for a request of many tasks: some may have been evicted."""
+        if self.request.many:
+            return None
+        file = next(Path(self.cache).glob(f"{self.request.key(revision)}-*"), None)
+        return None if file is None else FetchResult(revision, f"sha256:{file.name.rpartition('-')[2]}")
 
 
 @dataclass(frozen=True)
 class FetchedTask:
-    """One of many fetched tasks. name: name of its directory, or its name in a dataset; digest, file: see Fetched.
-
-    url, revision, path: git repository, commit and directory of a task of a dataset.
-    """
+    """One of many fetched tasks."""
 
     name: str
+    """Name of its directory, or its name in a dataset."""
     digest: str = ""
+    """Digest of the bundle's bytes."""
     file: str = ""
+    """As in FetchResult."""
     url: str = ""
+    """Git repository of a task of a dataset; also for the next two."""
     revision: str = ""
     path: str = ""
 
@@ -125,40 +136,41 @@ class FetchedTask:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A fetched task. revision: the commit, or the digest of the manifest or file; digest: digest of the bundle's bytes.
-
-    file: name in the cache's incoming directory, "" if the task is cached already; tasks: the tasks of a request for
-    many, instead of file. A dataset's task without a file is cached already, or is fetched when a trial needs it.
-    """
+class FetchResult:
+    """A fetched task, or many of them."""
 
     revision: str
+    """The commit, or the digest of the manifest or file."""
     digest: str
+    """Digest of the bundle's bytes."""
     file: str = ""
+    """Name in the cache's incoming directory; "" if the task is cached already."""
     tasks: tuple[FetchedTask, ...] = ()
+    """The tasks of a request for many, instead of a file. A dataset's task without a file is cached already, or is fetched when a
+    trial needs it."""
 
 
-def progress_file(incoming: Path, request: Request) -> Path:
+def progress_file(incoming: Path, request: FetchRequest) -> Path:
     """Return the file in which the fetching process writes how many tasks of a dataset it has fetched: ``DONE of ALL``."""
     return incoming / f"{request.id}.progress"
 
 
-def answer(outcome: Fetched | SourceError) -> bytes:
+def answer(outcome: FetchResult | SourceError) -> bytes:
     """Return the answer as JSON, which the fetching process writes to stdout."""
-    if isinstance(outcome, Fetched):
+    if isinstance(outcome, FetchResult):
         return json.dumps({"fetched": asdict(outcome)}).encode()
     error = {"message": str(outcome), "reason": outcome.reason, "transient": outcome.transient}
     return json.dumps({"error": error}).encode()
 
 
-def parse_answer(text: bytes) -> Fetched:
+def parse_answer(text: bytes) -> FetchResult:
     """Return the fetched task, or raise the answer's SourceError. Raises ValueError, KeyError or TypeError if it is malformed."""
     table = json.loads(text)
     if "error" in table:
         error = table["error"]
         raise SourceError(error["message"], transient=error["transient"], reason=error["reason"])
     fetched = table["fetched"]
-    return Fetched(**{**fetched, "tasks": tuple(FetchedTask(**each) for each in fetched["tasks"])})
+    return FetchResult(**{**fetched, "tasks": tuple(FetchedTask(**task) for task in fetched["tasks"])})
 
 
 def _hash(*parts: str) -> str:

@@ -26,11 +26,17 @@ from urllib3.exceptions import HTTPError
 
 from multistep.api.trial.values import DENIED, NOT_FOUND, TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, Order
-from multistep.sources.fetch.http_client import basic, check_named, connection_error, host_of, listed, make_pool
-from multistep.sources.fetch.oci import kept_in
-from multistep.sources.fetch.output_file import Budget, Output, name_prefix, write_tar
-from multistep.sources.task.bundle import Entry
+from multistep.sources.fetch.fetch_messages import COMMIT, FetchOrder, FetchResult
+from multistep.sources.fetch.http_client import (
+    basic_authorization,
+    check_allowed_host,
+    connection_error,
+    host_of,
+    make_pool,
+    matches_host,
+)
+from multistep.sources.fetch.output_file import OutputFile, SizeBudget, name_prefix, write_tar
+from multistep.sources.task.bundle import BundleEntry
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _PACK_BYTES = 512 << 20
@@ -39,25 +45,28 @@ _SUBMODULE = 0o160000
 Files = Mapping[str, tuple[int, ObjectID]]  # mode and object id of each file and directory below a directory, by path
 
 
-def fetch(order: Order, incoming: Path) -> Fetched:
+def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
     """Fetch the task's directory at the requested commit, branch or tag. Raises SourceError."""
     request, rules = order.request, order.rules
-    check_named(host_of(request.location), rules.allowed_hosts)
-    remote = Remote(request.location, request.credentials, insecure=listed(host_of(request.location), rules.insecure_hosts))
+    check_allowed_host(host_of(request.location), rules.allowed_hosts)
+    remote = GitRemote(
+        request.location, request.credentials, insecure=matches_host(host_of(request.location), rules.insecure_hosts)
+    )
     revision = request.revision or remote.resolve(request.ref)
-    if kept := kept_in(order, revision):
+    kept = order.cached(revision)
+    if kept is not None:
         return kept
-    with opened(incoming) as repository, Output(incoming) as output:
+    with temporary_repository(incoming) as repository, OutputFile(incoming) as output:
         remote.fetch(repository, revision)
-        budget = Budget(rules.limits, f"the task in {request.location}")
+        budget = SizeBudget(rules.limits, f"the task in {request.location}")
         files = files_at(repository, revision, request.path, budget, request.location)
         remote.fetch_files(repository, files)
-        write_tar(output, entries(repository, files, budget, request.location))
-    return Fetched(revision, output.digest, output.path.name)
+        write_tar(output, file_entries(repository, files, budget, request.location))
+    return FetchResult(revision, output.digest, output.path.name)
 
 
 @contextmanager
-def opened(incoming: Path) -> Iterator[Repo]:
+def temporary_repository(incoming: Path) -> Iterator[Repo]:
     """Create an empty repository, and delete it at the end."""
     with tempfile.TemporaryDirectory(dir=incoming, prefix=name_prefix(os.getpid())) as directory:
         repository = Repo.init_bare(directory)
@@ -67,7 +76,7 @@ def opened(incoming: Path) -> Iterator[Repo]:
             repository.close()
 
 
-class _BrokeOff(SourceError):
+class _ConnectionClosed(SourceError):
     """The server closed the connection instead of answering."""
 
 
@@ -84,7 +93,7 @@ class DownloadBudget:
             raise SourceError(f"{url} has more than {_PACK_BYTES} bytes in one commit, which is the limit", reason=TOO_LARGE)
 
 
-class Remote:
+class GitRemote:
     """A client of one git repository. Converts the client library's errors to SourceErrors. budget: counts the downloaded bytes."""
 
     def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, budget: DownloadBudget | None = None) -> None:
@@ -96,7 +105,7 @@ class Remote:
             text = f"{url}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
             raise SourceError(text, reason=DENIED)
         self._pool = make_pool(credentials.get("ca.crt", ""))
-        pool = _OneHost(self._pool, url, basic(user, password) if user else "")
+        pool = _OneHost(self._pool, url, basic_authorization(user, password) if user else "")
         parts = urlsplit(url)
         self._client = Urllib3HttpGitClient(f"{parts.scheme}://{parts.netloc}/", pool_manager=pool, config=ConfigDict(), quiet=True)  # type: ignore[arg-type]
         self._path = parts.path.encode()
@@ -111,21 +120,21 @@ class Remote:
             return ref
         refs = self._refs()
         names = [ref] if ref.startswith("refs/") else [f"refs/heads/{ref}", f"refs/tags/{ref}"] if ref else ["HEAD"]
-        found = [name for name in names if name in refs]
-        if len(found) > 1:
-            raise SourceError(f"{self._url}: {ref!r} is a branch and a tag: write {' or '.join(found)}")
-        if not found:
+        matches = [name for name in names if name in refs]
+        if len(matches) > 1:
+            raise SourceError(f"{self._url}: {ref!r} is a branch and a tag: write {' or '.join(matches)}")
+        if not matches:
             raise SourceError(f"{self._url} has no branch or tag {ref or 'HEAD'!r}", reason=NOT_FOUND)
-        return refs.get(f"{found[0]}^{{}}", refs[found[0]])
+        return refs.get(f"{matches[0]}^{{}}", refs[matches[0]])
 
     def fetch(self, repository: Repo, revision: str) -> None:
         """Fetch the commit and its directories, but not its history; its files only if the server cannot leave them out."""
         try:
-            found = self._fetch(repository, [revision.encode()], at=revision, depth=1, filter_spec=b"blob:none")
-        except _BrokeOff:
+            fetched = self._fetch(repository, [revision.encode()], at=revision, depth=1, filter_spec=b"blob:none")
+        except _ConnectionClosed:
             self._check_known(revision)
-            found = self._fetch(repository, [revision.encode()], at=revision, depth=1)
-        if not found:
+            fetched = self._fetch(repository, [revision.encode()], at=revision, depth=1)
+        if not fetched:
             raise SourceError(f"{self._url} has no commit {revision} any more", reason=NOT_FOUND)
 
     def fetch_files(self, repository: Repo, *directories: Files) -> None:
@@ -159,9 +168,9 @@ class Remote:
             raise SourceError(f"{self._url} has no commit {revision}, or does not serve it", reason=NOT_FOUND)
 
     def _refs(self) -> dict[str, str]:
-        found: Any = self._call(lambda: self._client.get_refs(self._path))
-        refs = getattr(found, "refs", found)
-        return {name.decode(errors="replace"): each.decode() for name, each in refs.items() if each}
+        answer: Any = self._call(lambda: self._client.get_refs(self._path))
+        refs = getattr(answer, "refs", answer)
+        return {name.decode(errors="replace"): sha.decode() for name, sha in refs.items() if sha}
 
     def _call(self, ask: Any, at: str = "") -> Any:
         try:
@@ -174,7 +183,7 @@ class Remote:
         except (HTTPError, OSError) as error:
             raise connection_error(error, self._url) from None
         except HangupException:
-            raise _BrokeOff(f"{self._url}: the server closed the connection", transient=True) from None
+            raise _ConnectionClosed(f"{self._url}: the server closed the connection", transient=True) from None
         except GitProtocolError as error:
             raise _refused(str(error), self._url, at) from None
 
@@ -213,7 +222,7 @@ def _refused(response: str, url: str, at: str) -> SourceError:
     return SourceError(f"{url}: the server rejects the request, or is not a git server: {response[:200]!r}", transient=True)
 
 
-def files_at(repository: Repo, revision: str, path: str, budget: Budget, url: str) -> Files:
+def files_at(repository: Repo, revision: str, path: str, budget: SizeBudget, url: str) -> Files:
     """Return the files and directories below a directory at a commit. Raises SourceError if the directory does not exist."""
     return dict(_walk(repository, _tree_at(repository, revision, path.strip("/"), url), "", url, budget, depth=0))
 
@@ -221,12 +230,12 @@ def files_at(repository: Repo, revision: str, path: str, budget: Budget, url: st
 def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
     """Return the tree of the task's directory."""
     try:
-        found = repository[revision.encode()]
-        while isinstance(found, Tag):
-            found = repository[found.object[1]]
-        if not isinstance(found, Commit):
+        item = repository[revision.encode()]
+        while isinstance(item, Tag):
+            item = repository[item.object[1]]
+        if not isinstance(item, Commit):
             raise SourceError(f"{url}: {revision} is not a commit", reason=NOT_FOUND)
-        tree = repository[found.tree]
+        tree = repository[item.tree]
         for part in path.split("/") if path else ():
             mode, sha = tree[part.encode()] if isinstance(tree, Tree) else (0, b"")
             if not stat.S_ISDIR(mode):
@@ -239,7 +248,7 @@ def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
     return tree
 
 
-def entries(repository: Repo, files: Files, budget: Budget, url: str) -> Iterator[tuple[str, Entry]]:
+def file_entries(repository: Repo, files: Files, budget: SizeBudget, url: str) -> Iterator[tuple[str, BundleEntry]]:
     """Yield the entries, sorted by path. A file's contents are read only when its entry is yielded."""
     for path in sorted(files):
         mode, sha = files[path]
@@ -247,7 +256,7 @@ def entries(repository: Repo, files: Files, budget: Budget, url: str) -> Iterato
 
 
 def _walk(
-    repository: Repo, tree: Tree, prefix: str, url: str, budget: Budget, depth: int
+    repository: Repo, tree: Tree, prefix: str, url: str, budget: SizeBudget, depth: int
 ) -> Iterator[tuple[str, tuple[int, ObjectID]]]:
     if depth > 100:
         raise SourceError(f"{url}: directories are more than 100 deep")
@@ -264,18 +273,18 @@ def _walk(
             yield from _walk(repository, below, f"{path}/", url, budget, depth + 1)
 
 
-def _entry(repository: Repo, path: str, mode: int, sha: ObjectID, budget: Budget, url: str) -> Entry:
+def _entry(repository: Repo, path: str, mode: int, sha: ObjectID, budget: SizeBudget, url: str) -> BundleEntry:
     if stat.S_ISDIR(mode):
-        return Entry("dir", 0o755)
+        return BundleEntry("dir", 0o755)
     blob = repository[sha]
     assert isinstance(blob, Blob)
     data = blob.as_raw_string()
     budget.add(len(data), entries=0)
     if stat.S_ISLNK(mode):
-        return Entry("link", 0o777, target=data.decode(errors="surrogateescape"))
+        return BundleEntry("link", 0o777, target=data.decode(errors="surrogateescape"))
     if data.startswith(_LFS):
         text = (
             f"{url}: {path} is a pointer to Git LFS, which is not fetched: publish the task by `multistep package --to oci://...`"
         )
         raise SourceError(text)
-    return Entry("file", 0o755 if mode & 0o100 else 0o644, data=data)
+    return BundleEntry("file", 0o755 if mode & 0o100 else 0o644, data=data)

@@ -26,9 +26,9 @@ from multistep.api.trial.values import DENIED, NOT_ALLOWED, NOT_FOUND, TOO_LARGE
 from multistep.errors import SourceError
 
 
-def install(blocked_networks: Sequence[str]) -> None:
+def block_networks(blocked_networks: Sequence[str]) -> None:
     """Block connections to the networks until the process ends, with an audit hook: it sees the connections of every library."""
-    networks = [ipaddress.ip_network(each) for each in blocked_networks]
+    networks = [ipaddress.ip_network(network) for network in blocked_networks]
 
     def check(event: str, args: tuple[object, ...]) -> None:
         if event == "socket.connect":
@@ -41,10 +41,10 @@ def check_address(address: object, networks: Sequence[ipaddress.IPv4Network | ip
     """Raise SourceError if a socket's address is in one of the networks, or is not an internet address."""
     if not isinstance(address, tuple):
         raise SourceError("connecting to anything but an internet address is refused", reason=NOT_ALLOWED)
-    found = ipaddress.ip_address(str(address[0]).partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        found = found.ipv4_mapped or found.sixtofour or found
-    if any(found in network for network in networks):
+    target = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    if isinstance(target, ipaddress.IPv6Address):
+        target = target.ipv4_mapped or target.sixtofour or target
+    if any(target in network for network in networks):
         text = f"{address[0]} is an address that tasks are not fetched from (the operator's setting taskBlockedNetworks)"
         raise SourceError(text, reason=NOT_ALLOWED)
 
@@ -61,15 +61,15 @@ def host_of(url: str) -> str:
     return (f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname) + port
 
 
-def listed(host: str, patterns: Sequence[str]) -> bool:
+def matches_host(host: str, patterns: Sequence[str]) -> bool:
     """Return whether a host, with or without its port, matches one of the patterns."""
     bare = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return any(fnmatchcase(each, pattern.lower()) for each in {host.lower(), bare.lower()} for pattern in patterns)
+    return any(fnmatchcase(name, pattern.lower()) for name in {host.lower(), bare.lower()} for pattern in patterns)
 
 
-def check_named(host: str, allowed: Sequence[str]) -> None:
+def check_allowed_host(host: str, allowed: Sequence[str]) -> None:
     """Raise SourceError if the operator's settings do not allow fetching tasks from this host."""
-    if allowed and not listed(host, allowed):
+    if allowed and not matches_host(host, allowed):
         text = f"tasks are not fetched from {host}: the operator's setting taskAllowedHosts has {', '.join(allowed)}"
         raise SourceError(text, reason=NOT_ALLOWED)
 
@@ -95,7 +95,7 @@ def make_pool(ca: str = "") -> urllib3.PoolManager:
     return urllib3.PoolManager(num_pools=4, retries=False, timeout=timeout, ssl_context=context)
 
 
-class Http:
+class HttpClient:
     """Sends HTTP requests without retries."""
 
     def __init__(self, pool: urllib3.PoolManager) -> None:
@@ -134,7 +134,7 @@ class Http:
             raise connection_error(error, host_of(url)) from None
 
 
-def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
+def body_chunks(response: Response, what: str, most: int) -> Iterator[bytes]:
     """Yield a body's chunks. Raises SourceError if the body is incomplete or exceeds ``most`` bytes. what: its name in messages."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
@@ -152,9 +152,9 @@ def pieces(response: Response, what: str, most: int) -> Iterator[bytes]:
         response.close()
 
 
-def body(response: Response, what: str, most: int = 4 << 20) -> bytes:
+def read_body(response: Response, what: str, most: int = 4 << 20) -> bytes:
     """Return the whole body. Raises SourceError if it exceeds ``most`` bytes."""
-    return b"".join(pieces(response, what, most))
+    return b"".join(body_chunks(response, what, most))
 
 
 def check_status(response: Response, what: str) -> Response:
@@ -173,7 +173,7 @@ def check_status(response: Response, what: str) -> Response:
     raise SourceError(f"{what}: the server answers with HTTP {status}")
 
 
-def basic(user: str, password: str) -> str:
+def basic_authorization(user: str, password: str) -> str:
     """Return the Authorization header's value for a user name and a password."""
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 

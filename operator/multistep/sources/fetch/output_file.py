@@ -13,8 +13,8 @@ from typing import Self
 
 from multistep.api.trial.values import NOT_FOUND, TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.fetch.fetch_messages import Fetched, FetchedTask, Order
-from multistep.sources.task.bundle import Entry, Limits, read_members, tar_chunks
+from multistep.sources.fetch.fetch_messages import FetchedTask, FetchOrder, FetchResult
+from multistep.sources.task.bundle import BundleEntry, BundleLimits, read_members, tar_chunks
 
 
 def name_prefix(pid: int) -> str:
@@ -22,8 +22,8 @@ def name_prefix(pid: int) -> str:
     return f"{pid}-"
 
 
-class Output:
-    """A new file in a directory, deleted if the ``with`` block raises. digest: digest of the bytes written so far."""
+class OutputFile:
+    """A new file in a directory, deleted if the ``with`` block raises."""
 
     def __init__(self, directory: Path) -> None:
         number, name = tempfile.mkstemp(dir=directory, prefix=name_prefix(os.getpid()))
@@ -38,7 +38,7 @@ class Output:
 
     @property
     def digest(self) -> str:
-        """Return ``sha256:`` and the hexadecimal digest."""
+        """Return the digest of the bytes written so far."""
         return f"sha256:{self._sha.hexdigest()}"
 
     def __enter__(self) -> Self:
@@ -54,18 +54,19 @@ class Output:
                 self.path.unlink(missing_ok=True)
 
 
-def write_tar(output: Output, entries: Iterable[tuple[str, Entry]]) -> None:
+def write_tar(output: OutputFile, entries: Iterable[tuple[str, BundleEntry]]) -> None:
     """Write the entries, in the given order, as a deterministic tar."""
     for chunk in tar_chunks(entries):
         output.write(chunk)
 
 
-class Budget:
+class SizeBudget:
     """Enforces the limits on a task's size. what: the task's name in error messages."""
 
-    def __init__(self, limits: Limits, what: str) -> None:
+    def __init__(self, limits: BundleLimits, what: str) -> None:
         self._limits = limits
-        self._bytes = self._entries = 0
+        self._bytes = 0
+        self._entries = 0
         self._what = what
 
     def add(self, size: int, entries: int = 1) -> None:
@@ -81,7 +82,7 @@ class Budget:
 _NAME_CHARACTERS = 253
 
 
-def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
+def entries_below(file: Path, path: str, order: FetchOrder) -> dict[str, BundleEntry]:
     """Return the entries below a path in the archive, keyed by the path relative to it."""
     prefix = f"{path}/" if path else ""
     with file.open("rb") as stream:
@@ -89,14 +90,14 @@ def below(file: Path, path: str, order: Order) -> dict[str, Entry]:
         return {name.removeprefix(prefix): entry for name, entry in members if name.startswith(prefix)}
 
 
-def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
+def split_tasks(file: Path, path: str, order: FetchOrder, revision: str) -> FetchResult:
     """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if the archive has no tasks."""
-    found: dict[str, dict[str, Entry]] = defaultdict(dict)
-    for name, entry in below(file, path, order).items():
+    directories: dict[str, dict[str, BundleEntry]] = defaultdict(dict)
+    for name, entry in entries_below(file, path, order).items():
         top, _, rest = name.partition("/")
         if rest:
-            found[top][rest] = entry
-    tasks = sorted(name for name, entries in found.items() if entries.get("task.toml", Entry("dir")).kind == "file")
+            directories[top][rest] = entry
+    tasks = sorted(name for name, entries in directories.items() if entries.get("task.toml", BundleEntry("dir")).kind == "file")
     if not tasks:
         where = f"below {order.request.path!r}" if order.request.path.strip("/") else "below its top"
         text = f"{order.request.location.partition('?')[0]} has no tasks: no directory directly {where} has a task.toml"
@@ -104,10 +105,10 @@ def split(file: Path, path: str, order: Order, revision: str) -> Fetched:
     for name in tasks:
         if not name.isprintable() or len(name) > _NAME_CHARACTERS:
             raise SourceError(f"the directory {name!r} cannot name a task: at most {_NAME_CHARACTERS} printable characters can")
-    return Fetched(revision, "", tasks=tuple(_written(file.parent, name, found[name]) for name in tasks))
+    return FetchResult(revision, "", tasks=tuple(_written(file.parent, name, directories[name]) for name in tasks))
 
 
-def _written(directory: Path, name: str, entries: dict[str, Entry]) -> FetchedTask:
-    with Output(directory) as output:
+def _written(directory: Path, name: str, entries: dict[str, BundleEntry]) -> FetchedTask:
+    with OutputFile(directory) as output:
         write_tar(output, sorted(entries.items()))
     return FetchedTask(name, output.digest, output.path.name)

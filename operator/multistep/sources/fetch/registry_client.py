@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from multistep.api.trial.values import DENIED, DIGEST
 from multistep.errors import SourceError
-from multistep.sources.fetch.http_client import Http, Response, basic, body, check_status
+from multistep.sources.fetch.http_client import HttpClient, Response, basic_authorization, check_status, read_body
 from multistep.sources.task.bundle import digest_of
 
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
@@ -24,17 +24,19 @@ _HUB = "registry-1.docker.io"
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An image reference. registry: host and port; tag, digest: "" if unset (without both, the tag is latest)."""
+class ImageReference:
+    """An image reference."""
 
     registry: str
+    """Host and port."""
     repository: str
     tag: str = ""
     digest: str = ""
+    """"" if unset, as the tag. Without both, the tag is latest."""
 
     @classmethod
-    def parse(cls, text: str) -> Reference:
-        """Parse ``[HOST[:PORT]/]REPOSITORY[:TAG][@sha256:DIGEST_FORM]``. Raises SourceError."""
+    def parse(cls, text: str) -> ImageReference:
+        """Parse ``[HOST[:PORT]/]REPOSITORY[:TAG][@sha256:DIGEST]``. Raises SourceError."""
         name, at, digest = text.partition("@")
         first, slash, rest = name.partition("/")
         has_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
@@ -44,9 +46,7 @@ class Reference:
             registry, repository = "docker.io", repository if "/" in repository else f"library/{repository}"
         fits = _HOST.fullmatch(registry) and _REPOSITORY.fullmatch(repository)
         if not fits or (colon and not _TAG.fullmatch(tag)) or (at and not DIGEST_FORM.fullmatch(digest)):
-            raise SourceError(
-                f"{text!r} is not an image reference: must be HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST_FORM"
-            )
+            raise SourceError(f"{text!r} is not an image reference: must be HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST")
         return cls(registry, repository, tag, digest)
 
     @property
@@ -69,11 +69,11 @@ class Reference:
         return self.name + (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
 
 
-def login(docker_config: str, reference: Reference) -> tuple[str, str] | None:
+def registry_login(docker_config: str, reference: ImageReference) -> tuple[str, str] | None:
     """Return user name and password for an image from a docker config.json; None without a matching entry. Raises SourceError."""
     try:
         entries = json.loads(docker_config).get("auths") or {}
-        fitting = sorted((each for each in entries if _covers(each, reference)), key=len)
+        fitting = sorted((entry for entry in entries if _covers(entry, reference)), key=len)
         if not fitting:
             return None
         entry = entries[fitting[-1]]
@@ -85,7 +85,7 @@ def login(docker_config: str, reference: Reference) -> tuple[str, str] | None:
         raise SourceError("the credentials for the registry are not a docker config.json with auths") from None
 
 
-def _covers(entry: str, reference: Reference) -> bool:
+def _covers(entry: str, reference: ImageReference) -> bool:
     place = re.sub(r"^https?://", "", entry).rstrip("/")
     place = re.sub(r"/v[12]$", "", place)
     place = re.sub(r"^(index\.docker\.io|registry-1\.docker\.io)", "docker.io", place)
@@ -100,10 +100,13 @@ _ACCEPT = ", ".join((OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST))
 _PARAMETER = re.compile(r'([a-zA-Z]+)="([^"]*)"')
 
 
-class Registry:
-    """A client of one repository in a registry. login: user name and password; plain_http: connect without TLS."""
+class RegistryClient:
+    """A client of one repository in a registry."""
 
-    def __init__(self, http: Http, reference: Reference, login: tuple[str, str] | None, *, plain_http: bool = False) -> None:
+    def __init__(
+        self, http: HttpClient, reference: ImageReference, login: tuple[str, str] | None, *, plain_http: bool = False
+    ) -> None:
+        """Connect to nothing yet. login: user name and password; plain_http: whether to connect without TLS."""
         self._http = http
         self._reference = reference
         self._login = login
@@ -115,7 +118,7 @@ class Registry:
         what = f"{self._reference.name}{'@' if ':' in wanted else ':'}{wanted}"
         response = check_status(self._send("GET", f"manifests/{wanted}", {"Accept": _ACCEPT}), what)
         sent = response.headers.get("Docker-Content-Digest", "")
-        data = body(response, what)
+        data = read_body(response, what)
         digest = digest_of(data)
         expected = wanted if ":" in wanted else sent
         if expected.startswith("sha256:") and expected != digest:
@@ -145,9 +148,9 @@ class Registry:
         """Upload a blob unless it exists, and return its digest."""
         digest = digest_of(data)
         what = f"{self._reference.name}: upload of {digest}"
-        found = self._send("HEAD", f"blobs/{digest}", actions="pull,push")
-        found.close()
-        if found.status == 200:
+        present = self._send("HEAD", f"blobs/{digest}", actions="pull,push")
+        present.close()
+        if present.status == 200:
             return digest
         response = check_status(self._send("POST", "blobs/uploads/", {"Content-Length": "0"}, actions="pull,push", body=b""), what)
         response.close()
@@ -161,9 +164,9 @@ class Registry:
         """Upload a manifest under a tag (or "" for its digest) unless it exists. Return its digest and whether it was uploaded."""
         digest = digest_of(manifest)
         name = tag or digest
-        found = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")
-        found.close()
-        if found.status == 200 and found.headers.get("Docker-Content-Digest") == digest:
+        present = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")
+        present.close()
+        if present.status == 200 and present.headers.get("Docker-Content-Digest") == digest:
             return digest, False
         headers = {"Content-Type": OCI_MANIFEST}
         sent = self._send("PUT", f"manifests/{name}", headers, body=manifest, actions="pull,push")
@@ -194,7 +197,7 @@ class Registry:
         if scheme.lower() == "bearer":
             return f"Bearer {self._token(dict(_PARAMETER.findall(rest)), actions)}"
         if scheme.lower() == "basic" and self._login:
-            return basic(*self._login)
+            return basic_authorization(*self._login)
         given = "it does not accept the credentials" if self._login else "it requires credentials"
         raise SourceError(f"{self._reference.name}: access denied: {given}", reason=DENIED)
 
@@ -207,9 +210,11 @@ class Registry:
             query["service"] = parameters["service"]
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
         what = f"{self._reference.name}: the token"
-        response = check_status(self._http.send("GET", url, authorization=basic(*self._login) if self._login else ""), what)
+        response = check_status(
+            self._http.send("GET", url, authorization=basic_authorization(*self._login) if self._login else ""), what
+        )
         try:
-            table = json.loads(body(response, what))
+            table = json.loads(read_body(response, what))
             return str(table.get("token") or table["access_token"])
         except (ValueError, KeyError, AttributeError) as error:
             raise SourceError(f"{what} cannot be read") from error

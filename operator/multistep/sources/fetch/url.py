@@ -9,54 +9,64 @@ from urllib.parse import quote, urlsplit
 
 from multistep.api.trial.values import DENIED, DIGEST
 from multistep.errors import SourceError
-from multistep.sources.fetch.fetch_messages import Fetched, Order, Request, Rules
-from multistep.sources.fetch.http_client import Http, Response, basic, check_named, check_status, host_of, listed, make_pool, pieces
-from multistep.sources.fetch.oci import kept_in
-from multistep.sources.fetch.output_file import Output, below, write_tar
+from multistep.sources.fetch.fetch_messages import FetchOrder, FetchRequest, FetchResult, FetchRules
+from multistep.sources.fetch.http_client import (
+    HttpClient,
+    Response,
+    basic_authorization,
+    body_chunks,
+    check_allowed_host,
+    check_status,
+    host_of,
+    make_pool,
+    matches_host,
+)
+from multistep.sources.fetch.output_file import OutputFile, entries_below, write_tar
 
 _SIGNED_FOR = datetime.timedelta(minutes=10)
 _S3 = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")
 _GS_KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
 
 
-def fetch(order: Order, incoming: Path) -> Fetched:
+def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
     """Fetch the file and check its digest. Raises SourceError."""
     request, rules = order.request, order.rules
-    if kept := kept_in(order, request.digest):
+    kept = order.cached(request.digest)
+    if kept is not None:
         return kept
     what = request.location.partition("?")[0]
     response = response_to(request, rules)
-    with Output(incoming) as output:
-        for data in pieces(response, what, rules.compressed_bytes):
+    with OutputFile(incoming) as output:
+        for data in body_chunks(response, what, rules.compressed_bytes):
             output.write(data)
         if output.digest != request.digest:
             raise SourceError(f"{what} has digest {output.digest}, not spec.task.url.digest = {request.digest}", reason=DIGEST)
     if request.path.strip("/") and not request.many:
         return _task_in(incoming / output.path.name, order, incoming)
-    return Fetched(request.digest, output.digest, output.path.name)
+    return FetchResult(request.digest, output.digest, output.path.name)
 
 
-def response_to(request: Request, rules: Rules) -> Response:
+def response_to(request: FetchRequest, rules: FetchRules) -> Response:
     """Request the file, and return the response, whose body is not read yet. Raises SourceError."""
     url, authorization = _request_to(request.location, request.credentials)
     what = request.location.partition("?")[0]
-    check_named(host_of(url), rules.allowed_hosts)
-    if url.startswith("http://") and request.credentials and not listed(host_of(url), rules.insecure_hosts):
+    check_allowed_host(host_of(url), rules.allowed_hosts)
+    if url.startswith("http://") and request.credentials and not matches_host(host_of(url), rules.insecure_hosts):
         text = f"{what}: credentials are not sent without TLS, unless the operator's setting taskInsecureHosts has the host"
         raise SourceError(text, reason=DENIED)
-    http = Http(make_pool(request.credentials.get("ca.crt", "")))
+    http = HttpClient(make_pool(request.credentials.get("ca.crt", "")))
     return check_status(http.send("GET", url, authorization=authorization), what)
 
 
-def _task_in(whole: Path, order: Order, incoming: Path) -> Fetched:
+def _task_in(whole: Path, order: FetchOrder, incoming: Path) -> FetchResult:
     """Extract the task at the requested path in the downloaded archive as a new bundle, and delete the archive."""
     try:
-        found = below(whole, order.request.path.strip("/"), order)
+        entries = entries_below(whole, order.request.path.strip("/"), order)
     finally:
         whole.unlink()
-    with Output(incoming) as output:
-        write_tar(output, sorted(found.items()))
-    return Fetched(order.request.digest, output.digest, output.path.name)
+    with OutputFile(incoming) as output:
+        write_tar(output, sorted(entries.items()))
+    return FetchResult(order.request.digest, output.digest, output.path.name)
 
 
 def _request_to(location: str, credentials: Mapping[str, str]) -> tuple[str, str]:
@@ -68,7 +78,9 @@ def _request_to(location: str, credentials: Mapping[str, str]) -> tuple[str, str
         return _gs(parts.netloc, parts.path.lstrip("/"), credentials), ""
     if "token" in credentials:
         return location, f"Bearer {credentials['token'].strip()}"
-    return location, basic(credentials["username"], credentials.get("password", "")) if "username" in credentials else ""
+    return location, basic_authorization(
+        credentials["username"], credentials.get("password", "")
+    ) if "username" in credentials else ""
 
 
 def _s3(bucket: str, key: str, credentials: Mapping[str, str]) -> str:

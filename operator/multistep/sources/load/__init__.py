@@ -4,6 +4,7 @@ In: a trial. Out: Loaded: task, plan, uploads; or an error with a condition's re
 
 load_trial        task and plan of a trial
 remote_tasks      a request to fetch, with credentials
-task_cache        runs the child process that fetches; fetched tasks on the operator's disk
+fetch_process     runs the child process that fetches
+task_cache        fetched tasks on the operator's disk
 image_registry    registry of the images that the cluster builds
 """

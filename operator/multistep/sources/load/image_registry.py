@@ -9,13 +9,11 @@ from typing import Protocol
 
 from multistep.errors import SourceError
 from multistep.settings import Settings
-from multistep.sources.fetch.http_client import Http, listed, make_pool
-from multistep.sources.fetch.registry_client import DIGEST_FORM as DIGEST
-from multistep.sources.fetch.registry_client import Reference, login
-from multistep.sources.fetch.registry_client import Registry as Repository
+from multistep.sources.fetch.http_client import HttpClient, make_pool, matches_host
+from multistep.sources.fetch.registry_client import DIGEST_FORM, ImageReference, RegistryClient, registry_login
 
 
-class Registry(Protocol):
+class BuiltImages(Protocol):
     """The repository of built images. An image's tag is the digest of its build's inputs."""
 
     @property
@@ -46,10 +44,10 @@ class ImageRegistry:
 
     @property
     def host(self) -> str:
-        return Reference.parse(self._settings.builds.registry).registry
+        return ImageReference.parse(self._settings.builds.registry).registry
 
     def insecure(self, host: str) -> bool:
-        return listed(host, self._settings.task_insecure_hosts)
+        return matches_host(host, self._settings.task_insecure_hosts)
 
     def tagged(self, build: str) -> str:
         return f"{self._settings.builds.registry}:{build}"
@@ -62,22 +60,22 @@ class ImageRegistry:
 
     def credentials(self) -> str:
         # Only this registry's credentials, in the format that skopeo reads: the Secret may also have those of other registries.
-        found = self._login(Reference.parse(self._settings.builds.registry))
-        auth = base64.b64encode(":".join(found).encode()).decode() if found else ""
-        return json.dumps({"auths": {self.host: {"auth": auth}} if found else {}})
+        user_and_password = self._login(ImageReference.parse(self._settings.builds.registry))
+        auth = base64.b64encode(":".join(user_and_password).encode()).decode() if user_and_password else ""
+        return json.dumps({"auths": {self.host: {"auth": auth}} if user_and_password else {}})
 
-    def _login(self, reference: Reference) -> tuple[str, str] | None:
+    def _login(self, reference: ImageReference) -> tuple[str, str] | None:
         """Return user name and password. The file is read each time, because the Secret may change."""
         file = self._settings.builds.push_secret_file
         try:
-            return login(file.read_text(), reference) if file is not None else None
+            return registry_login(file.read_text(), reference) if file is not None else None
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(f"the Secret builds.pushSecret cannot be read: {error}", transient=True) from error
 
     def _digest(self, build: str) -> str:
-        reference = Reference.parse(self.tagged(build))
-        http, insecure = Http(make_pool()), self.insecure(reference.host)
-        found = Repository(http, reference, self._login(reference), plain_http=insecure).digest(build)
-        if found and not DIGEST.fullmatch(found):
-            raise SourceError(f"{reference}: the registry answers with the digest {found[:80]!r}, not with sha256:...")
-        return found
+        reference = ImageReference.parse(self.tagged(build))
+        http, insecure = HttpClient(make_pool()), self.insecure(reference.host)
+        digest = RegistryClient(http, reference, self._login(reference), plain_http=insecure).digest(build)
+        if digest and not DIGEST_FORM.fullmatch(digest):
+            raise SourceError(f"{reference}: the registry answers with the digest {digest[:80]!r}, not with sha256:...")
+        return digest

@@ -21,24 +21,25 @@ from multistep.engine.plan.make_plan import make_plan
 from multistep.engine.plan.network_types import Egress
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.errors import InvalidSpec, NotFound, SourceError
-from multistep.sources.load.remote_tasks import Remote
+from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.sources.load.task_cache import CachedFile
 from multistep.sources.reader.read_task import ReadTask, TaskReader
-from multistep.sources.task import stored_bundles as configmaps
+from multistep.sources.task import stored_bundles
 
 BUILDING: Final = "ImageBuilding"
 RETRYING: Final = "ImageBuildRetrying"
 
 
 class ImageMissing(SourceError):
-    """An image of the trial is not built yet, or cannot be built. images: the builds that the trial needs."""
+    """An image of the trial is not built yet, or cannot be built."""
 
     def __init__(self, message: str, error: SourceError, images: Sequence[ImageStatus]) -> None:
         super().__init__(message, transient=error.transient, reason=error.reason, retry_seconds=error.retry_seconds)
         self.images = list(images)
+        """The builds that the trial needs."""
 
 
-class Building(Protocol):
+class ImageBuilder(Protocol):
     """Builds images of tasks; implemented in reconcile.loading.build_images."""
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
@@ -46,7 +47,8 @@ class Building(Protocol):
         are returned. Raises ImageMissing."""
 
 
-Get = Callable[[str, str], Awaitable[Mapping[str, Any]]]  # called with namespace and name; returns the object, or raises NotFound
+GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+"""Called with namespace and name. Returns the object, or raises NotFound."""
 
 MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks; an evicted plan or task is loaded again when it is needed
 MAX_CACHED_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
@@ -55,7 +57,7 @@ MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' upl
 TaskKey = tuple[str, ...]
 
 
-class Reading(Protocol):
+class TaskReads(Protocol):
     """Limits concurrent reads of tasks; implemented in reconcile.loading.read_tasks."""
 
     async def get(
@@ -65,35 +67,37 @@ class Reading(Protocol):
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A trial's task with its plan. env: the spec's variables with their values; source: the resolved source of a remote task;
-    images: the images that the cluster built from the task's Dockerfiles."""
+class LoadedTrial:
+    """A trial's task with its plan."""
 
     task: ReadTask
     plan: TrialPlan
     env: TrialEnv
+    """The spec's variables with their values."""
     source: TaskSourceStatus | None = None
+    """The resolved source of a remote task."""
     images: Sequence[ImageStatus] = ()
+    """The images that the cluster built from the task's Dockerfiles."""
 
     @property
     def memory(self) -> int:
         """Approximate bytes in memory: the task, the plan's copies of instructions, and the variables' values."""
         env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier, self.env.credentials)
-        values = sum(len(value) for each in env for value in each.values())
+        values = sum(len(value) for variables in env for value in variables.values())
         return self.task.memory + values + sum(len(step.instruction or "") for step in self.plan.steps)
 
 
 class TrialLoader:
-    """Loads tasks and variables of trials, with an LRU cache. remote: loader of tasks from registries, git and URLs."""
+    """Loads tasks and variables of trials, with an LRU cache."""
 
     def __init__(
         self,
-        get_config_map: Get,
-        get_secret: Get,
-        remote: Remote,
+        get_config_map: GetObject,
+        get_secret: GetObject,
+        remote: RemoteTasks,
         reader: TaskReader,
-        reading: Reading,
-        building: Building,
+        reading: TaskReads,
+        building: ImageBuilder,
         *,
         egress: Egress = "Disabled",
     ) -> None:
@@ -104,31 +108,30 @@ class TrialLoader:
         self._get_config_map = get_config_map
         self._get_secret = get_secret
         self._egress = egress
-        self._plans: OrderedDict[str, Loaded] = OrderedDict()
+        self._plans: OrderedDict[str, LoadedTrial] = OrderedDict()
         self._tasks: OrderedDict[TaskKey, ReadTask] = OrderedDict()  # many trials share a task
-        self._memory = self._disk = 0  # memory and disk space of _tasks, in bytes
+        self._memory = 0  # memory of _tasks, in bytes
+        self._disk = 0  # disk space of _tasks, in bytes
         self._plans_memory = 0
 
-    async def load(self, trial: MultiStepTrial) -> Loaded:
+    async def load(self, trial: MultiStepTrial) -> LoadedTrial:
         """Return the trial's task and plan. Raises InvalidSpec, InvalidTask (both permanent) and SourceError."""
         uid, pinned = trial.metadata.uid, trial.status.task_source
         loaded = self._plans.get(uid)
         if loaded is None or (pinned is not None and loaded.source != pinned):
             loaded = await self._read(trial)
-            self._forget_plan(uid)
+            self.forget(uid)
             self._plans[uid] = loaded
             self._plans_memory += loaded.memory
         self._plans.move_to_end(uid)
         while len(self._plans) > MAX_CACHED or (self._plans_memory > MAX_CACHED_BYTES and len(self._plans) > 1):
-            self._forget_plan(next(iter(self._plans)))
+            self.forget(next(iter(self._plans)))
         return loaded
 
     def forget(self, uid: str) -> None:
-        """Evict a finished trial's plan from the cache."""
-        self._forget_plan(uid)
-
-    def _forget_plan(self, uid: str) -> None:
-        if (loaded := self._plans.pop(uid, None)) is not None:
+        """Evict a trial's plan from the cache."""
+        loaded = self._plans.pop(uid, None)
+        if loaded is not None:
             self._plans_memory -= loaded.memory
 
     def _cache(self, key: TaskKey, task: ReadTask) -> None:
@@ -144,13 +147,14 @@ class TrialLoader:
 
     def _drop(self, key: TaskKey) -> None:
         """Evict a task, and the plans that reference it."""
-        if (task := self._tasks.pop(key, None)) is not None:
+        task = self._tasks.pop(key, None)
+        if task is not None:
             self._memory -= task.memory
             self._disk -= task.disk
-            for uid in [uid for uid, each in self._plans.items() if each.task is task]:
-                self._forget_plan(uid)
+            for uid in [uid for uid, plan in self._plans.items() if plan.task is task]:
+                self.forget(uid)
 
-    async def _read(self, trial: MultiStepTrial) -> Loaded:
+    async def _read(self, trial: MultiStepTrial) -> LoadedTrial:
         spec = trial.spec
         task, source = await self._task(trial)
         env = TrialEnv(
@@ -166,15 +170,16 @@ class TrialLoader:
             task.config, task.layout, spec, env,
             name=spec.task.name or trial.metadata.name,
             egress=self._egress,
-            images={each.name: each.image for each in images if each.image},
+            images={image.name: image.image for image in images if image.image},
         )  # fmt: skip
-        return Loaded(task, plan, env, source, images)
+        return LoadedTrial(task, plan, env, source, images)
 
     async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
         """Return the cached task, or read it. Trials share a cached task only if all of them may read its source."""
         verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
         checks = (str(verification), str(oracle))
-        file, source = None, None
+        file: CachedFile | None = None
+        source: TaskSourceStatus | None = None
         if trial.spec.task.remote:
             file, source = await self._remote.load(trial)
             key: TaskKey = ("remote", file.digest, *checks)
@@ -182,7 +187,8 @@ class TrialLoader:
             key = (trial.metadata.namespace, parts.digest, *parts.config_maps, *checks)
         else:  # an inline task is identified by its text, so that all trials of a sweep share it
             key = ("inline", hashlib.sha256(trial.spec.task.model_dump_json().encode()).hexdigest(), *checks)
-        if (task := self._tasks.get(key)) is not None:
+        task = self._tasks.get(key)
+        if task is not None:
             self._tasks.move_to_end(key)
             return task, source
         read = partial(self._read_task, trial, file, key, verification=verification, oracle=oracle)
@@ -198,7 +204,7 @@ class TrialLoader:
             task = await reader.inline(source.inline, verification=verification, oracle=oracle)
         elif (parts := source.bundle) is not None:
             with reader.spool() as path:
-                await configmaps.spool(partial(self._get_config_map, namespace), parts.config_maps, path)
+                await stored_bundles.spool_bundle(partial(self._get_config_map, namespace), parts.config_maps, path)
                 task = await reader.file("parts", path, parts.digest, verification=verification, oracle=oracle)
         else:
             raise InvalidSpec("spec.task: neither bundle nor inline")
@@ -215,8 +221,8 @@ class TrialLoader:
             raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
     async def _values(self, trial: MultiStepTrial, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
-        found = {each.name: await self._value(trial, f"{field}[{each.name}]", each) for each in variables}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {variable.name: await self._value(trial, f"{field}[{variable.name}]", variable) for variable in variables}
+        return {name: value for name, value in values.items() if value is not None}
 
     async def _value(self, trial: MultiStepTrial, field: str, variable: EnvVar) -> str | None:
         source = variable.value_from
@@ -227,7 +233,7 @@ class TrialLoader:
         assert source.config_map_key_ref is not None  # api.trial.trial validates that exactly one is set
         return await self._selected(trial, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
-    async def _selected(self, trial: MultiStepTrial, field: str, kind: str, get: Get, selector: KeySelector) -> str | None:
+    async def _selected(self, trial: MultiStepTrial, field: str, kind: str, get: GetObject, selector: KeySelector) -> str | None:
         """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, because it may still be added. So is
         an invalid value for a started trial, which had a valid one before."""
         try:

@@ -10,34 +10,35 @@ from typing import Any, Protocol
 from multistep.api.common.base_model import Metadata
 from multistep.api.sweep.sweep import TrialSweep
 from multistep.api.sweep.tasks_source import DatasetSource
-from multistep.api.trial.task_source import TaskSource, TaskSourceStatus
+from multistep.api.trial.task_source import SecretReference, TaskSource, TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.api.trial.values import DIGEST, NOT_ALLOWED
 from multistep.errors import NotFound, SourceError
-from multistep.sources.fetch.fetch_messages import COMMIT, Fetched, Request
+from multistep.sources.fetch.fetch_messages import COMMIT, FetchRequest, FetchResult
 from multistep.sources.fetch.oci import DOCKER_CONFIG
-from multistep.sources.load.task_cache import Cache, CachedFile
+from multistep.sources.load.task_cache import CachedFile, TaskCache
 
 GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 
 
-class Fetching(Protocol):
+class TaskFetches(Protocol):
     """Limits concurrent fetches; implemented in reconcile.loading.fetch_tasks."""
 
     @property
-    def cache(self) -> Cache: ...
+    def cache(self) -> TaskCache: ...
 
-    def ask(self, asker: Metadata, request: Request, *, started: bool) -> Fetched:
+    def ask(self, asker: Metadata, request: FetchRequest, *, started: bool) -> FetchResult:
         """Return the fetched, cached task of a trial or sweep. Raises SourceError, which is transient while the fetch runs.
 
         started: whether the trial or sweep has started. If so, its task was fetched before, so a request that is denied is retried.
         """
 
 
-class Remote:
-    """Loads bundles of remote tasks. kinds: source types (oci, git, url) that the operator's settings allow."""
+class RemoteTasks:
+    """Loads bundles of remote tasks."""
 
-    def __init__(self, fetching: Fetching, get_secret: GetSecret, kinds: Sequence[str]) -> None:
+    def __init__(self, fetching: TaskFetches, get_secret: GetSecret, kinds: Sequence[str]) -> None:
+        """Store what loading needs. kinds: source types (oci, git, url) that the operator's settings allow."""
         self._fetching = fetching
         self._get_secret = get_secret
         self._kinds = kinds
@@ -47,12 +48,14 @@ class Remote:
         pinned = trial.status.task_source
         revision = pinned.revision if pinned else ""
         request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
-        if request.revision and (found := self._cached(request, request.revision)):
-            return self._checked(found, request.revision, pinned)
+        cached = self._cached(request, request.revision) if request.revision else None
+        if cached is not None:
+            return self._checked(cached, request.revision, pinned)
         fetched = self._fetching.ask(trial.metadata, request, started=pinned is not None)
-        if (found := self._cached(request, fetched.revision)) is None:
+        cached = self._cached(request, fetched.revision)
+        if cached is None:
             raise SourceError("the fetched task was evicted from the cache before it was read", transient=True, retry_seconds=1.0)
-        return self._checked(found, fetched.revision, pinned)
+        return self._checked(cached, fetched.revision, pinned)
 
     async def tasks(self, sweep: TrialSweep) -> tuple[str, list[str]]:
         """Return the revision of spec.tasksFrom (pinned when the sweep starts) and the list of its tasks. Raises SourceError."""
@@ -65,33 +68,34 @@ class Remote:
             source = TaskSource(oci=place.oci, git=place.git, url=place.url)
             request = replace(await self._request(namespace, source, revision, "spec.tasksFrom"), many=True)
         fetched = self._fetching.ask(sweep.metadata, request, started=pinned is not None)
-        return fetched.revision, [each.entry for each in fetched.tasks]
+        return fetched.revision, [task.entry for task in fetched.tasks]
 
-    async def _dataset(self, namespace: str, source: DatasetSource, revision: str) -> Request:
+    async def _dataset(self, namespace: str, source: DatasetSource, revision: str) -> FetchRequest:
         """Return the request for a dataset: a registry.json at a URL, and tasks in git repositories."""
         field = "spec.tasksFrom.dataset"
         self._check_kinds(field, "git", "url")
-        scope, credentials = "", dict[str, str]()
-        if source.secret_ref is not None:
-            scope, credentials = await self._secret(namespace, field, "git", source.secret_ref.name)
+        scope, credentials = await self._credentials(namespace, field, "git", source.secret_ref)
         selection = source.model_dump(include=set(_SELECTION), exclude_none=True)
-        return Request("dataset", source.registry, revision=revision, scope=scope, credentials=credentials, dataset=selection)
+        return FetchRequest("dataset", source.registry, revision=revision, scope=scope, credentials=credentials, dataset=selection)
 
     def _check_kinds(self, field: str, *kinds: str) -> None:
         if not set(kinds) <= set(self._kinds):
             text = f"{field}: the operator's setting taskSources must have {' and '.join(kinds)}"
             raise SourceError(f"{text}; it has {', '.join(self._kinds) or 'no source'}", reason=NOT_ALLOWED)
 
-    async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> Request:
+    async def _request(self, namespace: str, source: TaskSource, revision: str, field: str) -> FetchRequest:
         self._check_kinds(f"{field}.{source.kind}", source.kind)
-        reference = source.secret_ref
-        scope, credentials = "", dict[str, str]()
-        if reference is not None:
-            scope, credentials = await self._secret(namespace, f"{field}.{source.kind}", source.kind, reference.name)
+        scope, credentials = await self._credentials(namespace, f"{field}.{source.kind}", source.kind, source.secret_ref)
         return request_for(source, revision, scope, credentials)
 
-    async def _secret(self, namespace: str, field: str, kind: str, name: str) -> tuple[str, dict[str, str]]:
-        """Return a Secret's UID and values. A missing Secret may still be created, so the error is transient."""
+    async def _credentials(
+        self, namespace: str, field: str, kind: str, ref: SecretReference | None
+    ) -> tuple[str, Mapping[str, str]]:
+        """Return UID and values of the Secret to which a source refers; nothing without one. A missing Secret may still be created,
+        so the error is transient."""
+        if ref is None:
+            return "", {}
+        name = ref.name
         try:
             secret = await self._get_secret(namespace, name)
         except NotFound as error:
@@ -107,29 +111,29 @@ class Remote:
         """Delete a corrupt file from the cache, so that it is fetched again."""
         self._fetching.cache.discard(file)
 
-    def _cached(self, request: Request, revision: str) -> CachedFile | None:
+    def _cached(self, request: FetchRequest, revision: str) -> CachedFile | None:
         return self._fetching.cache.find(request.key(revision))
 
     def _checked(self, file: CachedFile, revision: str, pinned: TaskSourceStatus | None) -> tuple[CachedFile, TaskSourceStatus]:
-        found = TaskSourceStatus(revision=revision, digest=file.digest)
-        if pinned is not None and pinned != found:
+        resolved = TaskSourceStatus(revision=revision, digest=file.digest)
+        if pinned is not None and pinned != resolved:
             text = f"revision {revision} has digest {file.digest}, but had {pinned.digest} when the trial started"
             raise SourceError(text, reason=DIGEST)
-        return file, found
+        return file, resolved
 
 
-def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> Request:
+def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> FetchRequest:
     """Return the request for the fetching process. revision: the revision pinned when the trial started; "" before its start."""
     if source.oci is not None:
         pinned = revision or source.oci.image.partition("@")[2]
-        return Request("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)
+        return FetchRequest("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)
     if source.git is not None:
         git = source.git
         pinned = revision or (git.ref if git.ref and COMMIT.fullmatch(git.ref) else "")
-        return Request("git", git.url, ref=git.ref or "", path=git.path, revision=pinned, scope=scope, credentials=credentials)
+        return FetchRequest("git", git.url, ref=git.ref or "", path=git.path, revision=pinned, scope=scope, credentials=credentials)
     assert source.url is not None
     url = source.url
-    return Request("url", url.url, path=url.path, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
+    return FetchRequest("url", url.url, path=url.path, digest=url.digest, revision=url.digest, scope=scope, credentials=credentials)
 
 
 _SELECTION = ("name", "version", "include", "exclude", "limit")
@@ -147,7 +151,7 @@ _KEYS = {
 def _check_keys(field: str, kind: str, name: str, values: Mapping[str, str]) -> None:
     known, keys = _KEYS[kind]
     if not known & values.keys():
-        found = ", ".join(sorted(values)) or "nothing"
-        raise SourceError(f"{field}.secretRef: Secret {name!r} must have {keys}; it has {found}")
+        names = ", ".join(sorted(values)) or "nothing"
+        raise SourceError(f"{field}.secretRef: Secret {name!r} must have {keys}; it has {names}")
     if "AWS_ACCESS_KEY_ID" in values and "AWS_SECRET_ACCESS_KEY" not in values:
         raise SourceError(f"{field}.secretRef: Secret {name!r} has AWS_ACCESS_KEY_ID, but no AWS_SECRET_ACCESS_KEY")

@@ -27,8 +27,8 @@ from typing import BinaryIO
 from multistep.api.trial.task_source import InlineSource
 from multistep.api.trial.values import DIGEST, TOO_LARGE
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
-from multistep.sources.reader.accept_task import accepted
-from multistep.sources.reader.read_messages import Order, error_answer
+from multistep.sources.reader.accept_task import accept_task
+from multistep.sources.reader.read_messages import ReadOrder, error_answer
 from multistep.sources.task.bundle import DEFAULT_LIMITS, Bundle, copy_plain
 from multistep.sources.task.read_limits import CONFIG_BYTES, WALL_SECONDS, limit_process
 from multistep.sources.task.stored_bundles import inline_bundle
@@ -36,7 +36,7 @@ from multistep.sources.task.stored_bundles import inline_bundle
 _CHUNK = 1 << 20
 
 
-def perform(order: Order) -> bytes:
+def perform(order: ReadOrder) -> bytes:
     """Read the task and return the answer for the operator; any exception becomes an error answer."""
     try:
         return _read(order)
@@ -51,14 +51,14 @@ def perform(order: Order) -> bytes:
         return error_answer(InvalidSpec(f"spec.task: the task cannot be read: {type(error).__name__}"))
 
 
-def _read(order: Order) -> bytes:
+def _read(order: ReadOrder) -> bytes:
     with tempfile.TemporaryFile(dir=Path(order.output).parent) as plain:
         bundle = _bundle(order, plain)
         with Path(order.output).open("wb") as output:
-            return accepted(bundle, verification=order.verification, oracle=order.oracle, write=output.write).answer
+            return accept_task(bundle, verification=order.verification, oracle=order.oracle, write=output.write).answer
 
 
-def _bundle(order: Order, plain: BinaryIO) -> Bundle:
+def _bundle(order: ReadOrder, plain: BinaryIO) -> Bundle:
     if order.form == "inline":
         fields = json.loads(Path(order.path).read_bytes())
         if len(json.dumps(fields["config"])) > CONFIG_BYTES:
@@ -71,10 +71,10 @@ def _bundle(order: Order, plain: BinaryIO) -> Bundle:
     plain.flush()
     size = os.fstat(plain.fileno()).st_size
     view = memoryview(mmap.mmap(plain.fileno(), size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
-    return Bundle.of_tar(plain, view, order.digest)
+    return Bundle.from_tar(plain, view, order.digest)
 
 
-def _packed(order: Order) -> BinaryIO:
+def _packed(order: ReadOrder) -> BinaryIO:
     """Open the packed bundle: the cached file, or a temporary file with the joined parts from ConfigMaps."""
     if order.form == "bundle":
         try:
@@ -95,16 +95,16 @@ def _packed(order: Order) -> BinaryIO:
     return whole
 
 
-def _check_digest(order: Order, packed: BinaryIO) -> None:
+def _check_digest(order: ReadOrder, packed: BinaryIO) -> None:
     sha = hashlib.sha256()
     while data := packed.read(_CHUNK):
         sha.update(data)
-    found = f"sha256:{sha.hexdigest()}"
+    digest = f"sha256:{sha.hexdigest()}"
     packed.seek(0)
-    if found != order.digest:
+    if digest != order.digest:
         if order.form == "bundle":
-            raise SourceError(f"the fetched task changed in the cache: its digest is {found}, not {order.digest}", reason=DIGEST)
-        raise SourceError(f"the bundle's digest is {found}, not {order.digest}: package the task again")
+            raise SourceError(f"the fetched task changed in the cache: its digest is {digest}, not {order.digest}", reason=DIGEST)
+        raise SourceError(f"the bundle's digest is {digest}, not {order.digest}: package the task again")
 
 
 STATUS = struct.Struct("!i")
@@ -134,7 +134,7 @@ def _work(order: socket.socket, cpu_seconds: int) -> None:
     limit_process(cpu_seconds)
     with order.makefile("rb") as stream:
         text = stream.read()
-    order.sendall(perform(Order.from_json(text)))
+    order.sendall(perform(ReadOrder.from_json(text)))
 
 
 def _fork(control: socket.socket, cpu_seconds: int) -> _Child | None:
@@ -170,17 +170,17 @@ def main(cpu_seconds: int) -> None:
                 if key.fileobj is control:
                     child = _fork(control, cpu_seconds)
                     if child is None:
-                        for each in children.values():
-                            os.kill(each.pid, signal.SIGKILL)
+                        for child in children.values():
+                            os.kill(child.pid, signal.SIGKILL)
                         return
                     children[child.fd] = child
                     selector.register(child.fd, selectors.EVENT_READ)
                 else:
                     selector.unregister(key.fd)
                     children.pop(key.fd).reap()
-            for each in children.values():
-                if time.monotonic() > each.deadline:
-                    os.kill(each.pid, signal.SIGKILL)
+            for child in children.values():
+                if time.monotonic() > child.deadline:
+                    os.kill(child.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

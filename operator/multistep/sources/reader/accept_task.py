@@ -11,7 +11,7 @@ from multistep.api.task.layout import StepLayout
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
-from multistep.sources.reader.read_messages import Answer, ContentKey, Span
+from multistep.sources.reader.read_messages import ContentKey, ReadAnswer, Span
 from multistep.sources.task.bundle import Bundle
 from multistep.sources.task.read_limits import ANSWER_BYTES, CONTENTS_BYTES, check_size
 from multistep.sources.task.task import Task, config_table, load_task
@@ -20,24 +20,25 @@ Write = Callable[[bytes], object]
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """A task that the operator loads. answer: the JSON message with the task for the operator."""
+class AcceptedTask:
+    """A task that the operator loads."""
 
     task: Task
     answer: bytes
+    """The JSON message with the task for the operator."""
 
 
-def accepted(bundle: Bundle, *, verification: bool, oracle: bool, write: Write = len) -> Accepted:
+def accept_task(bundle: Bundle, *, verification: bool, oracle: bool, write: Write = len) -> AcceptedTask:
     """Load a task (see task.load_task), and write the tar stream of each upload. Raises InvalidTask, and SourceError if the
     task is too large."""
     task = load_task(bundle, verification=verification, oracle=oracle)
     table = config_table(bundle)
     check_size(task.config, len(json.dumps(table, default=str)))
-    answer = Answer(bundle.digest, table, task.layout, tuple(task.unknown), _write_contents(task, write)).to_json()
+    answer = ReadAnswer(bundle.digest, table, task.layout, tuple(task.unknown), _write_contents(task, write)).to_json()
     if len(answer) > ANSWER_BYTES:
         text = f"task.toml and the instructions have {len(answer)} bytes together, more than the limit of {ANSWER_BYTES}"
         raise SourceError(text, reason=TOO_LARGE)
-    return Accepted(task, answer)
+    return AcceptedTask(task, answer)
 
 
 def _write_contents(task: Task, write: Write) -> Mapping[ContentKey, Span]:

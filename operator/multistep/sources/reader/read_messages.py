@@ -16,23 +16,25 @@ from multistep.errors import InvalidSpec, InvalidTask, MultistepError, SourceErr
 _MESSAGE_LENGTH: Final = 2000
 _LAYOUT = TypeAdapter(TaskLayout)
 
-Form = Literal["parts", "bundle", "inline"]
-Span = tuple[int, int]  # offset and size, in bytes, of an upload's tar stream in the output file
-ContentKey = tuple[str, str | None]  # kind and step of an api.trial.content_references.Content
+BundleForm = Literal["parts", "bundle", "inline"]
+"""Format of a task's file. parts: a bundle's parts in base64, one per line; bundle: a bundle; inline: an inline task as JSON."""
+Span = tuple[int, int]
+"""Offset and size, in bytes, of an upload's tar stream in the output file."""
+ContentKey = tuple[str, str | None]
+"""Kind and step of an api.trial.content_references.Content."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """A task to read. path: the task's file; output: file for the uploads' tar streams; digest: the bundle's expected digest.
+class ReadOrder:
+    """A task to read. verification, oracle: see sources.task.task.load_task."""
 
-    form: the file's format: a bundle's parts in base64, one per line; a bundle; or an inline task as JSON. verification, oracle:
-    see sources.task.task.load_task.
-    """
-
-    form: Form
+    form: BundleForm
     path: str
+    """The task's file."""
     output: str
+    """File for the uploads' tar streams."""
     digest: str = ""
+    """The bundle's expected digest."""
     verification: bool = True
     oracle: bool = False
 
@@ -41,20 +43,22 @@ class Order:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Order:
+    def from_json(cls, text: bytes) -> ReadOrder:
         """Parse an order; the inverse of to_json."""
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A task that was read and checked. table: content of task.toml; contents: offset and size of each upload in the output."""
+class ReadAnswer:
+    """A task that was read and checked."""
 
     digest: str
     table: Mapping[str, Any]
+    """The content of task.toml."""
     layout: TaskLayout
     unknown: tuple[UnknownKey, ...]
     contents: Mapping[ContentKey, Span]
+    """Where each upload is in the output file."""
 
     def to_json(self) -> bytes:
         """Return the answer as JSON, which the child sends to the operator."""
@@ -72,23 +76,19 @@ def error_answer(error: MultistepError) -> bytes:
     return json.dumps({"error": document}).encode()
 
 
-def parse_answer(text: bytes) -> Answer:
+def parse_answer(text: bytes) -> ReadAnswer:
     """Return the task, or raise the answer's error. Raises ValueError, KeyError, TypeError or RecursionError if it is malformed."""
     table = json.loads(text)
     if "error" in table:
         raise _error(table["error"])
     task = table["task"]
-    return Answer(
+    return ReadAnswer(
         digest=task["digest"],
         table=task["table"],
-        layout=_layout(task["layout"]),
-        unknown=tuple(UnknownKey(**each) for each in task["unknown"]),
+        layout=_LAYOUT.validate_python(task["layout"]),
+        unknown=tuple(UnknownKey(**key) for key in task["unknown"]),
         contents={(str(kind), step): (int(start), int(size)) for kind, step, start, size in task["contents"]},
     )
-
-
-def _layout(table: Mapping[str, Any]) -> TaskLayout:
-    return _LAYOUT.validate_python(table)
 
 
 def _error(document: Mapping[str, Any]) -> MultistepError:

@@ -27,7 +27,7 @@ _TYPES = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTY
 
 
 @dataclass(frozen=True)
-class Limits:
+class BundleLimits:
     """Limits of a bundle: maximum sizes in bytes, and maximum number of entries."""
 
     compressed: int = 64 << 20
@@ -35,42 +35,43 @@ class Limits:
     entries: int = 50_000
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = BundleLimits()
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A file, directory or symbolic link. data: a file's bytes, in memory or memory-mapped; target: a link's target, unresolved."""
+class BundleEntry:
+    """A file, directory or symbolic link."""
 
     kind: Literal["file", "dir", "link"]
     mode: int = 0o755
     data: bytes | memoryview = b""
+    """A file's bytes, in memory or memory-mapped."""
     target: str = ""
+    """A link's target, unresolved."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A task directory in memory. Paths are relative, with '/', without '.' or '..'; every parent is an entry.
-
-    table: the content of task.toml for an inline task, which has no such file.
-    """
+    """A task directory in memory."""
 
     digest: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, BundleEntry]
+    """By path: relative, with '/', without '.' or '..'. Every parent directory is an entry."""
     table: Mapping[str, Any] | None = None
+    """The content of task.toml of an inline task, which has no such file."""
 
     @classmethod
-    def open(cls, data: bytes, digest: str, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+    def from_archive(cls, data: bytes, digest: str, limits: BundleLimits = DEFAULT_LIMITS) -> Bundle:
         """Read a bundle from a tar.gz or tar. Raises SourceError if its digest differs, or if it is malformed or too large."""
-        found = digest_of(data)
-        if found != digest:
-            raise SourceError(f"the bundle's digest is {found}, not {digest}: package the task again")
+        actual = digest_of(data)
+        if actual != digest:
+            raise SourceError(f"the bundle's digest is {actual}, not {digest}: package the task again")
         if len(data) > limits.compressed and not _is_tar(data):
             raise SourceError(f"the bundle has {len(data)} bytes, more than the limit of {limits.compressed}", reason=TOO_LARGE)
         return cls(digest, _complete(dict(read_members(io.BytesIO(data), limits))))
 
     @classmethod
-    def of_tar(cls, plain: BinaryIO, view: memoryview, digest: str) -> Bundle:
+    def from_tar(cls, plain: BinaryIO, view: memoryview, digest: str) -> Bundle:
         """Read a bundle from a tar whose digest was checked. view: the tar's memory-mapped bytes; files are slices of them."""
         plain.seek(0)
         return cls(digest, _complete(dict(read_members(plain, DEFAULT_LIMITS, view))))
@@ -82,7 +83,7 @@ class Bundle:
         return cls(digest_of(data), entries)
 
     @classmethod
-    def of(cls, entries: Mapping[str, Entry], table: Mapping[str, Any] | None = None) -> Bundle:
+    def from_entries(cls, entries: Mapping[str, BundleEntry], table: Mapping[str, Any] | None = None) -> Bundle:
         """Return a bundle with these entries. Its digest is computed from entries and table, because no packed file exists."""
         whole = _complete(entries)
         sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
@@ -105,15 +106,15 @@ class Bundle:
         for path in sorted(self.entries):
             parent, _, name = path.rpartition("/")
             names.setdefault(parent, []).append(name)
-        return {parent: tuple(found) for parent, found in names.items()}
+        return {parent: tuple(children) for parent, children in names.items()}
 
 
-def pack(directory: Path) -> bytes:
+def pack_directory(directory: Path) -> bytes:
     """Return the directory as a tar.gz: sorted, with times and owners 0; keeps modes, links and empty directories."""
     return _packed(directory)[0]
 
 
-def packed(entries: Mapping[str, Entry]) -> bytes:
+def pack_entries(entries: Mapping[str, BundleEntry]) -> bytes:
     """Return the entries as a tar.gz, as ``pack`` does."""
     out = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
@@ -127,7 +128,7 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def tar_chunks(entries: Iterable[tuple[str, Entry]], *, mtime: int = 0) -> Iterator[bytes]:
+def tar_chunks(entries: Iterable[tuple[str, BundleEntry]], *, mtime: int = 0) -> Iterator[bytes]:
     """Yield a PAX tar stream of the entries, in the given order. mtime: every entry's time, in seconds since the epoch."""
     for path, entry in entries:
         yield from _member(path, entry, mtime)
@@ -142,10 +143,13 @@ def safe_path(name: str) -> str:
     return path
 
 
-def _member(path: str, entry: Entry, mtime: int) -> Iterator[bytes]:
+def _member(path: str, entry: BundleEntry, mtime: int) -> Iterator[bytes]:
     info = tarfile.TarInfo(path)
-    info.type, info.mode, info.mtime = _TYPES[entry.kind], entry.mode, mtime
-    info.size, info.linkname = len(entry.data), entry.target
+    info.type = _TYPES[entry.kind]
+    info.mode = entry.mode
+    info.mtime = mtime
+    info.size = len(entry.data)
+    info.linkname = entry.target
     yield info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     for start in range(0, len(entry.data), _CHUNK):
         yield bytes(entry.data[start : start + _CHUNK])
@@ -153,29 +157,29 @@ def _member(path: str, entry: Entry, mtime: int) -> Iterator[bytes]:
         yield bytes(_BLOCK - rest)
 
 
-def _packed(directory: Path) -> tuple[bytes, dict[str, Entry]]:
+def _packed(directory: Path) -> tuple[bytes, dict[str, BundleEntry]]:
     try:
         entries = dict(_read_directory(directory, ""))
     except OSError as error:
         raise SourceError(f"the task directory {directory} cannot be read: {error}") from error
-    return packed(entries), entries
+    return pack_entries(entries), entries
 
 
-def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, Entry]]:
+def _read_directory(directory: Path, prefix: str) -> Iterator[tuple[str, BundleEntry]]:
     for item in sorted(directory.iterdir()):
         path = prefix + item.name
         if item.is_symlink():
-            yield path, Entry("link", 0o777, target=str(item.readlink()))
+            yield path, BundleEntry("link", 0o777, target=str(item.readlink()))
         elif item.is_dir():
-            yield path, Entry("dir", item.stat().st_mode & _MODE_BITS)
+            yield path, BundleEntry("dir", item.stat().st_mode & _MODE_BITS)
             yield from _read_directory(item, path + "/")
         elif item.is_file():
-            yield path, Entry("file", item.stat().st_mode & _MODE_BITS, data=item.read_bytes())
+            yield path, BundleEntry("file", item.stat().st_mode & _MODE_BITS, data=item.read_bytes())
         else:
             raise SourceError(f"{item} is neither a file nor a directory nor a link: it cannot be part of a task")
 
 
-def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> None:
+def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: BundleLimits = DEFAULT_LIMITS) -> None:
     """Copy a tar.gz or tar to ``plain``, uncompressed. Raises SourceError if ``packed`` has another format or is too large."""
     size = packed.seek(0, io.SEEK_END)
     packed.seek(0)
@@ -191,7 +195,9 @@ def copy_plain(packed: BinaryIO, plain: BinaryIO, limits: Limits = DEFAULT_LIMIT
         raise SourceError(f"the bundle is not a gzip file: {error}") from error
 
 
-def read_members(stream: BinaryIO, limits: Limits = DEFAULT_LIMITS, view: memoryview | None = None) -> Iterator[tuple[str, Entry]]:
+def read_members(
+    stream: BinaryIO, limits: BundleLimits = DEFAULT_LIMITS, view: memoryview | None = None
+) -> Iterator[tuple[str, BundleEntry]]:
     """Yield the entries of a tar.gz or tar, one at a time. Raises SourceError if the archive is malformed or too large.
 
     view: the bytes of an uncompressed tar; with it, files are slices of these bytes instead of copies.
@@ -223,7 +229,8 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, stream: Any, most: int) -> None:
         self._stream = stream
-        self._most = self._left = most
+        self._most = most
+        self._left = most
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(size)
@@ -239,28 +246,28 @@ def _is_tar(data: bytes) -> bool:
     return data[257:262] == b"ustar"
 
 
-def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | None) -> Entry:
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | None) -> BundleEntry:
     mode = member.mode & _MODE_BITS
     if member.isdir():
-        return Entry("dir", mode)
+        return BundleEntry("dir", mode)
     if member.issym():
-        return Entry("link", 0o777, target=member.linkname)
+        return BundleEntry("link", 0o777, target=member.linkname)
     source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
     if source is None or member.issparse():
         raise SourceError(f"{member.name!r} in the bundle is neither a file nor a directory nor a symbolic link")
     content = source.read() if view is None else view[member.offset_data : member.offset_data + member.size]
     if len(content) != member.size:
         raise SourceError(f"the bundle ends within {member.name!r}")
-    return Entry("file", mode, data=content)
+    return BundleEntry("file", mode, data=content)
 
 
-def _complete(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+def _complete(entries: Mapping[str, BundleEntry]) -> dict[str, BundleEntry]:
     """Return the entries with missing parent directories added. Raises SourceError if a parent is not a directory."""
     whole = dict(entries)
     for path in entries:
         parent = path.rpartition("/")[0]
         while parent:
-            if whole.setdefault(parent, Entry("dir")).kind != "dir":
+            if whole.setdefault(parent, BundleEntry("dir")).kind != "dir":
                 raise SourceError(f"the path {path!r} is refused: {parent!r} is not a directory")
             parent = parent.rpartition("/")[0]
     return whole

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from multistep.errors import InvalidTask
-from multistep.sources.task.bundle import Bundle, Entry
+from multistep.sources.task.bundle import Bundle, BundleEntry
 
 _MAX_HOPS = 40  # maximum links followed in one path; Linux has the same limit
 _MAX_CHARACTERS = 4096  # maximum length of a path, like PATH_MAX of Linux
 _MAX_VISITS = 200_000  # maximum number of paths visited in a tree: with links, a small tree can have exponentially many paths
 
 
-def resolve(bundle: Bundle, path: str) -> str:
+def resolve_links(bundle: Bundle, path: str) -> str:
     """Return the path with links resolved. The path need not exist.
 
     Raises InvalidTask if a link leads out of the task or is cyclic, or if a path is too long.
@@ -45,21 +45,21 @@ def resolve(bundle: Bundle, path: str) -> str:
     return real
 
 
-def lookup(bundle: Bundle, path: str) -> Entry | None:
+def entry_at(bundle: Bundle, path: str) -> BundleEntry | None:
     """Return the file or directory at a path, with all links followed; None if it does not exist."""
-    real = resolve(bundle, path)
-    return bundle.entries.get(real) if real else Entry("dir")
+    real = resolve_links(bundle, path)
+    return bundle.entries.get(real) if real else BundleEntry("dir")
 
 
 def is_file(bundle: Bundle, path: str) -> bool:
     """Return whether the path is a file, links followed."""
-    entry = lookup(bundle, path)
+    entry = entry_at(bundle, path)
     return entry is not None and entry.kind == "file"
 
 
 def is_directory(bundle: Bundle, path: str) -> bool:
     """Return whether the path is a directory, links followed."""
-    entry = lookup(bundle, path)
+    entry = entry_at(bundle, path)
     return entry is not None and entry.kind == "dir"
 
 
@@ -74,7 +74,7 @@ def check_tree(bundle: Bundle, path: str, excludes: Callable[[str], bool]) -> No
             raise InvalidTask("has too many paths through links of directories", kind="ValueError", field=path)
         if excludes(candidate):
             continue
-        real = resolve(bundle, candidate)
+        real = resolve_links(bundle, candidate)
         if not is_directory(bundle, real):
             continue
         if real in ancestors:

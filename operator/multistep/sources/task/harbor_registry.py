@@ -33,40 +33,45 @@ _STEM_CHARACTERS: Final = 100
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of a dataset's tasks. version: "" for the newest; include, exclude: patterns of task names; an empty include
-    selects all tasks; limit: maximum number of tasks."""
+    """A selection of a dataset's tasks."""
 
     name: str
     version: str = ""
+    """"" for the newest."""
     include: Sequence[str] = ()
+    """Patterns of task names; empty for all tasks."""
     exclude: Sequence[str] = ()
+    """Patterns of task names."""
     limit: int | None = None
+    """Maximum number of tasks."""
 
 
 @dataclass(frozen=True)
 class DatasetTask:
-    """A task of a dataset. name: name of its directory, which patterns match; url: its git repository, None for a local path.
-
-    ref: commit, branch or tag; "" for the repository's default branch. path: directory in the repository, or local path.
-    """
+    """A task of a dataset."""
 
     name: str
+    """Name of its directory, which patterns match."""
     path: str
+    """Directory in the repository, or local path."""
     url: str | None = None
+    """Its git repository; None for a local path."""
     ref: str = ""
+    """Commit, branch or tag; "" for the repository's default branch."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A version of a dataset. tasks: its entries in registry.json, unchecked: ``select`` checks them."""
+    """A version of a dataset."""
 
     name: str
     version: str
     description: str
     tasks: Sequence[Mapping[str, Any]]
+    """Its entries in registry.json, which ``select_tasks`` checks."""
 
 
-def parse(data: bytes, what: str) -> list[Dataset]:
+def parse_registry(data: bytes, what: str) -> list[Dataset]:
     """Return the datasets of a registry.json. Raises SourceError. what: the registry's name in messages."""
     try:
         rows = json.loads(data)
@@ -77,30 +82,34 @@ def parse(data: bytes, what: str) -> list[Dataset]:
     return [_dataset(row, f"{what}: [{number}]") for number, row in enumerate(rows)]
 
 
-def find(datasets: Sequence[Dataset], selection: Selection, what: str) -> Dataset:
+def find_dataset(datasets: Sequence[Dataset], selection: Selection, what: str) -> Dataset:
     """Return the selected version of the dataset: the newest one if no version is selected. Raises SourceError."""
     name = selection.name
     if "/" in name:
         raise SourceError(f"dataset {name!r} {HUB.format(name=name)}", reason=NOT_FOUND)
-    versions = {each.version: each for each in datasets if each.name == name}  # of equal versions, Harbor uses the last one
+    versions = {
+        dataset.version: dataset for dataset in datasets if dataset.name == name
+    }  # of equal versions, Harbor uses the last one
     if not versions:
-        raise SourceError(f"{what} has no dataset {name!r}; it has {_some(each.name for each in datasets)}", reason=NOT_FOUND)
-    wanted = selection.version or newest(list(versions))
+        raise SourceError(f"{what} has no dataset {name!r}; it has {_some(dataset.name for dataset in datasets)}", reason=NOT_FOUND)
+    wanted = selection.version or newest_version(list(versions))
     if wanted not in versions:
         text = f"{what} has no version {wanted!r} of dataset {name!r}; it has {_some(versions)}"
         raise SourceError(text, reason=NOT_FOUND)
     return versions[wanted]
 
 
-def newest(versions: Sequence[str]) -> str:
+def newest_version(versions: Sequence[str]) -> str:
     """Return ``head`` if it is a version, else the highest by PEP 440, else the last one in alphabetical order."""
     if _HEAD in versions:
         return _HEAD
     numbered = [(number, version) for version in versions if (number := _number(version)) is not None]
-    return max(numbered, key=lambda each: each[0])[1] if numbered else max(versions)
+    return max(numbered, key=lambda pair: pair[0])[1] if numbered else max(versions)
 
 
-def select(dataset: Dataset, selection: Selection, what: str, local_name: Callable[[str], str] | None = None) -> list[DatasetTask]:
+def select_tasks(
+    dataset: Dataset, selection: Selection, what: str, local_name: Callable[[str], str] | None = None
+) -> list[DatasetTask]:
     """Return the selected tasks, in the dataset's order. Raises SourceError.
 
     local_name: returns the name of the directory at a local path; without it, the path's last part is the name.
@@ -109,20 +118,20 @@ def select(dataset: Dataset, selection: Selection, what: str, local_name: Callab
     tasks = [_task(row, f"{where}: tasks[{number}]", local_name) for number, row in enumerate(dataset.tasks)]
     if not tasks:
         raise SourceError(f"{where} has no tasks", reason=NOT_FOUND)
-    return chosen(tasks, selection, where, lambda each: each.name)
+    return choose(tasks, selection, where, lambda task: task.name)
 
 
-def chosen(tasks: Sequence[_T], selection: Selection, where: str, name: Callable[[_T], str]) -> list[_T]:
+def choose(tasks: Sequence[_T], selection: Selection, where: str, name: Callable[[_T], str]) -> list[_T]:
     """Return those of the tasks that the selection's patterns and limit choose. Raises SourceError if none is left. where: the
     tasks' origin, for messages; name: returns the name that patterns match."""
-    found = [each for each in tasks if not selection.include or _matches(name(each), selection.include)]
-    if not found:
+    selected = [task for task in tasks if not selection.include or _matches(name(task), selection.include)]
+    if not selected:
         names = _some(map(name, tasks))
         raise SourceError(f"{where}: no task matches {_some(selection.include)}; it has {names}", reason=NOT_FOUND)
-    found = [each for each in found if not _matches(name(each), selection.exclude)][: selection.limit]
-    if not found:
+    selected = [task for task in selected if not _matches(name(task), selection.exclude)][: selection.limit]
+    if not selected:
         raise SourceError(f"{where}: all tasks are excluded", reason=NOT_FOUND)
-    return found
+    return selected
 
 
 def distinct_names(tasks: Iterable[DatasetTask]) -> list[str]:
@@ -130,7 +139,7 @@ def distinct_names(tasks: Iterable[DatasetTask]) -> list[str]:
 
     A task at the root of a repository is named after the repository.
     """
-    wanted = [each.name or PurePosixPath(each.url or each.path).stem[:_STEM_CHARACTERS] for each in tasks]
+    wanted = [task.name or PurePosixPath(task.url or task.path).stem[:_STEM_CHARACTERS] for task in tasks]
     taken, counts, names = set(wanted), Counter[str](), list[str]()
     for name in wanted:
         counts[name] += 1
@@ -149,7 +158,7 @@ def _dataset(row: Any, where: str) -> Dataset:
         if not isinstance(row.get(key), str):
             raise SourceError(f"{where}.{key} must be a string")
     tasks = row.get("tasks")
-    if not isinstance(tasks, list) or not all(isinstance(each, dict) for each in tasks):
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise SourceError(f"{where}.tasks must be a list of objects")
     return Dataset(row["name"], row["version"], row["description"], tasks)
 
@@ -158,7 +167,7 @@ def _task(row: Mapping[str, Any], where: str, local_name: Callable[[str], str] |
     path, url, ref = row.get("path"), row.get("git_url"), row.get("git_commit_id")
     if not isinstance(path, str) or not isinstance(row.get("name"), str):
         raise SourceError(f"{where}: name and path must be strings")
-    if not all(each is None or isinstance(each, str) for each in (url, ref)):
+    if not all(value is None or isinstance(value, str) for value in (url, ref)):
         raise SourceError(f"{where}: git_url and git_commit_id must be strings")
     if url is None:
         return DatasetTask((local_name or _last_part)(path), path)
@@ -193,5 +202,5 @@ def _number(version: str) -> Version | None:
 
 
 def _some(names: Iterable[str]) -> str:
-    found = sorted(set(names))
-    return f"{', '.join(map(repr, found[:_SHOWN]))}{' ...' if len(found) > _SHOWN else ''}" if found else "none"
+    distinct = sorted(set(names))
+    return f"{', '.join(map(repr, distinct[:_SHOWN]))}{' ...' if len(distinct) > _SHOWN else ''}" if distinct else "none"

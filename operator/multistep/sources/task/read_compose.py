@@ -22,7 +22,7 @@ from multistep.engine.plan.plan_services import placeholder
 from multistep.engine.plan.resolve_templates import referenced
 from multistep.errors import InvalidTask, SourceError
 from multistep.sources.task import bundle_links
-from multistep.sources.task.bundle import Bundle, Entry, packed
+from multistep.sources.task.bundle import Bundle, BundleEntry, pack_entries
 from multistep.sources.task.read_limits import more_processes
 
 COMPOSE_FILE: Final = "docker-compose.yaml"
@@ -36,7 +36,7 @@ _FILES_BYTES: Final = 256 << 10  # maximum size of all mounted files together, p
 _OLD_LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 _SERVICES = TypeAdapter(tuple[Service, ...])
 _HOSTS = TypeAdapter(tuple[Host, ...])
-_MOUNT_FIELDS = frozenset(each.name for each in fields(Mount))
+_MOUNT_FIELDS = frozenset(field.name for field in fields(Mount))
 
 
 def read_services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services:
@@ -49,18 +49,18 @@ def read_services(bundle: Bundle, directory: str, environment: EnvironmentConfig
     request: dict[str, Any] = {"path": path, "text": _text(bundle, path, path), "variables": _variables(environment)}
     answer = _ask(request, path)
     if needs := answer.get("needs"):
-        answer = _ask(request | {"files": {each["path"]: _env_file(bundle, path, each) for each in needs}}, path)
+        answer = _ask(request | {"files": {file["path"]: _env_file(bundle, path, file) for file in needs}}, path)
     if refused := answer.get("refused"):
         raise _refusal(path, refused)
     return _services(bundle, path, answer)
 
 
-def reader() -> Path:
+def compose_reader() -> Path:
     """Return the compose reader's path. Raises SourceError if it does not exist."""
-    found = next((each for each in _PLACES if each.is_file()), None)
-    if found is None:
+    program = next((place for place in _PLACES if place.is_file()), None)
+    if program is None:
         raise SourceError("the compose reader is missing: `make image` builds compose/bin/compose")
-    return found
+    return program
 
 
 def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -68,7 +68,12 @@ def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     with more_processes():
         try:
             done = subprocess.run(
-                [reader(), "read"], input=json.dumps(request).encode(), capture_output=True, env={}, timeout=_SECONDS, check=False
+                [compose_reader(), "read"],
+                input=json.dumps(request).encode(),
+                capture_output=True,
+                env={},
+                timeout=_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise InvalidTask(f"took longer than {_SECONDS} s to read", kind="ValueError", field=path) from None
@@ -82,7 +87,7 @@ def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 def _refusal(path: str, refused: Sequence[Mapping[str, Any]]) -> InvalidTask:
     """Return one error for all keys that a trial does not support."""
     return InvalidTask.joined(
-        [InvalidTask(each["message"], kind="ValueError", field=_key_place(path, each)) for each in refused[:_MAX_REFUSED]]
+        [InvalidTask(key["message"], kind="ValueError", field=_key_place(path, key)) for key in refused[:_MAX_REFUSED]]
     )
 
 
@@ -109,7 +114,7 @@ def _variables(environment: EnvironmentConfig) -> dict[str, str]:
 
 
 def _text(bundle: Bundle, path: str, field: str) -> str:
-    entry = bundle_links.lookup(bundle, path)
+    entry = bundle_links.entry_at(bundle, path)
     if entry is None or entry.kind != "file":
         raise InvalidTask(f"{path} does not exist in the task", kind="FileNotFoundError", field=field)
     if len(entry.data) > _TEXT_BYTES:
@@ -128,12 +133,12 @@ def _env_file(bundle: Bundle, path: str, file: Mapping[str, Any]) -> str:
 
 
 def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
-    chosen: dict[str, Entry] = {}
+    chosen: dict[str, BundleEntry] = {}
     services = []
-    for each in answer["services"]:
-        mounts = [_mount(bundle, path, mount, chosen) for mount in each["mounts"] or ()]
-        services.append({**{key: value for key, value in each.items() if value is not None}, "mounts": mounts})
-    files = packed(chosen) if chosen else b""
+    for service in answer["services"]:
+        mounts = [_mount(bundle, path, mount, chosen) for mount in service["mounts"] or ()]
+        services.append({**{key: value for key, value in service.items() if value is not None}, "mounts": mounts})
+    files = pack_entries(chosen) if chosen else b""
     if len(files) > _FILES_BYTES:
         limit = f"{len(files)} packed bytes, more than the limit of {_FILES_BYTES}"
         text = f"mounts files of the task with {limit}: put them into an image"
@@ -143,38 +148,38 @@ def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
         services=_SERVICES.validate_python(services),
         hosts=_HOSTS.validate_python(answer.get("hosts") or ()),
         files=base64.b64encode(files).decode(),
-        ignored=tuple(IgnoredKey(_key_place(path, each), each["message"]) for each in answer.get("ignored") or ()),
-        variables={name: f"{_place(path, each['line'])}: {each['key']}" for name, each in (answer.get("variables") or {}).items()},
+        ignored=tuple(IgnoredKey(_key_place(path, key), key["message"]) for key in answer.get("ignored") or ()),
+        variables={name: f"{_place(path, use['line'])}: {use['key']}" for name, use in (answer.get("variables") or {}).items()},
     )
 
 
-def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str, Entry]) -> Mount:
+def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str, BundleEntry]) -> Mount:
     """Return a mount. If it mounts files, add them to ``chosen``: a single file as NUMBER, a directory's files as NUMBER/PATH. The
     mount's source becomes NUMBER. Links in the path of the task's files are resolved."""
     plain = {name: value for name, value in mount.items() if name in _MOUNT_FIELDS and value is not None}
     result = Mount(**plain)
     if result.kind != "file":
         return result
-    source = str(len({each.partition("/")[0] for each in chosen}))
+    source = str(len({name.partition("/")[0] for name in chosen}))
     if mount["content"] is not None:
-        chosen[source] = Entry("file", result.mode or 0o444, data=mount["content"].encode())
+        chosen[source] = BundleEntry("file", result.mode or 0o444, data=mount["content"].encode())
         return replace(result, source=source)
     field = _place(path, mount["line"])
-    if (found := bundle_links.lookup(bundle, result.source)) is None:
+    if (content := bundle_links.entry_at(bundle, result.source)) is None:
         raise InvalidTask(f"{result.source} does not exist in the task", kind="FileNotFoundError", field=field)
-    for name, entry in _below(bundle, bundle_links.resolve(bundle, result.source), found):
+    for name, entry in _below(bundle, bundle_links.resolve_links(bundle, result.source), content):
         mode = result.mode if result.mode and entry.kind == "file" else entry.mode
         chosen[f"{source}/{name}" if name else source] = replace(entry, mode=mode)
     return replace(result, source=source)
 
 
-def _below(bundle: Bundle, real: str, entry: Entry) -> Iterator[tuple[str, Entry]]:
+def _below(bundle: Bundle, real: str, entry: BundleEntry) -> Iterator[tuple[str, BundleEntry]]:
     """Yield a file, or a directory and everything below it, with paths relative to that file or directory. Links in a directory
     stay links."""
     yield "", entry
     if entry.kind != "dir":
         return
     prefix = f"{real}/"
-    for name, each in bundle.entries.items():
+    for name, entry in bundle.entries.items():
         if name.startswith(prefix):
-            yield name.removeprefix(prefix), each
+            yield name.removeprefix(prefix), entry

@@ -29,22 +29,29 @@ _ITEMS: Final = 50_000
 
 def limit_process(cpu_seconds: int) -> None:
     """Limit this process's memory, CPU time, wall time and files, and lower its priority below the operator's."""
-    wanted = {
-        resource.RLIMIT_DATA: (MEMORY_BYTES, MEMORY_BYTES),
-        resource.RLIMIT_FSIZE: (_FILE_BYTES, _FILE_BYTES),
-        resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
-        resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),  # SIGXCPU before SIGKILL, so that the exit status shows the cause
-        resource.RLIMIT_CORE: (0, 0),
-    }
-    for each, (soft, hard) in wanted.items():
-        most = resource.getrlimit(each)[1]
-        if most != resource.RLIM_INFINITY:
-            soft, hard = min(soft, most), min(hard, most)
-        resource.setrlimit(each, (soft, hard))
+    limit_resources(data=MEMORY_BYTES, file_size=_FILE_BYTES, open_files=_OPEN_FILES, cpu_seconds=cpu_seconds)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))  # forbids child processes
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     os.nice(_NICENESS)
+
+
+def limit_resources(*, data: int, file_size: int, open_files: int, cpu_seconds: int) -> None:
+    """Limit this process's memory and file size (in bytes), open files and CPU time, as far as its own limits are higher."""
+    wanted = {
+        resource.RLIMIT_DATA: data,
+        resource.RLIMIT_FSIZE: file_size,
+        resource.RLIMIT_NOFILE: open_files,
+        resource.RLIMIT_CPU: cpu_seconds,
+        resource.RLIMIT_CORE: 0,
+    }
+    for limit, soft in wanted.items():
+        most = resource.getrlimit(limit)[1]
+        # SIGXCPU at the soft limit, before SIGKILL, so that the exit status shows the cause.
+        hard = soft + 1 if limit == resource.RLIMIT_CPU else soft
+        if most != resource.RLIM_INFINITY:
+            soft, hard = min(soft, most), min(hard, most)
+        resource.setrlimit(limit, (soft, hard))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from multistep.api.common.base_model import GROUP
 from multistep.api.trial.task_source import InlineSource
 from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import InvalidSpec, NotFound, SourceError
-from multistep.sources.task.bundle import DEFAULT_LIMITS, Bundle, Entry, Limits, digest_of, safe_path
+from multistep.sources.task.bundle import DEFAULT_LIMITS, Bundle, BundleEntry, BundleLimits, digest_of, safe_path
 
 PART_BYTES = 700 * 1024  # 933 KiB in base64; Kubernetes limits an object to about 1 MiB
 DIGEST_ANNOTATION = f"{GROUP}/bundle-digest"
@@ -22,7 +22,7 @@ _NAME_LENGTH = 200
 GetConfigMap = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 
-def split(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[str, Any]]:
+def split_bundle(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[str, Any]]:
     """Return ConfigMaps with the bundle's bytes, deterministically named ``NAME-bundle-DIGEST-N``."""
     digest = digest_of(data)
     stem = f"{name[:_NAME_LENGTH].rstrip('-.')}-bundle-{digest.removeprefix('sha256:')[:12]}"
@@ -30,7 +30,7 @@ def split(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[
     return [_config_map(f"{stem}-{number}", digest, part) for number, part in enumerate(parts)]
 
 
-def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def join_bundle(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: BundleLimits = DEFAULT_LIMITS) -> bytes:
     """Return the bundle's bytes from its parts, in order. Raises SourceError if a part is invalid or the digest differs."""
     data = b"".join(map(_part, config_maps))
     if len(data) > limits.compressed:
@@ -43,7 +43,7 @@ def join(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: Limits =
     return data
 
 
-async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+async def spool_bundle(get: GetConfigMap, names: Sequence[str], path: Path, limits: BundleLimits = DEFAULT_LIMITS) -> None:
     """Write a bundle's parts to a file, one per line: ConfigMap name and base64 text. Only one part is in memory at a time.
 
     Raises a transient SourceError if a ConfigMap is missing, because it may still be created. get: function that reads a ConfigMap.
@@ -52,10 +52,10 @@ async def spool(get: GetConfigMap, names: Sequence[str], path: Path, limits: Lim
     with path.open("w", encoding="ascii", errors="replace") as file:
         for name in names:
             try:
-                found = await get(name)
+                config_map = await get(name)
             except NotFound as error:
                 raise SourceError(f"ConfigMap {name} does not exist: apply it together with the trial", transient=True) from error
-            text = (found.get("binaryData") or {}).get(_KEY)
+            text = (config_map.get("binaryData") or {}).get(_KEY)
             if text is None:
                 raise SourceError(f"the ConfigMap {name} is not part of a bundle: it has no binaryData.{_KEY}")
             left -= len(text)
@@ -97,10 +97,10 @@ def inline_bundle(source: InlineSource) -> Bundle:
         files = [(safe_path(path), text) for path, text in source.files.items()]
         if len(dict(files)) < len(files):
             raise SourceError("two paths are the same")
-        return Bundle.of({path: _inline_entry(path, text) for path, text in files}, source.config)
+        return Bundle.from_entries({path: _inline_entry(path, text) for path, text in files}, source.config)
     except (SourceError, UnicodeEncodeError) as error:
         raise InvalidSpec(f"{_FIELD}: {error}") from error
 
 
-def _inline_entry(path: str, text: str) -> Entry:
-    return Entry("file", 0o755 if path.endswith(".sh") else 0o644, data=text.encode())
+def _inline_entry(path: str, text: str) -> BundleEntry:
+    return BundleEntry("file", 0o755 if path.endswith(".sh") else 0o644, data=text.encode())

@@ -16,7 +16,7 @@ from multistep.engine.plan.unsupported_parts import TRAJECTORY_FILE, check_servi
 from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.errors import InvalidTask, SourceError, collected
 from multistep.sources.task import bundle_links
-from multistep.sources.task.bundle import Bundle, Entry, tar_chunks
+from multistep.sources.task.bundle import Bundle, BundleEntry, tar_chunks
 from multistep.sources.task.read_compose import COMPOSE_FILE, read_services
 
 FILE_NAME = ".harborignore"
@@ -34,7 +34,7 @@ class IgnoreRules:
         """Return whether the path is excluded, by its own name or by that of the file to which it links."""
         if self._matches(path):
             return True
-        real = bundle_links.resolve(self._bundle, path)
+        real = bundle_links.resolve_links(self._bundle, path)
         return real != path and self._matches(real)
 
     def _matches(self, path: str) -> bool:
@@ -66,7 +66,7 @@ class IgnoreRules:
         return self._specs[directory]
 
     def _read(self, path: str) -> GitIgnoreSpec:
-        entry = bundle_links.lookup(self._bundle, path)
+        entry = bundle_links.entry_at(self._bundle, path)
         try:
             return GitIgnoreSpec.from_lines(bytes(entry.data).decode().splitlines() if entry else [])
         except ValueError as error:
@@ -89,23 +89,21 @@ _FILTERED = ("tests", "solution")  # .harborignore applies to these directories 
 
 @dataclass(frozen=True)
 class Task:
-    """A task that was loaded and checked. unknown: the first unknown keys of task.toml."""
+    """A task that was loaded and checked."""
 
     config: TaskConfig
     bundle: Bundle
     layout: TaskLayout
     unknown: Sequence[UnknownKey] = ()
+    """The first unknown keys of task.toml."""
 
-    def content(self, ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
-        """Return the tar stream of one upload, in chunks of at most 1 MiB. mtime: seconds since the epoch, for all members.
-
-        Raises SourceError if the task has no such directory.
-        """
+    def content(self, ref: Content) -> Iterator[bytes]:
+        """Return the tar stream of one upload, in chunks of at most 1 MiB. Raises SourceError if the task has no such directory."""
         if ref.kind == "file":
-            return text_file(ref, mtime=mtime)
+            return text_file_tar(ref)
         real, paths = self.selection(ref)
         prefix = f"{real}/" if real else ""
-        return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=mtime)
+        return tar_chunks(((path, self.bundle.entries[prefix + path]) for path in paths), mtime=_UPLOAD_MTIME)
 
     def selection(self, ref: Content) -> tuple[str, list[str]]:
         """Return an upload's directory with links resolved, and the paths to upload. Raises SourceError if the directory does not
@@ -114,13 +112,13 @@ class Task:
         if not bundle_links.is_directory(self.bundle, directory):
             raise SourceError(f"the task has no directory {directory}/")
         rules = IgnoreRules(self.bundle) if ref.kind in _FILTERED else None
-        real = bundle_links.resolve(self.bundle, directory)
+        real = bundle_links.resolve_links(self.bundle, directory)
         return real, list(_selected(self.bundle, directory, real, rules))
 
 
-def text_file(ref: Content, *, mtime: int = _UPLOAD_MTIME) -> Iterator[bytes]:
+def text_file_tar(ref: Content) -> Iterator[bytes]:
     """Return a tar stream with the one file of a Content of kind "file"."""
-    return tar_chunks([(ref.name, Entry("file", 0o644, data=ref.text.encode()))], mtime=mtime)
+    return tar_chunks([(ref.name, BundleEntry("file", 0o644, data=ref.text.encode()))], mtime=_UPLOAD_MTIME)
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
@@ -144,7 +142,7 @@ def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False
     if verification or oracle:
         _check_files(bundle, rules, config, faults)
     if faults:
-        raise InvalidTask.joined(list({str(each): each for each in faults}.values())[:_MAX_FAULTS])
+        raise InvalidTask.joined(list({str(fault): fault for fault in faults}.values())[:_MAX_FAULTS])
     return Task(config, bundle, layout, unknown_keys(table, most=_MAX_UNKNOWN))
 
 
@@ -184,7 +182,7 @@ def _config_text(bundle: Bundle) -> str:
 
 def _text(bundle: Bundle, path: str) -> str:
     """Return the content of a text file with all line breaks as newlines, as Python's text mode does."""
-    entry = bundle_links.lookup(bundle, path)
+    entry = bundle_links.entry_at(bundle, path)
     try:
         text = bytes(entry.data).decode() if entry else ""
     except UnicodeDecodeError as error:
@@ -212,7 +210,7 @@ def _layout(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> TaskLayou
         root=root,
         dockerfile=bundle_links.is_file(bundle, "environment/Dockerfile"),
         compose=_services(bundle, "environment", config.environment),
-        environment_files=bool(bundle.children(bundle_links.resolve(bundle, "environment"))),
+        environment_files=bool(bundle.children(bundle_links.resolve_links(bundle, "environment"))),
     )
 
 
