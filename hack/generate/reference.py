@@ -26,6 +26,7 @@ from multistep.api.trial import status as egress_status
 from multistep.api.trial import status as image_status
 from multistep.api.trial.agent_end_table import BLAME, Blame
 from multistep.api.trial.failure_table import EXCEPTIONS
+from multistep.api.trial.status_journal import in_journal
 
 from . import crds
 
@@ -71,7 +72,7 @@ def table(name: str, here: Container[str]) -> str:
         rows = [[f"`{row.reason}`", row.failure_class or "of the phase", row.what, row.do] for row in rows_of]
         return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
     shown: type[BaseModel] = next(getattr(module, name) for module in MODULES if hasattr(module, name))
-    rows = [_row(field.alias or key, field, here) for key, field in shown.model_fields.items()]
+    rows = [_row(field.alias or key, field, here) for key, field in shown.model_fields.items() if not in_journal(shown, key)]
     return markdown_table(("field", "type", "default", "meaning"), rows)
 
 

@@ -21,6 +21,7 @@ from multistep.runner_client.session import Session
 from tests.e2e.given import finished
 from tests.e2e.operators import samples
 from tests.support.tar_streams import one_large_file
+from tests.support.whole_status import whole
 
 DEADLINE_SECONDS = 900.0
 POLL_SECONDS = 0.2  # poll interval; polls read metadata only
@@ -103,7 +104,7 @@ async def time_trials(client: Client, namespace: str, trial: Mapping[str, Any], 
     await until_without_pods(client, namespace, LABEL_TRIAL)
     seconds = time.monotonic() - start
     for found in await client.list_all(TRIALS, namespace):
-        status = found["status"]
+        status = whole(found)["status"]
         gates = [each.get("gate") for each in status.get("steps", [])]
         if not status.get("rewards") or status.get("exception") or False in gates:
             raise RuntimeError(f"{found['metadata']['name']} went wrong: {status}")

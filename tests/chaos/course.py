@@ -28,6 +28,7 @@ from tests.chaos.verdict import Evidence, problems_of
 from tests.chaos.victim import QUICK_TO_FOLLOW, Victim
 from tests.e2e.given import Given, Object, finished
 from tests.e2e.operators import with_variables
+from tests.support.whole_status import whole
 
 POLL_SECONDS = 1.0
 CALM_SECONDS = 900.0  # timeout for trials that are unfinished after the last fault
@@ -148,7 +149,7 @@ async def _all_ended(scene: Scene, seconds: float, injecting: asyncio.Task[None]
         async with asyncio.timeout(seconds):
             while scene.unfinished and not (injecting and injecting.done()):
                 with suppress(ClusterError):  # the API server may be unavailable
-                    scene.trials = await scene.given.client.list_all(TRIALS, scene.given.namespace)
+                    scene.trials = [whole(each) for each in await scene.given.client.list_all(TRIALS, scene.given.namespace)]
                 await asyncio.sleep(POLL_SECONDS)
 
 

@@ -21,6 +21,7 @@ from multistep.pods import pod_identity
 from tests.e2e.recorder import Recorder, is_so
 from tests.support.waiting import DEADLINE_SECONDS as DEADLINE_SECONDS
 from tests.support.waiting import eventually
+from tests.support.whole_status import whole
 
 IMAGE = "debian:bookworm-slim"
 _RECHECK_SECONDS = 2.0  # interval of checks in `Given.when`, because some conditions change without a watch event
@@ -154,7 +155,7 @@ class Given:
 
     async def get(self, name: str) -> Object:
         """Return the trial's current state."""
-        return await self.client.get(TRIALS, self.namespace, name)
+        return whole(await self.client.get(TRIALS, self.namespace, name))
 
     async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
         """Wait until the trial or sweep satisfies `done` and return it in that state.
@@ -162,14 +163,18 @@ class Given:
         The state may be a past one: the search includes every state recorded since the last `until` for this object.
         """
         since, uid = self._seen.get((resource.kind, name), 0), ""
+
+        def so(found: Object) -> bool:
+            return done(whole(found))
+
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 with suppress(ClusterError):  # the object may not exist yet, or the API server may be unavailable
                     found = await self.client.get(resource, self.namespace, name)
-                    if is_so(done, found):
-                        return found
+                    if is_so(so, found):
+                        return whole(found)
                     uid = found["metadata"]["uid"]
-                return await self.recorder.first(resource, name, done, since=since, uid=uid)
+                return whole(await self.recorder.first(resource, name, so, since=since, uid=uid))
         except TimeoutError as error:
             history = "\n".join(map(str, self.recorder.states(resource, name)))
             raise TimeoutError(f"{name} did not get there in {DEADLINE_SECONDS:.0f} s; its states were:\n{history}") from error

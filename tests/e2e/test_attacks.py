@@ -161,7 +161,7 @@ async def test_an_agent_that_makes_exec_sessions_impossible_loses_its_trial(give
     status = failed["status"]
     assert condition(failed, "Failed")["reason"] == "ExecSessionsKilled"
     assert (status["failure"]["class"], status["score"]) == ("Agent", 0)
-    assert "rewards" not in status and status["attempt"] == 1 and not status["attempts"]
+    assert "rewards" not in status and status["attempt"] == 1 and "attempts" not in status
 
 
 SEARCH = """#!/bin/bash

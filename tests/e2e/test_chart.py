@@ -193,7 +193,7 @@ class GatedTrial:
         """Assert that every phase ran once, in the first pod, whichever operator reconciled it."""
         found = await self.given.until(self.name, finished)
         status = found["status"]
-        assert (status["phase"], status["attempt"], status["attempts"]) == ("Complete", 1, [])
+        assert (status["phase"], status["attempt"], status.get("attempts")) == ("Complete", 1, None)
         assert {each["name"]: each["rewards"]["runs"] for each in status["steps"]} == RUNS
         assert status["podUID"] == self.pod
         assert not any(each.get("exception") for each in status["steps"])

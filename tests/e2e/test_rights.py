@@ -17,6 +17,7 @@ from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condit
 from tests.e2e.operators import SERVICE, SYSTEM, kubectl, samples, with_values
 from tests.e2e.test_cli import multistep
 from tests.support.rights import of_rules
+from tests.support.whole_status import whole
 
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:multistep"
 KEEPS_WORD = '#!/bin/sh\nprintf %s "$WORD" > /tmp/word\n'
@@ -127,7 +128,7 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
     done = await given.ended(trial(Step("a"), name="seen"))
     await granted(given.client, f"system:serviceaccount:{given.namespace}:viewer", "get", "multisteptrials", given.namespace)
     async with await Client.connect(kubeconfig=viewer) as client:
-        assert (await client.get(TRIALS, given.namespace, "seen"))["status"] == done["status"]
+        assert whole(await client.get(TRIALS, given.namespace, "seen"))["status"] == done["status"]
         with pytest.raises(ClusterError, match="forbidden"):
             await samples(client)  # permission to read results does not include metrics
         for change in (client.delete(TRIALS, given.namespace, "seen"), client.patch(TRIALS, given.namespace, "seen", {"spec": {}})):

@@ -16,6 +16,7 @@ from tests.e2e.test_cli import multistep
 from tests.simulated.given import Given, Step, trial
 from tests.support.simulation.operator import Operator
 from tests.support.waiting import eventually
+from tests.support.whole_status import whole
 
 KEEP: Mapping[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
 # A test whose reward is a number that only JSON keeps exactly, if each of the steps so far has added its line to a file.
@@ -160,7 +161,7 @@ async def trials_of(given: Given, name: str) -> dict[str, Object]:
     """Return a finished sweep's trials by number."""
     await given.sweep_ended(name)
     listed = await given.client.list_all(TRIALS, given.namespace, label_selector=f"multistep.dev/sweep={name}")
-    return {each["metadata"]["labels"]["multistep.dev/number"]: each for each in listed}
+    return {each["metadata"]["labels"]["multistep.dev/number"]: whole(each) for each in listed}
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ from multistep.settings import Settings
 from tests.support.fake_cluster import FakeCluster
 from tests.support.process_node import Images, Node, ProcessStream
 from tests.support.waiting import DEADLINE_SECONDS
+from tests.support.whole_status import whole
 
 NAMESPACE = "default"
 
@@ -89,7 +90,7 @@ class Trials:
         return await self.cluster.create({**manifest, "metadata": {**manifest["metadata"], "namespace": NAMESPACE}})
 
     async def get(self, name: str, resource: Resource = TRIALS) -> Object:
-        return await self.cluster.get(resource, NAMESPACE, name)
+        return whole(await self.cluster.get(resource, NAMESPACE, name))
 
     async def until(self, name: str, done: Callable[[Object], bool], resource: Resource = TRIALS) -> Object:
         """Wait until the trial or sweep satisfies `done`, and return it."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, cast
 
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import KIND, MultiStepTrial, parse_status
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.reconcile.queue.work_queue import BACKOFF
@@ -360,9 +361,10 @@ class TimedRunner(FakeRunner):
 
 
 def timeless(value: Any) -> Any:
-    """Return a status or result without the values that differ between runs: times, durations and pod uids."""
+    """Return a status, with all of its fields, or a result without the values that differ between runs: times, durations and pod
+    uids."""
     if isinstance(value, Mapping):
-        return {key: bool(each) if key == "podUID" else timeless(each) for key, each in value.items() if not _is_time(key)}
+        return {key: bool(each) if key == "podUID" else timeless(each) for key, each in joined(value).items() if not _is_time(key)}
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 

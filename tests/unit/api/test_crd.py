@@ -19,6 +19,7 @@ from hack.generate.crds import KINDS, SWEEP, TRIAL, Kind, crd, crd_yaml, openapi
 from multistep.api.sweep.sweep import SweepSpec, SweepStatus
 from multistep.api.trial.spec import TrialSpec
 from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status_journal import FIELD, joined, stored
 from multistep.api.trial.trial import parse_trial
 
 ROOT = Path(__file__).parents[3]
@@ -76,6 +77,11 @@ def test_a_spec_has_no_defaults_and_a_status_only_that_no_operator_saw_it_yet(ki
     TrialStatus.model_validate(default)
 
 
+def test_the_status_of_a_trial_has_few_fields() -> None:
+    """What people do not read is in status.journal."""
+    assert sum(len(node.get("properties", {})) for node in nodes(SCHEMA["properties"]["status"])) <= 100
+
+
 def test_every_field_of_spec_and_status_is_described(kind: Kind) -> None:
     for part in ("spec", "status"):
         for node in nodes(SCHEMAS[kind]["properties"][part]):
@@ -117,7 +123,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def resources(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
-    fields = {field.alias or name: values(field.annotation) for name, field in model.model_fields.items()}
+    fields = {field.alias or name: values(field.annotation) for name, field in model.model_fields.items() if name != FIELD}
     return st.fixed_dictionaries({}, optional=fields)
 
 
@@ -143,7 +149,9 @@ def test_nothing_of_a_spec_is_pruned(trial: dict[str, Any], sweep: dict[str, Any
 @given(resources(TrialStatus), resources(SweepStatus))
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_nothing_of_a_status_is_pruned(trial: dict[str, Any], sweep: dict[str, Any]) -> None:
-    assert pruned(trial, SCHEMA["properties"]["status"]) == trial
+    as_stored = stored(TrialStatus, trial)
+    assert pruned(as_stored, SCHEMA["properties"]["status"]) == as_stored
+    assert joined(as_stored) == joined(trial)
     assert pruned(sweep, OF_SWEEPS["properties"]["status"]) == sweep
 
 

@@ -17,6 +17,7 @@ from hack.generate.reference import MODULES, PAGES, with_tables
 from multistep.api.sweep.sweep import TrialSweep, parse_sweep
 from multistep.api.task.suspicious_values import unknown_keys
 from multistep.api.task.task_toml import TaskConfig, parse_task
+from multistep.api.trial.status_journal import in_journal, model_in
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.cli.main import cli
 from multistep.telemetry.metrics import Metrics
@@ -46,10 +47,19 @@ def test_the_tables_are_current(page: str) -> None:
     assert with_tables(TEXTS[page]) == TEXTS[page], "run: make generate"
 
 
+def reachable(model: type[BaseModel], *, whole: bool = False) -> Iterator[type[BaseModel]]:
+    """Yield the models of a resource's fields. whole: also those that are only in status.journal."""
+    yield model
+    for name, field in model.model_fields.items():
+        if (below := model_in(field.annotation)) is not None and (whole or not in_journal(model, name)):
+            yield from reachable(below, whole=whole)
+
+
 def test_every_field_has_a_table_and_a_meaning() -> None:
     tables = {found for page in PAGES for found in re.findall(r"<!-- table (\w+) -->", TEXTS[page])}
     assert {model.__name__ for model in MODELS if not model.__name__.startswith("_")} - tables <= {
         *("BaseModel", "Model", "MultiStepTrial", "TrialSweep", "Metadata", "TrialTemplateSpec"),
+        *(model.__name__ for model in set(reachable(MultiStepTrial, whole=True)) - set(reachable(MultiStepTrial))),
     }
     assert not [
         f"{model.__name__}.{name}"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.score import ScoreRule
+from multistep.api.trial.status_journal import joined
 from multistep.engine.score.rewards import gate_failure
 from multistep.engine.score.score_in_sweep import Scored, scored
 from multistep.engine.score.trial_score import Score, Verdict, outcome, step_score, trial_score
@@ -151,7 +152,7 @@ def test_what_no_agent_caused_is_excluded(class_: Any) -> None:
 
 
 def chosen(toml: str, results: Mapping[str, Any], spec: Mapping[str, Any] | None = None, **scoring: Any) -> Scored:
-    status = resource(finished(play(plan(toml, spec), results).journal))["status"]
+    status = joined(resource(finished(play(plan(toml, spec), results).journal))["status"])
     return scored(status, Scoring(**scoring))
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import ResumeStatus, TrialStatus
+from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
@@ -160,7 +161,7 @@ def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
         rewards={"reward": 0.51239},
         exception=StepException("OverflowError", "big"),
     )
-    made = to_json(trial_status.complete(trial(), journal, None, NOW))
+    made = joined(to_json(trial_status.complete(trial(), journal, None, NOW)))
     assert (made["rewards"], made["reward"], made["exception"]) == (
         {"reward": 0.51239},
         "0.5124",

@@ -208,14 +208,14 @@ async def test_a_container_that_stops_itself_while_paused_is_no_free_retry_and_i
     world = await in_step("a")
     world.change_trial(suspend=True)
     await world.run()
-    before = timeless(world.object["status"]["steps"])
+    before = timeless(world.object["status"])["steps"]
     ended = {"name": "main", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}}
     world.pod_status(phase="Failed", containerStatuses=[ended])
     await world.run()
     assert world.condition[0] == "Complete"
     assert world.status.exception and world.status.exception.type == "ContainerKilledError"
     assert world.status.failure and world.status.failure.class_ == "Agent"  # only the processes that its agent left were running
-    assert timeless(world.object["status"]["steps"]) == before
+    assert timeless(world.object["status"])["steps"] == before
 
 
 async def test_a_step_verified_apart_is_paused_after_its_verification() -> None:

@@ -107,14 +107,14 @@ async def test_whenever_a_trial_is_suspended_it_continues_to_the_same_end(shape:
     made = SHAPES[shape]
     suspension = Suspension(policy, made.durations, made.config, made.user)
     calm = await ran(trial=manifest(config=made.config), durations=made.durations, user=made.user)
-    wanted = timeless(calm.object["status"]["steps"])
+    wanted = timeless(calm.object["status"])["steps"]
     points = len(calm.faults.trace)
     held = released = 0
     number = POLICIES.index(policy)
     here = tried(range(1 + number, points + 1, STRIDE), whole, every=PART, first=number + list(SHAPES).index(shape))
     for at in here:
         world = await suspension.play(at)
-        assert timeless(world.object["status"]["steps"]) == wanted, f"suspended at point {at}: {calm.faults.trace[at - 1]}"
+        assert timeless(world.object["status"])["steps"] == wanted, f"suspended at point {at}: {calm.faults.trace[at - 1]}"
         assert (
             world.runner.starts.keys() == {f"{world.status.attempt}/{id.split('/', 1)[1]}" for id in calm.runner.starts}
             or made.config
@@ -153,7 +153,7 @@ async def test_whenever_the_operator_dies_while_a_trial_is_suspended_it_continue
 async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse(whole: bool) -> None:
     chance = random.Random(5)
     calm = await ran(durations=LONG)
-    wanted, points = timeless(calm.object["status"]["steps"]), len(calm.faults.trace)
+    wanted, points = timeless(calm.object["status"])["steps"], len(calm.faults.trace)
     trials = 24 if whole else 6
     for number in range(trials):
         suspension = Suspension(POLICIES[number % 3], LONG)
@@ -161,7 +161,7 @@ async def test_suspended_by_chance_and_dying_repeatedly_is_no_worse(whole: bool)
             chance.randint(1, 2 * points): chance.choice([Killed(), Unavailable("no answer")]) for _ in range(chance.randint(1, 5))
         }
         world = await suspension.play(chance.randint(1, points), faults)
-        assert timeless(world.object["status"]["steps"]) == wanted, faults
+        assert timeless(world.object["status"])["steps"] == wanted, faults
     print(f"\n{trials} trials, suspended, with one to five deaths and failures each")
 
 

@@ -4,6 +4,7 @@ In: an object of the API server; answers of the runner. Out: models, from which 
 generated. Open trial.py, then spec.py and status.py.
 
 trial, spec, status       the resource; what may be set, and where; conditions, images and steps of each attempt
+status_journal            which fields of a status are in status.journal, and how
 score, regrade            score in a status; trials that verify another trial's steps again
 values                    values without pydantic, so that the command line starts fast
 task_source               spec.task: bundle, inline, oci, git or url

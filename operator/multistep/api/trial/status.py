@@ -8,11 +8,12 @@ from datetime import datetime
 from itertools import chain, repeat
 from typing import Annotated, Final, Literal, Protocol, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from multistep.api.common.base_model import OPEN_CHOICE, Model
 from multistep.api.trial.regrade import RegradeStatus
 from multistep.api.trial.score import ScoreRule, TrialColumns
+from multistep.api.trial.status_journal import FIELD, JOURNAL, joined
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.values import Outcome
 
@@ -194,13 +195,13 @@ class Usage(Model):
     """Cost in US dollars; unset if a price is unknown."""
     requests: int | None = None
     """Model requests; only the gateway counts them."""
-    incomplete: int | None = None
+    incomplete: Annotated[int | None, JOURNAL] = None
     """Requests whose usage the gateway does not know, because they were cut off or lost; the amounts do not include them."""
-    held_seconds: float | None = None
+    held_seconds: Annotated[float | None, JOURNAL] = None
     """Seconds for which requests waited at the gateway, because the provider refused further requests."""
     source: Annotated[Literal["Gateway", "Agent"], *OPEN_CHOICE] = "Agent"
     """Who counted the tokens. Gateway: the model gateway, in the provider's responses; Agent: the agent, which can be wrong."""
-    prices: str | None = None
+    prices: Annotated[str | None, JOURNAL] = None
     """Table of prices that the cost is computed with."""
 
 
@@ -210,13 +211,13 @@ class CheckpointStatus(Model):
     digest: str | None = None
     """SHA-256 of the checkpoint's commit file, which lists its files, the records of its steps, and the earlier checkpoint on which
     it builds."""
-    bytes: int | None = None
+    bytes: Annotated[int | None, JOURNAL] = None
     """Size of the stored layer and its manifest, compressed."""
-    entries: int | None = None
+    entries: Annotated[int | None, JOURNAL] = None
     """Number of changed and deleted paths."""
-    processes: int | None = None
+    processes: Annotated[int | None, JOURNAL] = None
     """Number of processes that the step left running; a restore loses them."""
-    shared_memory: bool | None = None
+    shared_memory: Annotated[bool | None, JOURNAL] = None
     """Whether /dev/shm has files; a restore loses them."""
     missing: str | None = None
     """Why the step has no checkpoint. No later attempt can resume directly after the step."""
@@ -233,7 +234,7 @@ class StepStatus(Model):
     """Rewards from the verifier, by key; {} is a result without keys, null is no result."""
     omitted_rewards: int | None = None
     """Number of further rewards that only result.json has; unset: none."""
-    score: float | None = None
+    score: Annotated[float | None, JOURNAL] = None
     """The step's part of the trial's score: the reward "reward", else the mean of all rewards; at least 0. Unset: no result."""
     passed: bool | None = None
     """Whether the step passed: min_reward was met, or, without min_reward, the reward "reward" (every reward if there is no
@@ -242,21 +243,21 @@ class StepStatus(Model):
     """The first exception, if any."""
     start_time: datetime | None = None
     """Start time."""
-    phase_start_time: datetime | None = None
+    phase_start_time: Annotated[datetime | None, JOURNAL] = None
     """Start time of the current phase; unset until its first operation, and when the step is completed."""
     completion_time: datetime | None = None
     """Completion time."""
     durations: Durations | None = None
     """Duration of each phase."""
-    artifacts: ArtifactsSummary | None = None
+    artifacts: Annotated[ArtifactsSummary | None, JOURNAL] = None
     """Collected files."""
-    verifier_image_id: Annotated[str | None, Field(alias="verifierImageID")] = None
+    verifier_image_id: Annotated[str | None, JOURNAL, Field(alias="verifierImageID")] = None
     """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
-    usage: Usage | None = None
+    usage: Annotated[Usage | None, JOURNAL] = None
     """Tokens and cost of the agent's model requests; unset without an agent of Harbor."""
-    egress: EgressStatus | None = None
+    egress: Annotated[EgressStatus | None, JOURNAL] = None
     """Network targets that were refused to the step's pods; unset without an egress sidecar."""
-    gate: bool | None = None
+    gate: Annotated[bool | None, JOURNAL] = None
     """Whether min_reward was met; null if there is no gate or no result."""
     checkpoint: CheckpointStatus | None = None
     """Checkpoint after the step; unset without spec.checkpoints. The last step has one only with checkpoints.keep WithResults."""
@@ -313,9 +314,9 @@ class AttemptStatus(Model):
     """UID of the pod."""
     node_name: str | None = None
     """Node of the pod."""
-    image_id: Annotated[str | None, Field(alias="imageID")] = None
+    image_id: Annotated[str | None, JOURNAL, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
-    runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
+    runner_image_id: Annotated[str | None, JOURNAL, Field(alias="runnerImageID")] = None
     """Image that the pod's runner comes from, with its digest."""
     start_time: datetime | None = None
     """Start time."""
@@ -325,9 +326,9 @@ class AttemptStatus(Model):
     """Machine-readable reason why the attempt failed."""
     message: str | None = None
     """Human-readable message."""
-    steps: list[StepStatus] = []
+    steps: Annotated[list[StepStatus], JOURNAL] = []
     """Steps of the attempt: those before the checkpoint from which it resumed, then those that it started."""
-    resumed: ResumeStatus | None = None
+    resumed: Annotated[ResumeStatus | None, JOURNAL] = None
     """The checkpoint from which the attempt continued; unset if it started at step 1."""
 
 
@@ -367,15 +368,15 @@ class TrialStatus(Model):
     """Node of the pod."""
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
-    runner_image_id: Annotated[str | None, Field(alias="runnerImageID")] = None
+    runner_image_id: Annotated[str | None, JOURNAL, Field(alias="runnerImageID")] = None
     """Image that the pod's runner comes from, with its digest: the operator's, or one of `multistep build`."""
-    agent_host_image_id: Annotated[str | None, Field(alias="agentHostImageID")] = None
+    agent_host_image_id: Annotated[str | None, JOURNAL, Field(alias="agentHostImageID")] = None
     """Image of the agent host, with its digest; unset without an agent of Harbor."""
-    container_id: Annotated[str | None, Field(alias="containerID")] = None
+    container_id: Annotated[str | None, JOURNAL, Field(alias="containerID")] = None
     """ID of the pod's main container when the first step started; a different ID later means that the container was restarted."""
-    image_user: str | None = None
+    image_user: Annotated[str | None, JOURNAL] = None
     """User of the image, as reported by the runner: the default user of phases."""
-    verifier: VerifierStatus | None = None
+    verifier: Annotated[VerifierStatus | None, JOURNAL] = None
     """Pod of a separate verifier, until it is deleted."""
     task: str | None = None
     """Name of the task."""
@@ -389,15 +390,15 @@ class TrialStatus(Model):
     """Start time of the trial."""
     completion_time: datetime | None = None
     """Completion time."""
-    suspended_seconds: int | None = None
+    suspended_seconds: Annotated[int | None, JOURNAL] = None
     """Seconds for which the trial was suspended, queued, or unable to write its results, until it last resumed."""
-    started_from: StartStatus | None = None
+    started_from: Annotated[StartStatus | None, JOURNAL] = None
     """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: the image."""
-    resumed: ResumeStatus | None = None
+    resumed: Annotated[ResumeStatus | None, JOURNAL] = None
     """The checkpoint from which the current attempt continues; unset if it started at step 1."""
-    regraded: RegradeStatus | None = None
+    regraded: Annotated[RegradeStatus | None, JOURNAL] = None
     """The source of a regrade; unset until it is found, and without spec.regrade."""
-    agent_setup_time: datetime | None = None
+    agent_setup_time: Annotated[datetime | None, JOURNAL] = None
     """When the setup of a custom agent class (`spec.agent.importPath`) started in this attempt. The class can have caused every
     later failure."""
     current_step: str | None = None
@@ -419,11 +420,11 @@ class TrialStatus(Model):
     verification is disabled, or no agent can have caused the failure that ended the trial."""
     passed: bool | None = None
     """Whether every declared step ran and passed; unset without a score."""
-    score_rule: ScoreRule | None = None
+    score_rule: Annotated[ScoreRule | None, JOURNAL] = None
     """The rule by which the score was computed; unset until the trial is finished."""
     columns: TrialColumns = TrialColumns()
     """Texts for the printer columns."""
-    exception: TrialException | None = None
+    exception: Annotated[TrialException | None, JOURNAL] = None
     """Exception of the trial as a whole, if any."""
     failure: TrialFailure | None = None
     """Why the trial finished early, and the failure class; unset if a gate ended the trial."""
@@ -433,6 +434,13 @@ class TrialStatus(Model):
     """URL of the results."""
     results_store: str | None = None
     """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
+    journal: str | None = None
+    """Details for the operator and for `multistep show -o json`: gzip of JSON, in base64."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_journal(cls, value: object) -> object:
+        return joined(value) if isinstance(value, Mapping) and value.get(FIELD) is not None else value
 
     @property
     def own_steps(self) -> list[StepStatus]:

@@ -9,6 +9,7 @@ from typing import Any
 from multistep.api.common.base_model import API_VERSION, Metadata, Model, parsed
 from multistep.api.trial.spec import TrialSpec, refuse_pod_templates
 from multistep.api.trial.status import TrialStatus, is_finished
+from multistep.api.trial.status_journal import joined
 
 KIND = "MultiStepTrial"
 PLURAL = "multisteptrials"
@@ -42,7 +43,10 @@ def parse_status(obj: Mapping[str, Any]) -> TrialStatus:
 def salvaged(trial: Object) -> MultiStepTrial:
     """Return the trial with those fields of spec and status that can be parsed separately, and with an empty task."""
     spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
-    return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), trial.get("status")))
+    status = trial.get("status")
+    with suppress(Exception):
+        status = joined(status or {})
+    return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), status))
 
 
 Object = dict[str, Any]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from multistep.api.trial.status import StepStatus, TrialStatus, total
+from multistep.api.trial.status_journal import stored
 from multistep.engine.score import rewards
 
 MAX_MESSAGE_BYTES = 1024
@@ -17,7 +18,7 @@ MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
-    """Return the status as JSON, without nulls. If the status is too large, details are removed, the least important first;
+    """Return the status as the API server stores it. If the status is too large, details are removed, the least important first;
     result.json has all details."""
     content = _dumped(status)
     for shorten in _SHORTENERS:
@@ -34,67 +35,34 @@ def status_bytes(content: Mapping[str, Any]) -> int:
 
 
 def _dumped(status: TrialStatus) -> dict[str, Any]:
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    whole = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return stored(TrialStatus, {name: value for name, value in whole.items() if value != []})
 
 
-def _shorter_attempts(status: TrialStatus) -> TrialStatus:
-    """Remove the steps of earlier attempts and shorten the attempts' messages."""
+def _without_details(status: TrialStatus) -> TrialStatus:
+    """Remove the steps of earlier attempts, the durations of phases, and the lists of incomplete sources, refused targets and tests
+    of a regrade's source; shorten the messages of earlier attempts."""
     attempts = [each.model_copy(update={"steps": [], "message": shortened(each.message or "")}) for each in status.attempts]
-    return status.model_copy(update={"attempts": attempts})
+    source = status.regraded
+    tested = [each.model_copy(update={"tests": {}}) for each in source.steps] if source else []
+    kept = {"attempts": attempts, "regraded": source and source.model_copy(update={"steps": tested})}
+    return _with_steps(status.model_copy(update=kept), _without_step_details)
 
 
-def _shorter_incomplete(status: TrialStatus) -> TrialStatus:
-    """Replace the list of incomplete sources with a reference to the manifest."""
-    return _with_steps(status, _with_short_incomplete)
-
-
-def _with_short_incomplete(step: StepStatus) -> StepStatus:
-    if step.artifacts is None or not step.artifacts.incomplete:
-        return step
-    return step.model_copy(update={"artifacts": step.artifacts.model_copy(update={"incomplete": ["see manifest.json"]})})
-
-
-def _shorter_egress(status: TrialStatus) -> TrialStatus:
-    """Replace the list of refused targets with the number of refused connection attempts."""
-    return _with_steps(status, lambda step: step.model_copy(update={"egress": step.egress and total([step.egress], most=0)}))
-
-
-def _shorter_messages(status: TrialStatus) -> TrialStatus:
-    return _with_steps(status, lambda step: _with_message(step, shortened))
+def _without_step_details(step: StepStatus) -> StepStatus:
+    artifacts = step.artifacts
+    if artifacts is not None and artifacts.incomplete:
+        artifacts = artifacts.model_copy(update={"incomplete": ["see manifest.json"]})
+    egress = step.egress and total([step.egress], most=0)
+    return step.model_copy(update={"durations": None, "artifacts": artifacts, "egress": egress})
 
 
 def _without_messages(status: TrialStatus) -> TrialStatus:
-    """Remove the messages of exceptions, but not their types."""
-    return _with_steps(status, lambda step: _with_message(step, lambda _: ""))
-
-
-def _with_message(step: StepStatus, change: Callable[[str], str]) -> StepStatus:
-    exception = step.exception and step.exception.model_copy(update={"message": change(step.exception.message)})
-    return step.model_copy(update={"exception": exception})
-
-
-def _without_durations(status: TrialStatus) -> TrialStatus:
-    """Remove the durations of phases, but not the start and end of steps."""
-    return _with_steps(status, lambda step: step.model_copy(update={"durations": None}))
-
-
-def _without_step_scores(status: TrialStatus) -> TrialStatus:
-    """Remove each step's score and ``passed`` that can be computed from its gate and from the rewards that the status keeps."""
-    return _with_steps(status, lambda step: step.model_copy(update={"score": None, "passed": None}) if _is_whole(step) else step)
-
-
-def _is_whole(step: StepStatus) -> bool:
-    """Return whether the step's score depends on one reward only, which the status keeps: "reward" if the step has it, else its
-    only reward."""
-    values = step.rewards or {}
-    return "reward" in values or len(values) + (step.omitted_rewards or 0) <= 1
-
-
-def _without_sources_tests(status: TrialStatus) -> TrialStatus:
-    """Remove the digests of the tests of a regrade's source."""
-    source = status.regraded
-    steps = [each.model_copy(update={"tests": {}}) for each in source.steps] if source else []
-    return status.model_copy(update={"regraded": source and source.model_copy(update={"steps": steps})})
+    """Remove the messages of steps' exceptions, but not their types."""
+    return _with_steps(
+        status,
+        lambda step: step.model_copy(update={"exception": step.exception and step.exception.model_copy(update={"message": ""})}),
+    )
 
 
 def _without_task_steps(status: TrialStatus) -> TrialStatus:
@@ -116,18 +84,7 @@ def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]
     return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
 
 
-_SHORTENERS = (
-    _shorter_attempts,
-    _shorter_incomplete,
-    _shorter_egress,
-    _shorter_messages,
-    _without_durations,
-    _without_messages,
-    _without_step_scores,
-    _without_sources_tests,
-    _without_task_steps,
-    _fewer_rewards,
-)
+_SHORTENERS = (_without_details, _without_messages, _without_task_steps, _fewer_rewards)
 
 
 def shortened(message: str) -> str:

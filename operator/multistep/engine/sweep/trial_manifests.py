@@ -14,6 +14,7 @@ from multistep.api.sweep.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec
 from multistep.api.sweep.tasks_source import DatasetSource, TasksSource
 from multistep.api.task.allowed_names import same_server
 from multistep.api.trial.status import by_runner, with_runner
+from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import KIND
 from multistep.api.trial.values import AGENT, FINISHED_PHASES
 from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
@@ -262,7 +263,7 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 
 
 def _facts(trial: Object, scoring: Scoring) -> TrialFacts:
-    metadata, spec, status = trial["metadata"], trial.get("spec") or {}, trial.get("status") or {}
+    metadata, spec, status = trial["metadata"], trial.get("spec") or {}, joined(trial.get("status") or {})
     failure: Object = status.get("failure") or {}
     state, found = _state(status), scored(status, scoring)
     since, costs = _first_step(status), _costs(status)

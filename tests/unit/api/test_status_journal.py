@@ -1,0 +1,86 @@
+"""Test how a status is stored: the fields of the CRD, and all others in one text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.status import StepStatus, TrialStatus, Usage, VerifierStatus
+from multistep.api.trial.status_journal import FIELD, MAX_JOURNAL_BYTES, joined, stored
+from multistep.api.trial.trial import parse_status, parse_trial, salvaged
+from multistep.engine.sweep.trial_manifests import facts
+from multistep.errors import InvalidSpec
+
+WHOLE: dict[str, Any] = {
+    "podName": "t-1",
+    "containerID": "c1",
+    "verifier": {"podName": "t-1-v0"},
+    "steps": [{"name": "a", "rewards": {"reward": 1}, "gate": True}, {"name": "b"}],
+    "usage": {"inputTokens": 1, "incomplete": 2},
+}
+
+
+def packed(details: object) -> str:
+    return base64.b64encode(gzip.compress(json.dumps(details).encode())).decode()
+
+
+def test_a_stored_status_has_the_fields_of_the_crd_and_one_text() -> None:
+    found = stored(TrialStatus, WHOLE)
+    text = found.pop(FIELD)
+    assert found == {
+        "podName": "t-1",
+        "steps": [{"name": "a", "rewards": {"reward": 1}}, {"name": "b"}],
+        "usage": {"inputTokens": 1},
+    }
+    assert " " not in text and json.loads(gzip.decompress(base64.b64decode(text))) == {
+        "containerID": "c1", "verifier": {"podName": "t-1-v0"}, "steps": [{"gate": True}, {}], "usage": {"incomplete": 2},
+    }  # fmt: skip
+    assert stored(TrialStatus, {"podName": "t-1"}) == {"podName": "t-1"}
+
+
+def test_the_whole_status_is_read_again_wherever_it_is_parsed() -> None:
+    wanted = TrialStatus(
+        pod_name="t-1",
+        container_id="c1",
+        verifier=VerifierStatus(pod_name="t-1-v0"),
+        steps=[StepStatus(name="a", rewards={"reward": 1}, gate=True), StepStatus(name="b")],
+        usage=Usage(input_tokens=1, incomplete=2),
+    )
+    status = stored(TrialStatus, WHOLE)
+    assert joined(status) == WHOLE
+    assert parse_status({"status": status}) == wanted
+    trial = {"spec": {"task": {"inline": {"config": {}}}}, "status": status}
+    assert parse_trial(trial).status == wanted
+    assert salvaged(trial).status == wanted
+
+
+def test_the_journal_replaces_no_field_of_the_crd() -> None:
+    other = {"podName": "other", "steps": [{"name": "x", "gate": False}, {}, {"name": "third"}], "attempt": "text", "task": "t"}
+    found = joined({"podName": "t-1", "steps": [{"name": "a"}], "attempt": 1, FIELD: packed(other)})
+    assert found == {"podName": "t-1", "steps": [{"name": "a", "gate": False}], "attempt": 1, "task": "t"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no base64", "eA==", packed({})[:-8], packed({"x": float("nan")}), packed("x" * MAX_JOURNAL_BYTES), 7],
+    ids=["empty", "text", "no gzip", "cut off", "NaN", "too large", "a number"],
+)
+def test_a_journal_that_cannot_be_read_is_an_error_of_the_status(text: Any) -> None:
+    status = {"phase": "Complete", "podName": "t-1", FIELD: text}
+    with pytest.raises(InvalidSpec, match=r"^status"):
+        parse_status({"status": status})
+    found = salvaged({"spec": {}, "status": status}).status
+    assert (found.pod_name, found.container_id) == ("t-1", None)
+    counts = facts({"metadata": {"name": "t"}, "status": status}, Scoring())
+    assert (counts.state, counts.invalid) == ("Failed", True)
+
+
+def test_deeply_nested_json_is_an_error() -> None:
+    text = base64.b64encode(gzip.compress(b"[" * 10**6)).decode()
+    with pytest.raises(ValueError, match="gzip of JSON in base64"):
+        joined({FIELD: text})
