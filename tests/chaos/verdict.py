@@ -47,7 +47,7 @@ def _too_often(found: Object) -> Iterator[str]:
     """Yield problems of a Failed trial: it must have used all attempts, have the last attempt's reason, and have no reward."""
     status, failed = found["status"], condition(found, "Failed")
     attempts = status.get("attempts") or []
-    if "rewards" in status or "reward" in status:
+    if "rewards" in status:
         yield f"Failed, and has rewards {status.get('rewards')}"
     if len(attempts) != retries_of(found["metadata"]["name"]) + 1 or failed["reason"] != attempts[-1]["reason"]:
         yield f"Failed with {failed['reason']} ({failed['message']}) after {[each['reason'] for each in attempts]}"

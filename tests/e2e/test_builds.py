@@ -147,7 +147,7 @@ async def test_the_images_of_environment_and_verifier_are_built_once(pulls: Give
         await pulls.applied(each)
     for name in ("one", "two", "three"):
         done = await pulls.until(name, finished)
-        assert holds(done, "Complete") and done["status"]["reward"] == "1", done["status"]
+        assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}, done["status"]
         images = {image["name"]: image for image in done["status"]["images"]}
         assert set(images) == {"environment", "tests"}
         assert done["status"]["imageID"] == images["environment"]["image"]
@@ -185,7 +185,7 @@ async def test_the_image_of_a_service_is_built(pulls: Given, registries: Registr
     }
     before = len(registries.pushed)
     done = await pulls.ended(made)
-    assert holds(done, "Complete") and done["status"]["reward"] == "1", done["status"]
+    assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}, done["status"]
     images = {image["name"]: image["build"] for image in done["status"]["images"]}
     assert set(images) == {"environment", "environment/docker-compose.yaml/db"}
     assert sorted(registries.pushed[before:]) == sorted(images.values())
@@ -246,7 +246,7 @@ async def test_no_run_finds_the_push_secret_and_none_survives_until_the_push(pul
     hostile = f"{FROM}COPY search.sh /\nRUN bash /search.sh\n"
     before = len(registries.log)
     done = await pulls.ended(with_dockerfile("hostile", hostile, test=check, **files))
-    assert holds(done, "Complete") and done["status"]["reward"] == "1", done["status"]
+    assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}, done["status"]
     # The times at which the process sent its requests: the registry may get to the last one after the process has ended.
     beats = [int(found) for found in re.findall(r'"GET /v2/heartbeat/(\d+) HTTP', registries.base.log.read_text())]
     pushes = _times("(?:POST|PUT|PATCH) /v2/multistep", registries.log[before:])
@@ -275,7 +275,7 @@ async def test_a_registry_that_is_away_for_a_while_loses_nothing(pulls: Given, r
     registries.start()
     for name in ("running", "later"):
         done = await pulls.until(name, finished)
-        assert holds(done, "Complete") and done["status"]["reward"] == "1", done["status"]
+        assert holds(done, "Complete") and done["status"]["rewards"] == {"reward": 1.0}, done["status"]
     assert len(registries.pushed) == before + 2
 
 

@@ -182,4 +182,4 @@ async def test_files_of_the_task_are_no_tampering(given: Given) -> None:
     later = trial(Step("a", setup="#!/bin/sh\nprintf x >> /usr/bin/diff\ntouch /conftest.py\n"), Step("b"), config=TASK)
     later["spec"]["task"]["inline"]["files"]["steps/b/workdir/conftest.py"] = "# of the task\n"
     done = await given.ended(later)
-    assert done["status"]["reward"] == "1" and not done["status"].get("tampering"), done["status"]
+    assert done["status"]["rewards"] == {"reward": 1.0} and not done["status"].get("tampering"), done["status"]

@@ -33,7 +33,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table. path: path of the shown field, such as ``status.phase``; wide: whether only ``-o wide`` shows it."""
+    """A column of the table. path: what is shown, as in ``field_of``; wide: whether only ``-o wide`` shows it."""
 
     head: str
     path: str
@@ -185,19 +185,52 @@ class _Printer:
 AGE = "age"
 AGENT = "agent"  # spec.agent.name, or the class's name in spec.agent.importPath
 REASON = "reason"  # the reason of the condition Ready
+STEP = "step"  # numbers of finished steps and of the task's steps, and the current step, as ``1/3 build``
+REWARD = "reward"  # the reward "reward", else all rewards with their names
+FAILURE = "failure"  # class and reason of the failure
 
 
 def field_of(found: Object, path: str) -> Any:
-    """Return a value of an object; None or "" if it is unset. path: the field's names separated by dots, or AGENT or REASON."""
-    if path == AGENT:
-        return agent_label(field_of(found, "spec.agent.name"), field_of(found, "spec.agent.importPath"))
-    if path == REASON:
-        conditions = field_of(found, "status.conditions") or ()
-        return next((each.get("reason") for each in conditions if each.get("type") == "Ready"), None)
+    """Return a value of an object; None or "" if it is unset. path: the field's names separated by dots, or a name above."""
+    if path in _COMPUTED:
+        return _COMPUTED[path](found)
     value: Any = found
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def _agent(found: Object) -> str:
+    return agent_label(field_of(found, "spec.agent.name"), field_of(found, "spec.agent.importPath"))
+
+
+def _reason(found: Object) -> str | None:
+    conditions = field_of(found, "status.conditions") or ()
+    return next((each.get("reason") for each in conditions if each.get("type") == "Ready"), None)
+
+
+def _step(found: Object) -> str:
+    steps, names = field_of(found, "status.steps") or (), field_of(found, "status.taskSteps") or ()
+    finished = sum(each.get("completionTime") is not None for each in steps)
+    return " ".join(filter(None, (f"{finished}/{len(names)}" if names else "", field_of(found, "status.currentStep"))))
+
+
+def _reward(found: Object) -> Any:
+    rewards = field_of(found, "status.rewards") or {}
+    return rewards.get("reward", ", ".join(f"{key}={value:.4g}" for key, value in sorted(rewards.items())))
+
+
+def _failure(found: Object) -> str:
+    return ": ".join(filter(None, (field_of(found, "status.failure.class"), field_of(found, "status.failure.reason"))))
+
+
+_COMPUTED: Final[Mapping[str, Callable[[Object], Any]]] = {
+    AGENT: _agent,
+    REASON: _reason,
+    STEP: _step,
+    REWARD: _reward,
+    FAILURE: _failure,
+}
 
 
 def _short(value: Any) -> str:

@@ -33,11 +33,26 @@ def names(text: str) -> list[str]:
 
 def test_trials_are_a_table_with_the_columns_of_kubectl(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "t")
-    put(cluster, "u", {**GOOD, "task": "hello", "reward": "1"})
+    put(cluster, "u", {**GOOD, "task": "hello", "rewards": {"reward": 1.0}})
     head, *rows = invoke("list").stdout.splitlines()
-    assert head.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEPS", "OUTCOME", "SCORE", "REWARD", "FAILURE", "AGE"]
+    assert head.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEP", "OUTCOME", "SCORE", "REWARD", "FAILURE", "AGE"]
     assert [row.split()[:4] for row in rows] == [["t", "hello", "nop", "Running"], ["u", "hello", "nop", "Complete"]]
     assert rows[0].split()[-1].endswith("d")
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ({"taskSteps": ["a", "b"], "currentStep": "b", "steps": [{"completionTime": "x"}, {}]}, "1/2 b - - - -"),
+        ({"currentStep": "a"}, "a - - - -"),
+        ({"taskSteps": ["a"], "score": 2 / 3, "rewards": {"reward": 1, "x": 0}}, "0/1 - 0.666667 1 -"),
+        ({"rewards": {"b": 1, "a": 0.25}}, "- - - a=0.25, b=1 -"),
+        ({"rewards": {}, "failure": {"class": "User", "reason": "Stopped"}}, "- - - - User: Stopped"),
+    ],
+)
+def test_columns_are_computed_from_the_status(invoke: Invoke, cluster: CliCluster, found: Any, shown: str) -> None:
+    put(cluster, "t", {"phase": "P", **found})
+    assert " ".join(invoke("list").stdout.splitlines()[1].split()[4:-1]) == shown
 
 
 @pytest.mark.parametrize(("agent", "shown"), [({"importPath": "my.agents:Mine"}, "Mine"), ({}, "-"), (None, "-")])
@@ -50,8 +65,8 @@ def test_wide_has_more_columns_and_all_namespaces_one_for_them(invoke: Invoke, c
     conditions = [{"type": "Complete", "reason": "No"}, {"type": "Ready", "status": "False", "reason": "Unschedulable"}]
     put(cluster, "t", {**RUNNING, "conditions": conditions})
     head, row = invoke("list", "-A", "-o", "wide").stdout.splitlines()
-    assert head.split()[:2] == ["NAMESPACE", "NAME"] and head.split()[-4:] == ["STEP", "POD", "NODE", "REASON"]
-    assert row.split()[0] == "default" and row.split()[-4:] == ["a", "t-1", "-", "Unschedulable"]
+    assert head.split()[:2] == ["NAMESPACE", "NAME"] and head.split()[-3:] == ["POD", "NODE", "REASON"]
+    assert row.split()[0] == "default" and row.split()[-3:] == ["t-1", "-", "Unschedulable"]
 
 
 @pytest.mark.parametrize(("kind", "columns"), [(crds.TRIAL, trial_list.COLUMNS), (crds.SWEEP, manage.COLUMNS)])

@@ -89,7 +89,7 @@ def test_an_agent_that_quits_after_a_solved_step_has_its_share_and_no_pass() -> 
     ended = finished(play(plan(THREE, COMMAND), {"a/agent": EXIT_1, "a/verifier": ONE}).journal)
     assert ended.rewards == {"reward": 1.0}
     assert (ended.score, ended.passed, ended.outcome) == (1 / 3, False, "AgentError")
-    assert (ended.columns.score, ended.columns.failure) == ("0.3333", "Agent: NonZeroAgentExitCodeError")
+    assert ended.failure and (ended.failure.class_, ended.failure.reason) == ("Agent", "NonZeroAgentExitCodeError")
 
 
 def test_an_oracle_of_any_keys_has_a_score_of_1_and_passes() -> None:

@@ -100,7 +100,7 @@ def test_any_rewards_can_be_written(rewards: dict[str, float | int]) -> None:
         ({"x" * 100: 1}, "x" * 60),
     ],
 )
-def test_the_column_shows_the_reward(rewards: Mapping[str, float] | None, text: str | None) -> None:
+def test_a_short_text_shows_the_reward(rewards: Mapping[str, float] | None, text: str | None) -> None:
     assert reward_text(rewards) == text
 
 

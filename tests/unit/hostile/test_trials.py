@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from multistep.api.trial.status_journal import joined
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import MultistepError
 from multistep.kube.cluster_protocols import Cluster, ExecStream
@@ -36,7 +37,7 @@ async def assert_clear_end(world: World) -> None:
     assert reason and message
     assert len(message) <= 1024
     assert kind == "Complete" or world.status.rewards is None
-    json.dumps(world.object["status"], ensure_ascii=False).encode()  # fails if the status cannot be sent to the API server
+    json.dumps(joined(world.object["status"]), ensure_ascii=False).encode()  # fails if the status cannot be sent to the API server
 
 
 # -- a runner that violates the protocol
@@ -100,7 +101,7 @@ async def test_a_runner_that_violates_the_protocol_for_good_ends_the_trial_witho
 async def test_a_short_protocol_violation_changes_nothing(output: bytes) -> None:
     world = lying(lambda number, data: output if number in (1, 2, 40, 90) else data)
     await assert_clear_end(world)
-    assert (world.condition[1], world.status.reward) == ("TrialComplete", "0.5")
+    assert (world.condition[1], world.status.rewards) == ("TrialComplete", {"reward": 0.5, "style": 1 / 3})
     assert set(world.runner.starts.values()) == {1}
 
 

@@ -332,7 +332,7 @@ async def test_one_error_at_any_point_changes_no_result(point: int, kind: Callab
     world.faults.fail(point, kind())
     await world.run()
     assert world.condition[:2] == ("Complete", "TrialComplete"), (world.condition, world.faults.trace[point - 1 : point])
-    assert world.status.reward == "0.5"
+    assert world.status.rewards == {"reward": 0.5, "style": 1 / 3}
 
 
 OF_THE_TRIAL = "apply_status", "get MultiStepTrial"  # without the right to read and write the trial, nothing can be shown

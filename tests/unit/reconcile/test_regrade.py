@@ -40,7 +40,7 @@ def ended(found: Mapping[str, Any]) -> Any:
     """Return the parts of a trial's status that a verification determines."""
     found = joined(found)
     steps = [{key: each.get(key) for key in ("name", "rewards", "gate", "exception")} for each in found["steps"]]
-    return steps, *(found.get(key) for key in ("rewards", "reward", "exception", "failure", "score", "passed", "outcome"))
+    return steps, *(found.get(key) for key in ("rewards", "exception", "failure", "score", "passed", "outcome"))
 
 
 def result_of(world_results: Any) -> Any:

@@ -40,14 +40,3 @@ class ScoreRule(Model):
     """Number of declared steps: those that this trial was to run and verify. A step that it did not reach counts 0."""
     strategy: Literal["Mean", "Final"]
     """The task's multi_step_reward_strategy. Mean: over the declared steps; Final: the last declared step."""
-
-
-class TrialColumns(Model):
-    """Texts for the printer columns."""
-
-    steps: str | None = None
-    """Number of finished steps and number of steps that the trial runs, e.g. 2/3."""
-    score: str | None = None
-    """The score, rounded."""
-    failure: str | None = None
-    """Class and reason of the failure."""

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from multistep.api.common.base_model import OPEN_CHOICE, Model
 from multistep.api.trial.regrade import RegradeStatus
-from multistep.api.trial.score import ScoreRule, TrialColumns
+from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status_journal import FIELD, JOURNAL, joined
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.values import Outcome
@@ -178,8 +178,6 @@ class ArtifactsSummary(Model):
     """Total size in bytes."""
     incomplete: list[str] | None = None
     """Sources that were not collected completely, with the reason; manifest.json names the files."""
-    uri: str | None = None
-    """URI of the files."""
 
 
 class Usage(Model):
@@ -411,8 +409,6 @@ class TrialStatus(Model):
     """Findings that could have changed a verdict, in all attempts; empty: none."""
     rewards: Rewards | None = None
     """Rewards of the trial; {} is a result without keys, null is no result."""
-    reward: str | None = None
-    """The reward "reward" as text, or all rewards with their names if there is no "reward"."""
     outcome: Outcome | None = None
     """How the trial ended; unset while it is active."""
     score: float | None = None
@@ -422,8 +418,6 @@ class TrialStatus(Model):
     """Whether every declared step ran and passed; unset without a score."""
     score_rule: Annotated[ScoreRule | None, JOURNAL] = None
     """The rule by which the score was computed; unset until the trial is finished."""
-    columns: TrialColumns = TrialColumns()
-    """Texts for the printer columns."""
     exception: Annotated[TrialException | None, JOURNAL] = None
     """Exception of the trial as a whole, if any."""
     failure: TrialFailure | None = None

@@ -18,6 +18,7 @@ from multistep.api.trial.trial import parse_status
 from multistep.cli.terminal import bytes_text, stored_text, usage_text
 from multistep.client.connection import Cluster
 from multistep.client.outcome import brief, outcome
+from multistep.engine.status.status_size import reward_text
 from multistep.errors import InvalidSpec, Unavailable
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 from multistep.kube.watch import WatchEvent
@@ -42,8 +43,8 @@ def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
         "outcome": outcome_words(status.outcome, failure_class) if status.outcome else outcome(status).phase,
         "level": outcome_level(status.outcome) if status.outcome else "",
         "step": _step(status),
-        "score": status.columns.score,
-        "reward": status.reward,
+        "score": None if status.score is None else f"{status.score:.4g}",
+        "reward": reward_text(status.rewards),
         "message": brief(status),
         "created": metadata.get("creationTimestamp"),
         "started": _time(status.start_time),

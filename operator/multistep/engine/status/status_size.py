@@ -114,7 +114,7 @@ def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS)
 
 
 def reward_text(values: Mapping[str, int | float] | None) -> str | None:
-    """Return the rewards as text for the printer column: the key "reward" alone, or all keys with their names."""
+    """Return the rewards as a short text: the key "reward" alone, or all keys with their names."""
     if not values:
         return None
     if "reward" in values:

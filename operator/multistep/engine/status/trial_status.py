@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from multistep.api.common.plural import plural
-from multistep.api.trial.score import TrialColumns
 from multistep.api.trial.status import (
     ArtifactsSummary,
     AttemptStatus,
@@ -35,7 +34,7 @@ from multistep.engine.score import failure_class as failures
 from multistep.engine.score.score_in_sweep import agent_may_have_caused, agent_used_deadline
 from multistep.engine.score.trial_score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
 from multistep.engine.score.usage_totals import total
-from multistep.engine.status.status_size import bounded, bounded_rewards, reward_text, shortened
+from multistep.engine.status.status_size import bounded, bounded_rewards, shortened
 from multistep.engine.status.tampering_findings import merged, of_failure, summary
 
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
@@ -228,7 +227,7 @@ def failed(
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
         ended = _ended(trial, journal, results, now)
-    ended["rewards"] = ended["reward"] = ended["score_rule"] = None
+    ended["rewards"] = ended["score_rule"] = None
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
     class_ = failures.of_failed(reason, journal, agent_acted=_agent_may_have_acted(trial.status))
     known = ended.get("tampering", trial.status.tampering)
@@ -368,7 +367,6 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         "current_step": None,
         "completion_time": time(now),
         "rewards": shown,
-        "reward": reward_text(shown),
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "score_rule": journal.score_rule,
         **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=_starts_from_reference(trial)),
@@ -429,17 +427,7 @@ def _with(
     }
     if not waits:
         fields["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None
-    new = trial.status.model_copy(update={**fields, **changes})
-    return new.model_copy(update={"columns": _columns(new)})
-
-
-def _columns(status: TrialStatus) -> TrialColumns:
-    finished = sum(each.completion_time is not None for each in status.steps)
-    return TrialColumns(
-        steps=f"{finished}/{len(status.task_steps)}" if status.task_steps else None,
-        score=None if status.score is None else f"{status.score:.4g}",
-        failure=f"{status.failure.class_}: {status.failure.reason}" if status.failure else None,
-    )
+    return trial.status.model_copy(update={**fields, **changes})
 
 
 def _changed(trial: MultiStepTrial, **changes: Any) -> MultiStepTrial:
