@@ -15,7 +15,7 @@ import pytest
 from multistep import AsyncClient, Client
 from multistep.client.trl import TrialReward
 from multistep.kube.resources import PODS
-from tests.e2e.given import condition
+from tests.e2e.given import condition, holds
 from tests.simulated.given import NO_IMAGE, Given, Step, reward, trial
 
 SOLVED = "reward-if /tmp/solved yes"
@@ -71,7 +71,7 @@ async def test_killing_the_client_leaves_no_pod(given: Given, tmp_path: Path) ->
     finally:
         process.send_signal(signal.SIGKILL)
         await process.wait()
-    ended = await given.sweep_until("orphan", lambda sweep: condition(sweep, "Failed")["status"] == "True")
+    ended = await given.sweep_until("orphan", lambda sweep: holds(sweep, "Failed"))
     assert condition(ended, "Failed")["reason"] == "LeaseExpired"
     assert ended["status"]["excluded"] == {"User": 2}
 

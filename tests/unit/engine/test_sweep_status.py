@@ -256,8 +256,7 @@ def test_one_that_cannot_start_or_be_run_reports_why() -> None:
 def test_a_change_of_a_finished_sweep_is_noted_and_changes_nothing_else() -> None:
     ended = next_of(started(), done(0, 1, 2, 3)).status
     status = sweep_status.observed(sweep(ended, generation=7))
-    assert status.observed_generation == 7 and {each.observed_generation for each in status.conditions} == {7}
-    assert status.model_copy(update={"observed_generation": 1, "conditions": ended.conditions}) == ended
+    assert status.observed_generation == 7 and status.model_copy(update={"observed_generation": 1}) == ended
 
 
 def test_numbers_alone_may_wait_to_be_written_and_nothing_else() -> None:

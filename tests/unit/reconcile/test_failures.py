@@ -311,9 +311,7 @@ async def test_a_change_of_a_finished_trials_spec_is_noted_and_changes_nothing_a
     world.cluster.put({**done, "metadata": {**done["metadata"], "generation": 2}, "spec": {**done["spec"], "suspend": True}})
     await world.reconcile()
     noted = world.object["status"]
-    assert noted["observedGeneration"] == 2 and {each["observedGeneration"] for each in noted["conditions"]} == {2}
-    reported = {"observedGeneration": 1, "conditions": [{**each, "observedGeneration": 1} for each in noted["conditions"]]}
-    assert {**noted, **reported} == done["status"]
+    assert noted["observedGeneration"] == 2 and {**noted, "observedGeneration": 1} == done["status"]
     writes = len(world.cluster.writes)
     await world.reconcile()
     assert len(world.cluster.writes) == writes

@@ -401,7 +401,7 @@ class SweepStatus(Model):
     phase: str | None = None
     """For display: Pending, Running, Suspended, Halting, Complete or Failed; programs should read the conditions."""
     conditions: list[Condition] = []
-    """Complete, Failed, Ready, Reconciling, Stalled, Suspended, as for a trial."""
+    """Ready, and Complete, Failed, Reconciling, Stalled and Suspended, as for a trial."""
     start_time: datetime | None = None
     """Start time."""
     completion_time: datetime | None = None

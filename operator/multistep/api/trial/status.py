@@ -111,14 +111,12 @@ FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider"
 
 
 class Condition(Model):
-    """A metav1.Condition."""
+    """A metav1.Condition; status.observedGeneration is the generation that it describes."""
 
     type: Annotated[str, Field(max_length=316)]
     """Complete, Failed and Suspended as for a Job; Ready, Reconciling and Stalled as for kstatus."""
     status: Literal["True", "False", "Unknown"]
     """Status of the condition."""
-    observed_generation: int | None = None
-    """Generation of the spec that the condition describes."""
     last_transition_time: datetime
     """Time of the last change of status."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -353,7 +351,7 @@ class TrialStatus(Model):
     phase: str | None = None
     """Phase, for display; programs should read the conditions."""
     conditions: list[Condition] = []
-    """Complete, Failed, Ready, Reconciling, Stalled, Suspended."""
+    """Ready; each of Complete, Failed, Reconciling, Stalled and Suspended while it is True; Suspended also afterwards."""
     isolation: Annotated[Isolation, *OPEN_CHOICE] | None = None
     """Isolation of agent and verifier: separate pods, separate pods with the agent's files restored, separate users, or none."""
     attempt: int | None = None

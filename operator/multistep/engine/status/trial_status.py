@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from multistep.api.common.plural import plural
 from multistep.api.trial.status import (
@@ -39,54 +39,41 @@ from multistep.engine.status.tampering_findings import merged, of_failure, summa
 
 LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
-_WHEN_FALSE: Final = {
-    "Reconciling": ("Finished", ""),
-    "Stalled": ("NotStalled", ""),
-    "Complete": ("NotComplete", ""),
-    "Failed": ("NotFailed", ""),
-    "Suspended": ("NotSuspended", ""),
-}
-
 
 def conditions(
     former: Sequence[Condition],
     phase: Phase,
     reason: str,
     message: str,
-    generation: int,
     now: float,
     *,
     suspended: bool,
     stalled: bool = False,
 ) -> list[Condition]:
-    """Return the conditions for a phase. Ready, and each condition that is True, has the given reason and message.
+    """Return the conditions for a phase: Ready first, then those that are True, all with the same reason and message. Suspended
+    stays as False until the end, because its time shows since when the object is not suspended.
 
     former: previous conditions, for the transition times; stalled: whether an unfinished object needs a user's help.
     """
+    active = phase not in FINISHED_PHASES
     holds = {
         "Ready": phase == "Complete",
         "Complete": phase == "Complete",
         "Failed": phase == "Failed",
-        "Reconciling": phase not in FINISHED_PHASES,
+        "Reconciling": active,
         "Stalled": phase == "Failed" or stalled,
         "Suspended": suspended,
     }
     since: dict[tuple[str, str], datetime] = {(each.type, each.status): each.last_transition_time for each in former}
+    resumed = active and not suspended and any(each.type == "Suspended" for each in former)
     found = []
     for type_, is_true in holds.items():
+        if not (is_true or type_ == "Ready" or (type_ == "Suspended" and resumed)):
+            continue
         state: Literal["True", "False"] = "True" if is_true else "False"
-        own_reason, own_message = (reason, message) if is_true or type_ == "Ready" else _WHEN_FALSE[type_]
+        own_reason, own_message = ("NotSuspended", "") if type_ == "Suspended" and resumed else (reason, message)
         transition = since.get((type_, state), time(now))
-        found.append(
-            Condition(
-                type=type_,
-                status=state,
-                observed_generation=generation,
-                last_transition_time=transition,
-                reason=own_reason,
-                message=own_message,
-            )
-        )
+        found.append(Condition(type=type_, status=state, last_transition_time=transition, reason=own_reason, message=own_message))
     return found
 
 
@@ -208,9 +195,7 @@ def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: 
 
 def observed(trial: MultiStepTrial) -> TrialStatus:
     """Return the status of a finished trial whose spec was changed: with the new observedGeneration and the same result."""
-    generation = trial.metadata.generation
-    conditions = [each.model_copy(update={"observed_generation": generation}) for each in trial.status.conditions]
-    return trial.status.model_copy(update={"observed_generation": generation, "conditions": conditions})
+    return trial.status.model_copy(update={"observed_generation": trial.metadata.generation})
 
 
 def failed(
@@ -419,11 +404,11 @@ def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: b
 def _with(
     trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False, **changes: Any
 ) -> TrialStatus:
-    generation, waits = trial.metadata.generation, gated or phase == "Suspended"
+    waits = gated or phase == "Suspended"
     fields: dict[str, Any] = {
-        "observed_generation": generation,
+        "observed_generation": trial.metadata.generation,
         "phase": phase,
-        "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), generation, now, suspended=waits),
+        "conditions": conditions(trial.status.conditions, phase, reason, bounded(message), now, suspended=waits),
     }
     if not waits:
         fields["suspended_seconds"] = round(suspended_seconds(trial.status, now)) or None

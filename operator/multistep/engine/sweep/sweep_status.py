@@ -191,9 +191,7 @@ def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
 
 def observed(sweep: TrialSweep) -> SweepStatus:
     """Return the status of a finished sweep whose spec was changed: with the new observedGeneration and the same result."""
-    generation = sweep.metadata.generation
-    seen = [each.model_copy(update={"observed_generation": generation}) for each in sweep.status.conditions]
-    return sweep.status.model_copy(update={"observed_generation": generation, "conditions": seen})
+    return sweep.status.model_copy(update={"observed_generation": sweep.metadata.generation})
 
 
 def to_json(status: SweepStatus) -> dict[str, Any]:
@@ -357,12 +355,12 @@ def _coverage(agent: SweepAgentStatus) -> str:
 def _with(
     sweep: TrialSweep, phase: Phase, reason: str, message: str, now: float, *, stalled: bool = False, **fields: Any
 ) -> SweepStatus:
-    former, generation = sweep.status, sweep.metadata.generation
+    former = sweep.status
     common: dict[str, Any] = {
-        "observed_generation": generation,
+        "observed_generation": sweep.metadata.generation,
         "phase": phase,
         "conditions": conditions(
-            former.conditions, phase, reason, bounded(message), generation, now, suspended=phase == "Suspended", stalled=stalled
+            former.conditions, phase, reason, bounded(message), now, suspended=phase == "Suspended", stalled=stalled
         ),
     }
     if phase != "Suspended":
