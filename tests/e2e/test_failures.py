@@ -166,7 +166,7 @@ async def test_what_the_kubelet_refuses_is_tried_again_until_no_retry_is_left(gi
     for name, reason in (("wrong", "NodeAffinity"), ("large", "OutOfcpu")):
         attempts = done[name]["status"]["attempts"]
         assert [(each["number"], each["reason"]) for each in attempts] == [(1, reason), (2, reason)]
-        assert all(each["startTime"] <= each["endTime"] for each in attempts)
+        assert all(each["startTime"] <= each["completionTime"] for each in attempts)
 
 
 FILL = "#!/bin/sh\nhead -c 100000000 /dev/zero > /fill; sleep 600\n"

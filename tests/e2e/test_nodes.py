@@ -121,7 +121,7 @@ async def test_a_phase_silent_for_longer_than_every_idle_limit_keeps_all_of_its_
     assert proxy.idle_cuts > before
     step = done["status"]["steps"][0]
     assert holds(done, "Complete") and step["rewards"] == {"reward": 1.0} and not done["status"].get("attempts")
-    assert step["durations"]["agent"] >= SILENT_SECONDS
+    assert step["seconds"]["agent"] >= SILENT_SECONDS
     assert read_output(tmp_path) == "begins\n" + "".join(f"{number}\n" for number in range(1, LINES + 1))
 
 

@@ -147,7 +147,7 @@ SAMPLES = (
         "failed",
         Journal(),
         failure=StepException("EnvironmentStartTimeoutError", "pod p did not start within 600 s"),
-        attempts=({"number": 1, "reason": "NodeLost", "message": "gone", "endTime": "2027-01-15T07:59:30Z"},),
+        attempts=({"number": 1, "reason": "NodeLost", "message": "gone", "completionTime": "2027-01-15T07:59:30Z"},),
     ),
     Sample("huge", journal(run(FIRST, BEGIN, rewards={"reward": 10**40, "\ud800": -1e300}), rewards={"reward": 10**40})),
     Sample(

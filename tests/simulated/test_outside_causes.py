@@ -75,7 +75,7 @@ def assert_attempt_lost(done: Object, reason: str, output: str) -> None:
     assert attempt["reason"] == reason and output in attempt["message"], attempt
     assert attempt["number"] == 1 and attempt["nodeName"].startswith("simulated-") and attempt["podUID"]
     assert done["status"]["attempt"] == 1 or done["status"]["podUID"] != attempt["podUID"]
-    assert attempt["startTime"] <= attempt["endTime"]
+    assert attempt["startTime"] <= attempt["completionTime"]
     assert [each.get("rewards") for each in attempt["steps"]] == [{"reward": 0.5}, None]
 
 

@@ -370,4 +370,4 @@ def timeless(value: Any) -> Any:
 
 def _is_time(key: str) -> bool:
     # A checkpoint's digest covers its records, which contain times.
-    return key in ("durations", "suspendedSeconds", "digest") or key.endswith(("Time", "_at"))
+    return key in ("seconds", "suspendedSeconds", "digest") or key.endswith(("Time", "_at"))

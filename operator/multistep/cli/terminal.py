@@ -341,13 +341,13 @@ def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
     numbers = ("AGENT", "VERIFIER")
     found = table("STEP", "PHASE", "REWARD", *numbers, "GATE", "EXCEPTION", "ARTIFACTS", numbers=numbers)
     for step in status.steps:
-        durations, exception, artifacts = step.durations, step.exception, step.artifacts
+        seconds, exception, artifacts = step.seconds, step.exception, step.artifacts
         found.add_row(
             Text(clean(step.name)),
             Text(_phase(step, now), style=_step_style(step)),
             Text(rewards_text(step.rewards)),
-            seconds_text(durations.agent if durations else None),
-            seconds_text(durations.verifier if durations else None),
+            seconds_text(seconds.agent if seconds else None),
+            seconds_text(seconds.verifier if seconds else None),
             "-" if step.gate is None else "met" if step.gate else Text("not met", style="red"),
             Text(clean(exception.type), style="red") if exception else "-",
             f"{artifacts.count} ({bytes_text(artifacts.bytes)})" if artifacts else "-",

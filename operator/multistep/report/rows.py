@@ -91,7 +91,7 @@ def step_row(step: StepStatus, key: str | None) -> StepRow:
         step_passes(verdict, key),
         step.exception.type if step.exception else "",
         step.exception.message if step.exception else "",
-        step.durations.model_dump(exclude_none=True) if step.durations else {},
+        step.seconds.model_dump(exclude_none=True) if step.seconds else {},
     )
 
 

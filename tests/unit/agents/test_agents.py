@@ -275,9 +275,9 @@ def test_the_phase_of_an_agent_that_has_not_ended_has_a_start_and_no_duration(ag
     first = dict(itertools.takewhile(lambda each: each[0] != "1/a/agent", records.items()))
     shown = step_status(replay(scope(made), script_of(made), first).journal.steps[-1])
     uploaded = next(each for each in first.values() if each.op == "upload" and each.id.startswith("1/a/"))
-    assert shown.durations is not None and shown.durations.agent is None
+    assert shown.seconds is not None and shown.seconds.agent is None
     assert shown.phase_start_time is not None and shown.phase_start_time.timestamp() == uploaded.started_at
     ended = step_status(replay(scope(made), script_of(made), records).journal.steps[-1])
     seconds = (records["1/a/agent"].ended_at or 0.0) - uploaded.started_at
-    assert ended.durations is not None and ended.durations.agent == seconds
+    assert ended.seconds is not None and ended.seconds.agent == seconds
     assert ended.phase_start_time is None

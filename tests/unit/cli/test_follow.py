@@ -34,7 +34,7 @@ PENDING = status("Pending", reason="ErrImagePull", message="no such image")
 SETUP = status("Running", step("a", "Setup"))
 AGENT = status("Running", step("a", "Agent"))
 ONE_DONE = status(
-    "Running", step("a", rewards={"x": 1, "y": 0.5}, durations={"agent": 0.3, "verifier": 150}, gate=True), step("b", "Setup")
+    "Running", step("a", rewards={"x": 1, "y": 0.5}, seconds={"agent": 0.3, "verifier": 150}, gate=True), step("b", "Setup")
 )
 RETRIED = status(
     "Pending", attempts=[{"number": 1, "reason": "NodeLost", "message": "n1 is gone"}], reason="PodStarting", message="attempt 2"
@@ -195,7 +195,7 @@ def test_the_table_of_a_trial() -> None:
             "scaffold",
             rewards={"reward": 1},
             gate=True,
-            durations={"agent": 12.345, "verifier": 0.5},
+            seconds={"agent": 12.345, "verifier": 0.5},
             artifacts={"count": 3, "bytes": 1234567},
         ),
         step("implement", rewards={"correctness": 0.8, "style": 0.25}, gate=False),

@@ -114,7 +114,7 @@ PAUSED = [Condition(type="Suspended", status="True", last_transition_time=at(NOW
 RELEASED = FailAttempt("Suspended", "its pod was released, as spec.suspend is true")
 STOPPED = Fail("Stopped", "the trial was stopped: spec.stop is true")
 AGAIN: dict[str, Any] = {"attempt": 2, "pod_name": "t-2", "pod_uid": None}
-LOST = [AttemptStatus(number=1, reason="Evicted", end_time=at(NOW - 0.4))]
+LOST = [AttemptStatus(number=1, reason="Evicted", completion_time=at(NOW - 0.4))]
 WITH_DEADLINE = {"activeDeadlineSeconds": 100}
 DEADLINE = Fail("DeadlineExceeded", "the trial was active for longer than spec.activeDeadlineSeconds = 100")
 GONE = FailAttempt("PodDeleted", "pod t-1 was deleted by another client")

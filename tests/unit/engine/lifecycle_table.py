@@ -116,14 +116,14 @@ ROWS: dict[str, Row] = {
     # creation of the pod
     "begun": (began(pod_uid=None), None, CreatePod()),
     "begun again at once": (began(**AGAIN, attempts=LOST), None, Wait("BackingOff", "attempt 1 failed: Evicted", 0.6)),
-    "begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 1)})]), None, CreatePod()),
+    "begun again": (began(**AGAIN, attempts=[LOST[0].model_copy(update={"completion_time": at(NOW - 1)})]), None, CreatePod()),
     "third attempt at once": (
         began(**AGAIN, attempts=[LOST[0], LOST[0].model_copy(update={"number": 2})]),
         None,
         Wait("BackingOff", "attempt 2 failed: Evicted", 1.6),
     ),
     "out of the sweep's budget": (
-        began(**AGAIN, attempts=[AttemptStatus(number=1, reason="SweepBudgetSpent", end_time=at(NOW - 0.4))]),
+        began(**AGAIN, attempts=[AttemptStatus(number=1, reason="SweepBudgetSpent", completion_time=at(NOW - 0.4))]),
         None,
         Wait("BackingOff", "attempt 1 failed: SweepBudgetSpent", 29.6),
     ),
@@ -162,7 +162,7 @@ ROWS: dict[str, Row] = {
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),
     "another owner's at first, again": (
-        began(pod_uid=None, attempts=[LOST[0].model_copy(update={"end_time": at(NOW - 59)})]),
+        began(pod_uid=None, attempts=[LOST[0].model_copy(update={"completion_time": at(NOW - 59)})]),
         pod(owner_uid="x"),
         Wait("PodNameTaken", "waiting for the deletion of another pod named t-1", 2),
     ),

@@ -116,9 +116,9 @@ def test_steps_of_another_trial_are_taken_as_it_reported_them_and_none_of_their_
 @pytest.mark.parametrize(
     ("fields", "emptied"),
     [
-        ({"durations": {"verifier": 1.0}}, ["/logs/agent", "/logs/verifier", "/tests"]),
-        ({"durations": {"verifier": 1.0}, "verifierImageID": "img"}, ["/logs/agent"]),
-        ({"durations": {"agent": 1.0}}, ["/logs/agent"]),
+        ({"seconds": {"verifier": 1.0}}, ["/logs/agent", "/logs/verifier", "/tests"]),
+        ({"seconds": {"verifier": 1.0}, "verifierImageID": "img"}, ["/logs/agent"]),
+        ({"seconds": {"agent": 1.0}}, ["/logs/agent"]),
         ({}, ["/logs/agent"]),
     ],
     ids=["verified in place", "verified apart", "not verified", "unknown"],

@@ -74,7 +74,7 @@ STATUSES = st.builds(
     start_time=DATES,
     completion_time=DATES,
     current_step=st.sampled_from([None, "a"]),
-    attempts=st.lists(st.builds(AttemptStatus, number=st.integers(1, 3), end_time=DATES), max_size=3),
+    attempts=st.lists(st.builds(AttemptStatus, number=st.integers(1, 3), completion_time=DATES), max_size=3),
 )
 SPECS = st.fixed_dictionaries(
     {},

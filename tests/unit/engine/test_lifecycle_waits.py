@@ -69,13 +69,13 @@ def test_a_start_without_a_limit_waits_for_ever() -> None:
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 1), (2, 2), (3, 4), (7, 60), (100, 60)])
 def test_attempts_wait_longer_each_time(attempts: int, seconds: float) -> None:
-    lost = [AttemptStatus(number=number, reason="x", end_time=at(NOW)) for number in range(1, attempts + 1)]
+    lost = [AttemptStatus(number=number, reason="x", completion_time=at(NOW)) for number in range(1, attempts + 1)]
     decision = after(began(**AGAIN, attempts=lost), None)
     assert isinstance(decision, Wait) and decision.seconds == seconds
 
 
 def test_a_leader_whose_clock_is_behind_does_not_wait_longer() -> None:
-    lost = [AttemptStatus(number=1, reason="x", end_time=at(NOW + 600))]
+    lost = [AttemptStatus(number=1, reason="x", completion_time=at(NOW + 600))]
     assert after(began(**AGAIN, attempts=lost), None) == CreatePod()
 
 
@@ -111,6 +111,6 @@ def test_the_next_deadline(situation: MultiStepTrial, wanted: float | None) -> N
 
 
 def test_a_suspension_makes_no_later_wait_longer() -> None:
-    lost = [AttemptStatus(number=n, reason=each, end_time=at(NOW)) for n, each in enumerate(("x", "Suspended", "x"), 1)]
+    lost = [AttemptStatus(number=n, reason=each, completion_time=at(NOW)) for n, each in enumerate(("x", "Suspended", "x"), 1)]
     decision = after(began(**AGAIN, attempts=lost), None)
     assert isinstance(decision, Wait) and decision.seconds == 2

@@ -12,7 +12,7 @@ import pytest
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent
 from multistep.api.trial.score import ScoreRule
-from multistep.api.trial.status import Condition, Durations, StepStatus, TrialStatus, VerifierStatus
+from multistep.api.trial.status import Condition, PhaseSeconds, StepStatus, TrialStatus, VerifierStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.score.score_in_sweep import (
@@ -262,7 +262,7 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
         return START - timedelta(seconds=seconds)
 
     working = StepStatus(name="b", phase="Agent", start_time=since(40))
-    before = StepStatus(name="a", phase="Complete", start_time=since(60), durations=Durations(agent=10.0))
+    before = StepStatus(name="a", phase="Complete", start_time=since(60), seconds=PhaseSeconds(agent=10.0))
     assert counted_score(at_deadline(before, working), Scoring()) == 0
     assert counted_score(at_deadline(working), Scoring()) is None
     setting_up = StepStatus(name="b", phase="Setup", start_time=since(90))
@@ -270,7 +270,7 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert counted_score(at_deadline(), Scoring()) is None
     assert not agent_used_deadline(TrialStatus(steps=[working]), None, NOW)
     gateway = Condition(type="Reconciling", status="True", last_transition_time=START, reason="GatewayUnavailable")
-    ended = StepStatus(name="b", phase="Agent", start_time=since(90), durations=Durations(agent=90.0))
+    ended = StepStatus(name="b", phase="Agent", start_time=since(90), seconds=PhaseSeconds(agent=90.0))
     works = StepStatus(name="b", phase="Agent", start_time=since(90))
     assert agent_used_deadline(TrialStatus(steps=[ended]), 100, NOW)
     assert not agent_used_deadline(TrialStatus(steps=[ended], conditions=[gateway]), 100, NOW)
@@ -287,14 +287,14 @@ def at(seconds: float) -> datetime:
 def in_phase(phase: str, seconds: float, name: str = "b", **durations: float) -> StepStatus:
     """Return a step that started 95 s ago and whose current phase has taken so many seconds."""
     return StepStatus(
-        name=name, phase=phase, start_time=at(95), phase_start_time=at(seconds), durations=Durations.model_validate(durations)
+        name=name, phase=phase, start_time=at(95), phase_start_time=at(seconds), seconds=PhaseSeconds.model_validate(durations)
     )
 
 
-DONE = StepStatus(name="a", phase="Complete", start_time=at(95), completion_time=at(50), durations=Durations(setup=1.0, agent=2.0))
+DONE = StepStatus(name="a", phase="Complete", start_time=at(95), completion_time=at(50), seconds=PhaseSeconds(setup=1.0, agent=2.0))
 JUDGING = VerifierStatus(pod_name="v")
-ANOTHERS = DONE.model_copy(update={"trial": "other", "durations": Durations(agent=90.0)})
-APART_DONE = DONE.model_copy(update={"verifier_image_id": "v", "durations": Durations(agent=10.0, verifier=80.0)})
+ANOTHERS = DONE.model_copy(update={"trial": "other", "seconds": PhaseSeconds(agent=90.0)})
+APART_DONE = DONE.model_copy(update={"verifier_image_id": "v", "seconds": PhaseSeconds(agent=10.0, verifier=80.0)})
 
 
 @pytest.mark.parametrize(

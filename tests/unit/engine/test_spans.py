@@ -28,7 +28,7 @@ LOST = {
     "number": 1,
     "podName": "t-1",
     "startTime": at(5),
-    "endTime": at(20),
+    "completionTime": at(20),
     "reason": "Evicted",
     "steps": [{"name": "a", "startTime": at(8)}],
 }
@@ -37,14 +37,14 @@ STEPS = [
         "name": "a",
         "startTime": at(30),
         "completionTime": at(42),
-        "durations": {"setup": 0.5, "agent": 10.25, "verifier": 1.0},
+        "seconds": {"setup": 0.5, "agent": 10.25, "verifier": 1.0},
         "rewards": {"reward": 1, "style": 0.5},
     },
     {
         "name": "b",
         "startTime": at(42),
         "completionTime": at(50),
-        "durations": {"agent": 8.5},
+        "seconds": {"agent": 8.5},
         "exception": {"type": "AgentTimeoutError", "message": "m", "phase": "agent"},
     },
 ]
@@ -138,7 +138,7 @@ def test_a_kept_step_is_a_span_of_the_attempt_that_ran_it() -> None:
 
 @pytest.mark.parametrize("seconds", [-(2.0**53), 2.0**53])
 def test_any_duration_that_a_runner_reports_has_a_span_that_can_be_sent(seconds: float) -> None:
-    step = {"name": "a", "startTime": "9999-01-01T00:00:00Z", "durations": {"setup": seconds, "agent": seconds}}
+    step = {"name": "a", "startTime": "9999-01-01T00:00:00Z", "seconds": {"setup": seconds, "agent": seconds}}
     found = spans(trial(attempt=1, completionTime=at(9), steps=[step]))
     assert [each.name for each in found[2:]] == ["step a", "setup", "agent"]
     assert all(0 <= each.start <= each.end <= 2**63 / 1e9 for each in found)

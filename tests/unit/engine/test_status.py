@@ -119,7 +119,7 @@ def test_a_running_trial_shows_where_it_is() -> None:
     assert (made.phase, made.current_step, made.isolation, made.node_name) == ("Running", "b", "User", "n1")
     assert made.conditions[0].message == "step 2: b"
     assert [each.phase for each in made.steps] == ["Complete", "Verifier"]
-    assert made.steps[1].durations and made.steps[1].durations.agent == 2.346
+    assert made.steps[1].seconds and made.steps[1].seconds.agent == 2.346
     assert made.steps[1].completion_time is None
     assert trial_status.running(trial(), Journal(), NOW).conditions[0].message == "preparing the environment"
     resumed = trial(TrialStatus(attempt=2, resumed=ResumeStatus(after="a", attempts=[1], digest="d")))
@@ -173,7 +173,7 @@ def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
             "exception": {"type": "AgentTimeoutError", "message": "slow", "phase": "agent"},
             "startTime": "1970-01-01T00:00:10Z",
             "completionTime": "1970-01-01T00:00:20Z",
-            "durations": {},
+            "seconds": {},
             "artifacts": {"count": 2, "bytes": 7},
             "gate": True,
         }
@@ -215,7 +215,7 @@ def test_a_lost_attempt_is_on_record_with_what_it_had() -> None:
     assert (again.start_time, again.attempts, again.pod_uid) == (THEN, lost.attempts, None)
     second = trial_status.attempt_failed(trial(again), "Evicted", "again", NOW + 90).attempts
     assert [each.number for each in second] == [1, 2]
-    assert second[1].start_time == second[0].end_time
+    assert second[1].start_time == second[0].completion_time
 
 
 @given(

@@ -196,7 +196,7 @@ def test_an_ordinary_trial_is_described_in_full() -> None:
     steps = [run(f"step-{number}", rewards={"reward": 1, "style": 0.5}, timings={AGENT: (1.0, 2.0)}) for number in range(100)]
     content = to_json(trial_status.complete(trial(), Journal(steps=steps), "uri", NOW))
     assert content["steps"][99]["rewards"] == {"reward": 1, "style": 0.5}
-    assert content["steps"][99]["durations"] == {"agent": 1.0}
+    assert content["steps"][99]["seconds"] == {"agent": 1.0}
     few = Journal(steps=steps[:20])
     lost = trial_status.attempt_failed(trial(trial_status.running(trial(), few, NOW)), "Evicted", "x", NOW)
     content = joined(to_json(trial_status.complete(trial(lost), few, "uri", NOW)))

@@ -238,7 +238,11 @@ def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> Non
         "score": 0.5,
         "steps": [{"startTime": FIRST}],
         "completionTime": LATER,
-        "attempts": [{"steps": [{"startTime": FIRST}], "endTime": LATER}, {"endTime": LATER}, {"steps": [{"startTime": FIRST}]}],
+        "attempts": [
+            {"steps": [{"startTime": FIRST}], "completionTime": LATER},
+            {"completionTime": LATER},
+            {"steps": [{"startTime": FIRST}]},
+        ],
     }
     assert facts(trial(status)) == TrialFacts(3, "Complete", 0.5, "Agent", 7200.0)
     assert facts(trial({"conditions": held("Failed")})) == TrialFacts(3, "Failed")
@@ -247,8 +251,8 @@ def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> Non
 def test_a_pod_works_from_the_first_step_that_it_runs_itself() -> None:
     kept, own = {"name": "a", "startTime": "2025-12-31T00:00:00Z"}, {"name": "b", "startTime": FIRST}
     resumed = {"after": "a", "attempts": [1], "digest": "d"}
-    lost = {"number": 2, "steps": [kept, own], "endTime": LATER, "resumed": resumed}
-    unused = {"number": 3, "endTime": LATER, "resumed": resumed}
+    lost = {"number": 2, "steps": [kept, own], "completionTime": LATER, "resumed": resumed}
+    unused = {"number": 3, "completionTime": LATER, "resumed": resumed}
     active = {"attempt": 4, "attempts": [lost, unused], "steps": [kept, own], "resumed": resumed}
     assert facts(trial(active)) == TrialFacts(3, "Active", pod_seconds=3600.0, since=SECONDS)
     done = facts(trial({**active, "conditions": held("Complete"), "completionTime": LATER}))
@@ -270,7 +274,7 @@ STATUSES = st.fixed_dictionaries(
         "phase": st.sampled_from(["Pending", "Running", "Suspended", "Complete", "Failed"]),
         "conditions": st.sampled_from([held("Complete"), held("Failed"), held("Suspended")]),
         "steps": STEPS,
-        "attempts": st.lists(st.fixed_dictionaries({}, optional={"steps": STEPS, "endTime": TIMES}), max_size=2),
+        "attempts": st.lists(st.fixed_dictionaries({}, optional={"steps": STEPS, "completionTime": TIMES}), max_size=2),
         "completionTime": TIMES,
         "rewards": st.none() | st.dictionaries(st.sampled_from(["reward", "style"]), st.floats(0, 1)),
     },
@@ -286,7 +290,7 @@ def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
 
 def test_the_cost_of_a_refused_request_is_read_from_the_attempt() -> None:
     message = "the sweep's budget has no room for this request: 0.5 of 1.0 US dollars are used, and it may use 1.28; words"
-    attempt = {"number": 1, "reason": "SweepBudgetSpent", "endTime": "2026-01-01T00:00:00Z", "message": message}
+    attempt = {"number": 1, "reason": "SweepBudgetSpent", "completionTime": "2026-01-01T00:00:00Z", "message": message}
     assert facts(trial({"attempt": 2, "attempts": [attempt]})).refused_usd == 1.28
     assert facts(trial({"attempt": 2, "attempts": [{**attempt, "message": "others"}]})).refused_usd is None
 
@@ -311,7 +315,7 @@ def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
 
 def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started() -> None:
     def attempt(reason: str, **more: Any) -> dict[str, Any]:
-        return {"number": 1, "reason": reason, "endTime": "2026-01-01T00:00:30Z", **more}
+        return {"number": 1, "reason": reason, "completionTime": "2026-01-01T00:00:30Z", **more}
 
     steps = [{"name": "a", "startTime": "2026-01-01T00:00:00Z"}, {"name": "b", "startTime": "2026-01-01T00:00:10Z"}]
     start = facts(trial({"attempts": [attempt("SweepBudgetSpent", steps=steps), attempt("Evicted", steps=steps)]})).refused_at

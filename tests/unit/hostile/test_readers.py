@@ -189,7 +189,7 @@ GOOD_STATUS = {
     "phase": "Running", "attempt": 1, "podName": "t-1", "podUID": "uid-1", "startTime": "2026-01-01T00:00:00Z",
     "conditions": [{"type": "Failed", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "x"}],
     "steps": [{"name": "a", "rewards": {"reward": 1}, "exception": {"type": "x", "message": "y"}}],
-    "attempts": [{"number": 1, "endTime": "2026-01-01T00:00:00Z"}], "verifier": {"podName": "t-1-v0"},
+    "attempts": [{"number": 1, "completionTime": "2026-01-01T00:00:00Z"}], "verifier": {"podName": "t-1-v0"},
 }  # fmt: skip
 
 

@@ -285,7 +285,7 @@ async def test_the_time_of_a_collection_is_that_of_the_download_and_not_of_its_n
     monkeypatch.setattr(run_sessions, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     world = World()
     await world.run()
-    assert [each.durations and each.durations.artifacts for each in world.status.steps] == [7, 7, 7]
+    assert [each.seconds and each.seconds.artifacts for each in world.status.steps] == [7, 7, 7]
 
 
 @pytest.mark.parametrize("part", ["spec", "status"])

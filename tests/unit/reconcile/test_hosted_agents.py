@@ -124,7 +124,7 @@ async def test_a_gateway_that_is_down_until_the_deadline_does_not_score_an_agent
     assert world.condition[:2] == ("Failed", "ResultUnknown")
     assert (world.status.score, world.status.outcome) == (None, "Excluded")
     (step,) = world.status.steps
-    assert step.durations is not None and step.durations.agent == seconds
+    assert step.seconds is not None and step.seconds.agent == seconds
     assert world.status_writes < 20, "the status is not written at each try to reach the gateway"
 
 

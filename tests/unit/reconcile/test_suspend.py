@@ -278,8 +278,8 @@ async def test_an_attempt_started_when_its_trial_continued() -> None:
     world.cluster.remove("Pod", "default", "t-2")
     await world.reconcile()
     first, second = world.status.attempts
-    assert first.start_time and first.end_time and second.start_time
-    assert (second.start_time - first.end_time).total_seconds() == 500
+    assert first.start_time and first.completion_time and second.start_time
+    assert (second.start_time - first.completion_time).total_seconds() == 500
 
 
 # -- stopping a trial

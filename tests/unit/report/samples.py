@@ -80,6 +80,6 @@ def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> l
             elif isinstance(outcome, str):
                 made = trial(task, agent, attempt, ended="Failed", failure=(outcome, f"{outcome}Reason"))
             else:
-                made = trial(task, agent, attempt, reward=outcome, steps=[step("only", outcome, durations={"agent": 5.0})])
+                made = trial(task, agent, attempt, reward=outcome, steps=[step("only", outcome, seconds={"agent": 5.0})])
             found.append(row(made))
     return found

@@ -18,7 +18,7 @@ from tests.unit.report.samples import step, sweep, trial, used
 
 ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
 ROWS = [
-    row(trial('t,"1"\n', reward=0.25, steps=[step("a", 0.25, durations={"agent": 1.5})])),
+    row(trial('t,"1"\n', reward=0.25, steps=[step("a", 0.25, seconds={"agent": 1.5})])),
     row(trial("b", ended="Failed", failure=("Infrastructure", "NodeLost"))),
     row(trial("c", ended=None)),
 ]

@@ -128,7 +128,7 @@ def test_a_step_is_passed_by_its_gate_and_without_one_by_a_full_reward() -> None
 
 
 def test_a_step_has_the_seconds_of_its_phases_and_its_exception() -> None:
-    made = step("a", durations={"agent": 2.5, "verifier": 1}, exception={"type": "AgentTimeoutError", "message": "slow"})
+    made = step("a", seconds={"agent": 2.5, "verifier": 1}, exception={"type": "AgentTimeoutError", "message": "slow"})
     (found,) = row(trial(steps=[made])).steps
     assert (dict(found.seconds), found.exception) == ({"agent": 2.5, "verifier": 1.0}, "AgentTimeoutError")
 

@@ -68,7 +68,7 @@ def test_two_sweeps_are_compared_by_the_tasks_they_share() -> None:
 
 
 def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_count() -> None:
-    far = [step("a", 1.0, durations={"agent": 2, "verifier": 1}), step("b", 0.5, durations={"agent": 5})]
+    far = [step("a", 1.0, seconds={"agent": 2, "verifier": 1}), step("b", 0.5, seconds={"agent": 5})]
     rows = [
         row(trial(attempt=1, reward=0.5, steps=[step("a", 0.0, gate=False)])),
         row(trial(attempt=2, reward=0.5, steps=far)),
@@ -84,7 +84,7 @@ def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_
 
 
 def test_durations_are_by_agent_of_trials_and_of_phases() -> None:
-    rows = [row(trial(attempt=n, reward=1.0, seconds=n, steps=[step("a", durations={"agent": n})])) for n in range(1, 12)]
+    rows = [row(trial(attempt=n, reward=1.0, seconds=n, steps=[step("a", seconds={"agent": n})])) for n in range(1, 12)]
     found = summarize(rows).durations
     assert [(each.agent, each.what, each.count, each.median, each.p90, each.longest) for each in found] == [
         ("mine", "trial", 11, 6, 10, 11),

@@ -39,7 +39,7 @@ class Agent:
     def trial(self, task: int, attempt: int) -> dict[str, Any]:
         """Return one of the agent's trials."""
         reward = float(attempt <= self.passes)
-        steps = [step(f"step-{number}", reward, usage=self.usage(), durations={"agent": 30.0}) for number in range(STEPS)]
+        steps = [step(f"step-{number}", reward, usage=self.usage(), seconds={"agent": 30.0}) for number in range(STEPS)]
         made = trial(f"task-{task:02}", self.name, attempt, reward=reward, steps=steps)
         if self.lost and attempt == ATTEMPTS:
             failed = {"number": 1, "reason": "ProviderFailed", "steps": [step("step-0", usage=self.usage())]}

@@ -85,7 +85,7 @@ def test_the_checksum_is_the_bundles_digest_or_of_the_inline_text() -> None:
 
 
 def test_the_environments_setup_is_the_last_attempts() -> None:
-    sample = Sample("s", journal(run("scaffold", BEGIN)), attempts=({"number": 1, "endTime": "2027-01-15T07:59:30Z"},))
+    sample = Sample("s", journal(run("scaffold", BEGIN)), attempts=({"number": 1, "completionTime": "2027-01-15T07:59:30Z"},))
     assert result(sample)["environment_setup"] == {
         "started_at": "2027-01-15T07:59:30.000Z",
         "finished_at": "2027-01-15T08:00:00.000Z",
@@ -94,7 +94,7 @@ def test_the_environments_setup_is_the_last_attempts() -> None:
 
 def test_the_environments_setup_ends_with_the_first_step_that_the_last_attempt_runs_itself() -> None:
     kept, own = run("scaffold", BEGIN - 50), run("second", BEGIN)
-    sample = Sample("s", journal(kept, own), attempts=({"number": 1, "endTime": "2027-01-15T07:59:30Z"},))
+    sample = Sample("s", journal(kept, own), attempts=({"number": 1, "completionTime": "2027-01-15T07:59:30Z"},))
     resumed = ResumeStatus(after="scaffold", attempts=[1], digest="d")
     trial = sample.trial().model_copy(update={"status": sample.trial().status.model_copy(update={"resumed": resumed})})
     found = trial_files.result_json(sample.plan(), trial, sample.journal, BEGIN + 30)

@@ -152,8 +152,8 @@ class TrialFailure(Model):
     """Name of the step that failed."""
 
 
-class Durations(Model):
-    """Duration of each phase of a step in seconds; unset: the phase did not run."""
+class PhaseSeconds(Model):
+    """Duration of each phase of a step; unset: the phase did not run."""
 
     setup: float | None = None
     """Seconds of workdir/setup.sh."""
@@ -243,8 +243,8 @@ class StepStatus(Model):
     """Start time of the current phase; unset until its first operation, and when the step is completed."""
     completion_time: datetime | None = None
     """Completion time."""
-    durations: Durations | None = None
-    """Duration of each phase."""
+    seconds: PhaseSeconds | None = None
+    """Seconds of each phase."""
     artifacts: Annotated[ArtifactsSummary | None, JOURNAL] = None
     """Collected files."""
     verifier_image_id: Annotated[str | None, JOURNAL, Field(alias="verifierImageID")] = None
@@ -316,7 +316,7 @@ class AttemptStatus(Model):
     """Image that the pod's runner comes from, with its digest."""
     start_time: datetime | None = None
     """Start time."""
-    end_time: datetime | None = None
+    completion_time: datetime | None = None
     """Completion time."""
     reason: str | None = None
     """Machine-readable reason why the attempt failed."""

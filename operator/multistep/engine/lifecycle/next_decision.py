@@ -116,9 +116,10 @@ def _backing_off(s: Situation) -> Decision | None:
     """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s. After the sweep's budget refused a
     request, wait until the sweep has suspended the trial, instead of starting a pod that the suspension releases at once."""
     former = s.trial.status.attempts
-    if not former or s.pod is not None or s.trial.status.pod_uid is not None or former[-1].end_time is None:
+    ended = former[-1].completion_time if former else None
+    if ended is None or s.pod is not None or s.trial.status.pod_uid is not None:
         return None
-    waited, pause = s.now - former[-1].end_time.timestamp(), _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former))
+    waited, pause = s.now - ended.timestamp(), _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former))
     if former[-1].reason == SWEEP_BUDGET_SPENT:
         pause = max(pause, _SWEEP_SECONDS)
     if former[-1].reason == SUSPENDED or not 0 <= waited < pause:  # less than 0: the clock of an earlier leader was ahead
@@ -394,7 +395,7 @@ def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | No
 def attempt_start(trial: MultiStepTrial) -> datetime | None:
     """Return the start time of the current attempt: the end of the previous attempt, else the start of the trial."""
     former = trial.status.attempts
-    return former[-1].end_time if former else trial.status.start_time
+    return former[-1].completion_time if former else trial.status.start_time
 
 
 def _attempt_start(s: Situation) -> float:

@@ -185,4 +185,4 @@ def _running(status: TrialStatus, step: StepStatus, now: float) -> Mapping[str, 
 
 
 def _durations(step: StepStatus) -> Mapping[str, float]:
-    return step.durations.model_dump(exclude_none=True) if step.durations else {}
+    return step.seconds.model_dump(exclude_none=True) if step.seconds else {}

@@ -165,7 +165,7 @@ class _Steps:
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)
         self.journal.completed_at = run.completed_at
-        verifier = reported.durations.verifier if reported.durations else None
+        verifier = reported.seconds.verifier if reported.seconds else None
         self.verified = verifier is not None and reported.verifier_image_id is None
 
 

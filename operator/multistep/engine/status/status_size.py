@@ -54,7 +54,7 @@ def _without_step_details(step: StepStatus) -> StepStatus:
     if artifacts is not None and artifacts.incomplete:
         artifacts = artifacts.model_copy(update={"incomplete": ["see manifest.json"]})
     egress = step.egress and total([step.egress], most=0)
-    return step.model_copy(update={"durations": None, "artifacts": artifacts, "egress": egress})
+    return step.model_copy(update={"seconds": None, "artifacts": artifacts, "egress": egress})
 
 
 def _without_messages(status: TrialStatus) -> TrialStatus:

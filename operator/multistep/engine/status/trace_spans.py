@@ -62,15 +62,15 @@ def _attempts(status: TrialStatus) -> list[AttemptStatus]:
         number=status.attempt,
         pod_name=status.pod_name,
         node_name=status.node_name,
-        start_time=former[-1].end_time if former else status.start_time,
-        end_time=status.completion_time,
+        start_time=former[-1].completion_time if former else status.start_time,
+        completion_time=status.completion_time,
     )
     return [*former, last]
 
 
 def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, steps: Sequence[StepStatus], root: Span) -> Iterator[Span]:
     start = _seconds(attempt.start_time) or root.start
-    end = max(start, _seconds(attempt.end_time) or root.end)
+    end = max(start, _seconds(attempt.completion_time) or root.end)
     named = {"k8s.pod.name": attempt.pod_name, "k8s.node.name": attempt.node_name, "multistep.reason": attempt.reason}
     id, attributes = _id(trial, attempt.number), {name: value for name, value in named.items() if value}
     yield Span(id, root.id, f"attempt {attempt.number}", start, end, attributes, attempt.reason or "")
@@ -80,7 +80,7 @@ def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, steps: Sequence[S
 
 def _of_step(trial: MultiStepTrial, attempt: int, step: StepStatus, parent: str, within: tuple[float, float]) -> Iterator[Span]:
     start = min(_seconds(step.start_time) or within[0], _LATEST)
-    phases = {name: each for name, each in (step.durations.model_dump() if step.durations else {}).items() if each is not None}
+    phases = {name: each for name, each in (step.seconds.model_dump() if step.seconds else {}).items() if each is not None}
     end = min(max(start, _seconds(step.completion_time) or within[1], start + sum(phases.values())), _LATEST)
     id, error = _id(trial, attempt, step.name), step.exception.type if step.exception else ""
     yield Span(id, parent, f"step {step.name}", start, end, {"multistep.step": step.name, **_rewards(step.rewards)}, error)

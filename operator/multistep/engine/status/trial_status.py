@@ -12,8 +12,8 @@ from multistep.api.trial.status import (
     ArtifactsSummary,
     AttemptStatus,
     Condition,
-    Durations,
     ImageStatus,
+    PhaseSeconds,
     ResumeStatus,
     StepException,
     StepStatus,
@@ -241,7 +241,7 @@ def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float)
         image_id=status.image_id,
         runner_image_id=status.runner_image_id,
         start_time=_attempt_start(status),
-        end_time=time(now),
+        completion_time=time(now),
         reason=reason,
         message=bounded(message),
         steps=status.steps,
@@ -252,7 +252,7 @@ def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float)
 
 def _attempt_start(status: TrialStatus) -> datetime | None:
     """Return the start of the current attempt: the end of the previous attempt, or of a later suspension that delayed it."""
-    before = status.attempts[-1].end_time if status.attempts else None
+    before = status.attempts[-1].completion_time if status.attempts else None
     if before is None:
         return status.start_time
     resumed = next(
@@ -279,7 +279,7 @@ def step_status(run: StepRun) -> StepStatus:
         start_time=_optional_time(run.started_at),
         phase_start_time=_optional_time(run.timings[run.phase][0] if began else None),
         completion_time=_optional_time(run.completed_at),
-        durations=Durations(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
+        seconds=PhaseSeconds(**{phase: round(seconds, 3) for phase, seconds in run.durations.items()}),
         artifacts=run.collected and _artifacts(run.collected),
         verifier_image_id=run.verifier_image_id,
         usage=run.usage,

@@ -324,7 +324,7 @@ def _refused_at(attempt: Object) -> float | None:
     if attempt.get("reason") != SWEEP_BUDGET_SPENT:
         return None
     own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]
-    return seconds_of(own[-1].get("startTime") or attempt.get("endTime"))
+    return seconds_of(own[-1].get("startTime") or attempt.get("completionTime"))
 
 
 def _refused_usd(attempt: Object) -> float | None:
@@ -346,7 +346,7 @@ def _state(status: Object) -> State:
 def _worked(attempt: Object) -> float:
     """Return the seconds for which an earlier attempt ran steps."""
     start = _first_step(attempt)
-    return 0.0 if start is None else _seconds(start, attempt.get("endTime"))
+    return 0.0 if start is None else _seconds(start, attempt.get("completionTime"))
 
 
 def _first_step(attempt: Object) -> float | None:

@@ -121,7 +121,8 @@ def _leaves_room(run: TrialRun, admission: Admission) -> bool:
     """Return whether the trial, which made room for the verifiers of other trials, still leaves it to them."""
     now, attempts = run.clock(), run.trial.status.attempts
     last = attempts[-1] if attempts else None
-    if last is None or last.reason != MADE_ROOM or last.end_time is None or now - last.end_time.timestamp() >= _ROOM_SECONDS:
+    ended = last.completion_time if last is not None and last.reason == MADE_ROOM else None
+    if ended is None or now - ended.timestamp() >= _ROOM_SECONDS:
         return False
     return admission.room.others_wait(run.trial.metadata.uid, run.trial.metadata.namespace, now)
 

@@ -228,7 +228,7 @@ class Tally:
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
         outcome = failures.label(step.exception.type) if step.exception else "GateNotMet" if step.gate is False else "Complete"
         self._metrics.steps_finished.of(outcome, **names).inc()
-        for phase, seconds in (step.durations.model_dump() if step.durations else {}).items():
+        for phase, seconds in (step.seconds.model_dump() if step.seconds else {}).items():
             if seconds is not None:
                 self._metrics.phase_seconds.of(phase, **names).observe(seconds)
 

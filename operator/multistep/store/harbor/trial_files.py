@@ -106,8 +106,8 @@ def _trial_events(
     if start and (source := trial.status.started_from):
         yield start.timestamp(), f"it continues after step {source.step} of trial {source.trial}"
     for attempt in trial.status.attempts:
-        if attempt.end_time:
-            yield attempt.end_time.timestamp(), f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
+        if attempt.completion_time:
+            yield attempt.completion_time.timestamp(), f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
     if journal.started_at is not None:
         yield journal.started_at, "the environment is running"
     if exception := journal.exception or failure:
@@ -344,7 +344,7 @@ def _phases(run: StepRun) -> dict[str, Any]:
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
     """Return the timings environment_setup (from the attempt's start to that of the agent's setup, or of the first step that the
     attempt runs itself) and agent_setup (0 s long if the agent has no setup)."""
-    former = trial.status.attempts[-1].end_time if trial.status.attempts else None
+    former = trial.status.attempts[-1].completion_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
     own = journal.steps[trial.status.kept_steps :]
     ready = own[0].started_at if own else None

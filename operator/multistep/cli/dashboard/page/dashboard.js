@@ -141,7 +141,7 @@ function stepRow(step) {
   const head = element("th", step.name);
   head.scope = "row";
   made.append(head, element("td", step.phase ?? "-"), element("td", rewards), element("td", gate, step.gate === false ? "bad" : ""));
-  made.append(element("td", duration(step.durations?.agent), "n"), element("td", duration(step.durations?.verifier), "n"));
+  made.append(element("td", duration(step.seconds?.agent), "n"), element("td", duration(step.seconds?.verifier), "n"));
   made.append(element("td", exception, step.exception ? "bad" : ""));
   return made;
 }

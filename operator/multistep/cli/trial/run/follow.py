@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from multistep.api.trial.status import Durations, StepStatus, TrialStatus, holds, is_finished
+from multistep.api.trial.status import PhaseSeconds, StepStatus, TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.terminal import Progress, attempt_text, rewards_text, seconds_text
 from multistep.client.connection import Cluster
@@ -77,8 +77,8 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
         return [f"{label}: {step.phase}"] if former is None or former.phase != step.phase else []
     if former is not None and former.completion_time is not None:
         return []
-    durations = step.durations or Durations()
-    spent = {"agent": durations.agent, "verifier": durations.verifier}
+    seconds = step.seconds or PhaseSeconds()
+    spent = {"agent": seconds.agent, "verifier": seconds.verifier}
     times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
     other = [f"run by trial {step.trial}"] if step.trial else []
     parts = [f"reward {rewards_text(step.rewards)}", *other, *times, *_brief_faults(step)]
