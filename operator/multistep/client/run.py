@@ -22,7 +22,7 @@ from multistep.kube.client import Client as Cluster
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.sweep.decision_records import members
-from multistep.report.rows import Row, row
+from multistep.report.rows import Row, row_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Rollout:
 
 def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
     """Return the rollout of a finished MultiStepTrial. scoring: the sweep's spec.scoring."""
-    found = row(trial, scoring)
+    status = parse_status(trial)
+    found = row_of(trial, status, scoring)
     return Rollout(
         name=found.trial,
         namespace=found.namespace,
@@ -105,7 +106,7 @@ def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
         input_tokens=found.input_tokens,
         output_tokens=found.output_tokens,
         cost_usd=found.cost_usd,
-        results=parse_status(trial).results,
+        results=status.results,
     )
 
 

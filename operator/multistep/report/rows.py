@@ -20,7 +20,7 @@ from multistep.engine.score.trial_score import Verdict, known_score, step_passes
 from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep.next_trials import BranchState, TrialFacts, current
-from multistep.engine.sweep.trial_manifests import facts, retry_of
+from multistep.engine.sweep.trial_manifests import facts_of, retry_of
 
 _MAX_STEPS = 8  # maximum number of steps that the line names
 
@@ -166,11 +166,15 @@ class Row:
 
 def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
     """Return the row of a MultiStepTrial. scoring: the sweep's scoring. Raises InvalidSpec if the status is invalid."""
-    status, metadata = parse_status(trial), trial["metadata"]
+    return row_of(trial, parse_status(trial), scoring or Scoring())
+
+
+def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> Row:
+    """Return the row of a MultiStepTrial. status: its parsed status."""
+    metadata = trial["metadata"]
     annotations = metadata.get("annotations") or {}
     task = (trial.get("spec") or {}).get("task") or {}
-    scoring = scoring or Scoring()
-    known = facts(trial, scoring)
+    known = facts_of(trial, status, scoring)
     counts = counted_score(known, scoring)
     failure_class = failure_class_of(known, scoring) or ("Agent" if counts is None and known.state != "Active" else "")
     agent = (trial.get("spec") or {}).get("agent") or {}

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.score import ScoreRule
-from multistep.api.trial.status_journal import joined
+from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.trial import parse_status
 from multistep.engine.score.rewards import gate_failure
 from multistep.engine.score.score_in_sweep import Scored, scored
 from multistep.engine.score.trial_score import Score, Verdict, outcome, step_score, trial_score
@@ -152,7 +153,7 @@ def test_what_no_agent_caused_is_excluded(class_: Any) -> None:
 
 
 def chosen(toml: str, results: Mapping[str, Any], spec: Mapping[str, Any] | None = None, **scoring: Any) -> Scored:
-    status = joined(resource(finished(play(plan(toml, spec), results).journal))["status"])
+    status = parse_status(resource(finished(play(plan(toml, spec), results).journal)))
     return scored(status, Scoring(**scoring))
 
 
@@ -189,7 +190,7 @@ def test_the_tasks_own_reward_counts_0_for_declared_steps_after_those_that_anoth
         "score": 0.5, "passed": False, "steps": steps, "scoreRule": {"steps": 2, "strategy": "Mean"},
         "failure": {"class": "Agent", "reason": "NonZeroAgentExitCodeError"},
     }  # fmt: skip
-    assert scored(status, Scoring(strategy="AsTask")) == Scored(2 / 3)
+    assert scored(TrialStatus.model_validate(status), Scoring(strategy="AsTask")) == Scored(2 / 3)
 
 
 def test_the_tasks_own_reward_counts_0_if_no_float_can_hold_it() -> None:
@@ -212,8 +213,8 @@ def test_a_key_that_the_status_may_have_lost_is_not_0() -> None:
 
 def test_a_trial_that_its_agent_failed_counts_0_by_any_rule() -> None:
     failed = {"score": 0.0, "passed": False, "steps": [{"name": "a", "rewards": {"reward": 1}}]}
-    assert scored(failed, Scoring(key="x", strategy="AsTask")) == Scored(0.0)
-    assert scored({}, Scoring(key="x")) == Scored(None)
+    assert scored(TrialStatus.model_validate(failed), Scoring(key="x", strategy="AsTask")) == Scored(0.0)
+    assert scored(TrialStatus(), Scoring(key="x")) == Scored(None)
 
 
 def test_unverified_trials_have_no_score_by_any_rule() -> None:

@@ -189,7 +189,7 @@ def test_a_custom_class_may_have_caused_a_failure_in_the_first_steps_setup() -> 
 def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str) -> None:
     exception = {"type": type_, "message": "", "phase": "agent"}
     steps = [{"name": "a", "rewards": {"reward": 1.0}, "exception": exception}, {"name": "b", "rewards": {"reward": 1.0}}]
-    conditions = [{"type": "Complete", "status": "True"}]
+    conditions = [{"type": "Complete", "status": "True", "reason": "TrialComplete", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
     over = {"conditions": conditions, "rewards": {"reward": 1.0}, "score": 1.0}
     ended = facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
     assert counted_score(ended, Scoring()) == 1

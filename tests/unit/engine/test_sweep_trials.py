@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -200,7 +201,25 @@ def test_a_task_of_a_place_names_the_revision_and_its_own_directory(source: Any,
 
 def trial(status: Any = None, number: str = "3", spec: Any = None, **annotations: str) -> dict[str, Any]:
     metadata = {"name": "t", "labels": {"multistep.dev/number": number}, "annotations": annotations}
-    return {"metadata": metadata, "spec": spec, "status": status}
+    return {"metadata": metadata, "spec": spec, "status": written(status) if status and status.get("steps") != 7 else status}
+
+
+def written(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the status with what the operator writes into every status."""
+    condition = {"reason": "R", "lastTransitionTime": FIRST}
+    attempts = [{"number": number, **each, **_with_steps(each)} for number, each in enumerate(status.get("attempts") or (), 1)]
+    conditions = status.get("conditions", [])
+    return {
+        "attempt": len(attempts) + 1,
+        **status,
+        **_with_steps(status),
+        "attempts": attempts,
+        "conditions": [{**condition, **each} for each in conditions] if isinstance(conditions, list) else conditions,
+    }
+
+
+def _with_steps(of: Mapping[str, Any]) -> dict[str, Any]:
+    return {"steps": [{"name": f"step-{number}", **each} for number, each in enumerate(of.get("steps") or ())]}
 
 
 def held(type_: str) -> list[dict[str, str]]:
@@ -308,7 +327,7 @@ def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
     assert facts(trial({"steps": [{"name": "b"}]})).cost_usd is None
     last = {**paid, "name": "b"}
     known = {"attempts": attempts, "attempt": 2, "steps": [last], "usage": {"costUSD": 1.25}}
-    resumed = {**known, "steps": [paid, last], "resumed": {"attempts": [1]}}
+    resumed = {**known, "steps": [paid, last], "resumed": {"after": "a", "attempts": [1], "digest": "d"}}
     assert facts(trial(known)).cost_usd == 1.5  # 1.0 of the last attempt's agent setup
     assert facts(trial(resumed)).cost_usd == 1.25
 

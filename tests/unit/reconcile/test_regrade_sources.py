@@ -12,8 +12,7 @@ import pytest
 
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.sweep.sweep import SWEEP_KIND, Scoring
-from multistep.api.trial.status_journal import joined
-from multistep.api.trial.trial import KIND
+from multistep.api.trial.trial import KIND, parse_status
 from multistep.engine.score.score_in_sweep import scored
 from tests.support.fake_volume import FakeResultsStore
 from tests.support.world import FILES, START, Source, World, manifest
@@ -152,4 +151,4 @@ async def test_a_kept_score_is_that_of_the_source_under_every_scoring(scoring: A
     await world.run()
     assert world.condition[1] == "RegradeImpossible"
     rules = Scoring.model_validate(scoring)
-    assert scored(joined(world.object["status"]), rules) == scored(joined(of.trial["status"]), rules)
+    assert scored(world.status, rules) == scored(parse_status(of.trial), rules)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
-from typing import Annotated, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Final, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -19,27 +19,6 @@ from multistep.api.trial.values import Outcome
 
 ANOTHER_TRIAL: Final = 0
 """Attempt number of the steps that another trial ran; the trial's own attempts start at 1."""
-_Step = TypeVar("_Step")
-
-
-def with_runner(attempt: int, kept: Sequence[int], steps: Iterable[_Step]) -> list[tuple[int, _Step]]:
-    """Return the steps that an attempt lists, each with the number of the attempt that ran it. kept: for each of the first steps,
-    which this attempt did not run itself, the number of the attempt that ran it (ResumeStatus.attempts)."""
-    return list(zip(chain(kept, repeat(attempt)), steps, strict=False))
-
-
-def by_runner(listed: Mapping[int, Iterable[tuple[int, _Step]]]) -> dict[int, list[_Step]]:
-    """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``with_runner`` returns them.
-
-    If several attempts list a step, the result has the step as the last of them lists it. The list of the attempt that ran the
-    step may show it as unfinished (the pod was lost before the status showed the step's end) or lack it (the status was too large).
-    """
-    found: dict[int, dict[int, _Step]] = {attempt: {} for attempt in listed}
-    for steps in listed.values():
-        for index, (runner, step) in enumerate(steps):
-            found.setdefault(runner, {})[index] = step
-    own = {attempt: steps for attempt, steps in found.items() if attempt != ANOTHER_TRIAL or attempt in listed}
-    return {attempt: list(steps.values()) for attempt, steps in own.items()}
 
 
 class RefusedTarget(Model):
@@ -327,6 +306,11 @@ class AttemptStatus(Model):
     resumed: Annotated[ResumeStatus | None, JOURNAL] = None
     """The checkpoint from which the attempt continued; unset if it started at step 1."""
 
+    @property
+    def own_steps(self) -> list[StepStatus]:
+        """Return the steps that the attempt started itself."""
+        return self.steps[len(_kept(self.resumed)) :]
+
 
 class VerifierStatus(Model):
     """Pod of the current step's separate verifier."""
@@ -351,7 +335,8 @@ class TrialStatus(Model):
     phase: str | None = None
     """Phase, for display; programs should read the conditions."""
     conditions: list[Condition] = []
-    """Ready; each of Complete, Failed, Reconciling, Stalled and Suspended while it is True; Suspended also afterwards."""
+    """Ready; each of Complete, Failed, Reconciling, Stalled and Suspended while it is True; Suspended also afterwards,
+    until the end."""
     isolation: Annotated[Isolation, *OPEN_CHOICE] | None = None
     """Isolation of agent and verifier: separate pods, separate pods with the agent's files restored, separate users, or none."""
     attempt: int | None = None
@@ -447,9 +432,9 @@ class TrialStatus(Model):
     def listed_steps(self) -> dict[int, list[tuple[int, StepStatus]]]:
         """Return the listed steps of each attempt, by attempt number, each step with the number of the attempt that ran it. An
         attempt that resumed from a checkpoint also lists the earlier steps."""
-        found = {each.number: with_runner(each.number, _kept(each.resumed), each.steps) for each in self.attempts}
+        found = {each.number: _with_runner(each.number, _kept(each.resumed), each.steps) for each in self.attempts}
         if self.attempt is not None:
-            found.setdefault(self.attempt, with_runner(self.attempt, _kept(self.resumed), self.steps))
+            found.setdefault(self.attempt, _with_runner(self.attempt, _kept(self.resumed), self.steps))
         return found
 
     @property
@@ -464,11 +449,31 @@ class TrialStatus(Model):
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
         """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts list it, too."""
-        return by_runner(self.listed_steps())
+        return _by_runner(self.listed_steps())
 
 
 def _kept(resumed: ResumeStatus | None) -> list[int]:
+    """Return, for each of an attempt's first steps, which it did not run itself, the number of the attempt that ran it."""
     return resumed.attempts if resumed else []
+
+
+def _with_runner(attempt: int, kept: Sequence[int], steps: Iterable[StepStatus]) -> list[tuple[int, StepStatus]]:
+    """Return the steps that an attempt lists, each with the number of the attempt that ran it."""
+    return list(zip(chain(kept, repeat(attempt)), steps, strict=False))
+
+
+def _by_runner(listed: Mapping[int, Iterable[tuple[int, StepStatus]]]) -> dict[int, list[StepStatus]]:
+    """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``_with_runner`` returns them.
+
+    If several attempts list a step, the result has the step as the last of them lists it. The list of the attempt that ran the
+    step may show it as unfinished (the pod was lost before the status showed the step's end) or lack it (the status was too large).
+    """
+    found: dict[int, dict[int, StepStatus]] = {attempt: {} for attempt in listed}
+    for steps in listed.values():
+        for index, (runner, step) in enumerate(steps):
+            found.setdefault(runner, {})[index] = step
+    own = {attempt: steps for attempt, steps in found.items() if attempt != ANOTHER_TRIAL or attempt in listed}
+    return {attempt: list(steps.values()) for attempt, steps in own.items()}
 
 
 class HasConditions(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
@@ -43,25 +43,22 @@ class Scored:
     invalid: bool = False
 
 
-def scored(status: Mapping[str, Any], scoring: Scoring) -> Scored:
-    """Return the score of a trial. status: the trial's status in JSON."""
-    own, key = status.get("score"), scoring.key
-    steps = status.get("steps") or []
-    ran = [each for each in steps if "trial" not in each]
-    verdicts = [Verdict(each.get("rewards"), each.get("gate")) for each in ran]
+def scored(status: TrialStatus, scoring: Scoring) -> Scored:
+    """Return the score of a trial with this status."""
+    key, rule, ran = scoring.key, status.score_rule, status.own_steps
+    verdicts = [Verdict(each.rewards, each.gate) for each in ran]
     invalid = has_too_large(verdicts, key)
-    if own is None or "scoreRule" not in status:  # excluded (no score), or Failed (score 0 under every rule)
-        return Scored(own)
-    value, passed = float(own), bool(status.get("passed"))
+    if status.score is None or rule is None:  # excluded (no score), or Failed (score 0 under every rule)
+        return Scored(status.score)
+    value, passed = status.score, bool(status.passed)
     if key is not None or scoring.strategy == "AsTask":
-        if any(each.get("omittedRewards") and (key or REWARD) not in (each.get("rewards") or {}) for each in ran):
+        if any(each.omitted_rewards and (key or REWARD) not in (each.rewards or {}) for each in ran):
             return Scored(invalid=True)
-        rule = ScoreRule.model_validate(status["scoreRule"])
         found = trial_score(verdicts, rule, key) or Score(value, passed)
         value, passed = found.value, found.passed
         if scoring.strategy == "AsTask":
-            missing = rule.steps - len(ran) if "failure" in status else 0
-            value = _as_task([each.get("rewards") for each in steps], rule, key, missing)
+            missing = rule.steps - len(ran) if status.failure else 0
+            value = _as_task([each.rewards for each in status.steps], rule, key, missing)
     return Scored(value, passed if scoring.pass_ is None else value >= scoring.pass_, invalid)
 
 

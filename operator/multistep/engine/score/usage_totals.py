@@ -10,7 +10,7 @@ from urllib.parse import quote
 from multistep.api.common.plural import plural
 from multistep.api.trial.agent_spec import ModelLimits
 from multistep.api.trial.runner_records import Fields
-from multistep.api.trial.status import TrialStatus, Usage, with_runner
+from multistep.api.trial.status import TrialStatus, Usage
 from multistep.api.trial.trial import MultiStepTrial
 
 _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "requests", "incomplete", "held_seconds")
@@ -69,11 +69,17 @@ def omission(incomplete: int | None) -> str:
 def of_all_attempts(status: TrialStatus) -> Usage | None:
     """Return a trial's usage, summed over all attempts; None if it is unknown. Once the trial has finished, status.usage is the
     usage of the last attempt, including the setup of a hosted agent."""
-    kept = status.resumed.attempts if status.resumed else []
-    last = with_runner(status.attempt or 1, kept, status.steps) if status.usage else []
-    counted = {(runner, each.name) for runner, each in last}
+    return total(usages(status, whole=status.usage is not None))
+
+
+def usages(status: TrialStatus, *, whole: bool) -> list[Usage]:
+    """Return status.usage and the usages of the steps of all attempts that it does not include. whole: whether it includes the
+    steps of the last attempt."""
+    last = status.listed_steps().get(status.attempt or 1, []) if whole else []
+    included = {(runner, each.name) for runner, each in last}
     ran = [(runner, each) for runner, steps in status.steps_by_attempt().items() for each in steps]
-    return total([status.usage, *(each.usage for runner, each in ran if (runner, each.name) not in counted)])
+    others = [each.usage for runner, each in ran if (runner, each.name) not in included]
+    return [each for each in (status.usage, *others) if each is not None]
 
 
 def _usage(amounts: Sequence[float | None]) -> Usage:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from multistep.api.common import labels
@@ -13,18 +14,17 @@ from multistep.api.common.base_model import API_VERSION, GROUP
 from multistep.api.sweep.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.sweep.tasks_source import DatasetSource, TasksSource
 from multistep.api.task.allowed_names import same_server
-from multistep.api.trial.status import by_runner, with_runner
-from multistep.api.trial.status_journal import joined
-from multistep.api.trial.trial import KIND
+from multistep.api.trial.status import AttemptStatus, StepException, StepStatus, TrialStatus, holds
+from multistep.api.trial.trial import KIND, parse_status
 from multistep.api.trial.values import AGENT, FINISHED_PHASES
 from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
 from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
+from multistep.engine.score.usage_totals import usages
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep import plan_branches as branches
 from multistep.engine.sweep.next_trials import ActivePhase, Cell, Grid, TrialFacts, retries_of
 from multistep.engine.sweep.plan_branches import States
 from multistep.errors import InvalidSpec
-from multistep.timestamps import seconds_of
 
 Object = Mapping[str, Any]
 _COULD_COST: Final = re.compile(r" US dollars are .*?, and it may use (\d+(?:\.\d+)?(?:e-?\d+)?)")
@@ -256,34 +256,34 @@ def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
     operator writes has no score.
     """
     try:
-        return _facts(trial, scoring or Scoring())
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        return facts_of(trial, parse_status(trial), scoring or Scoring())
+    except (InvalidSpec, ValueError, TypeError, LookupError, AttributeError, OverflowError):
         finished = str((trial.get("status") or {}).get("phase")) in FINISHED_PHASES
         return TrialFacts(number=number_of(trial), state="Failed" if finished else "Active", invalid=True)
 
 
-def _facts(trial: Object, scoring: Scoring) -> TrialFacts:
-    metadata, spec, status = trial["metadata"], trial.get("spec") or {}, joined(trial.get("status") or {})
-    failure: Object = status.get("failure") or {}
-    state, found = _state(status), scored(status, scoring)
-    since, costs = _first_step(status), _costs(status)
-    refusals = [(at, _refused_usd(each)) for each in status.get("attempts") or [] if (at := _refused_at(each)) is not None]
+def facts_of(trial: Object, status: TrialStatus, scoring: Scoring) -> TrialFacts:
+    """Return the facts of a trial. status: its parsed status."""
+    metadata, spec = trial["metadata"], trial.get("spec") or {}
+    state, found, costs = _state(status), scored(status, scoring), _costs(status)
+    refusals = [(at, _refused_usd(each)) for each in status.attempts if (at := _refused_at(each)) is not None]
     at, usd = max(refusals, key=lambda each: each[0], default=(None, None))
-    worked = sum(_worked(each) for each in status.get("attempts") or [])
-    if state != "Active" and since is not None:
-        worked, since = worked + _seconds(since, status.get("completionTime")), None
+    worked = sum(_seconds(_first_start(each.own_steps), each.completion_time) for each in status.attempts)
+    since = _first_start(status.steps[status.kept_steps :])
+    if state != "Active":
+        worked, since = worked + _seconds(since, status.completion_time), None
     return TrialFacts(
         number=number_of(trial),
         state=state,
         score=found.score,
         passed=found.passed,
         invalid=found.invalid,
-        failure_class=failure.get("class"),
-        agent_error=any(_is_agent_error(each) for each in status.get("steps") or [] if "trial" not in each),
-        tampered=bool(evidence(str(each.get("kind")) for each in status.get("tampering") or [])),
+        failure_class=status.failure.class_ if status.failure else None,
+        agent_error=any(_is_agent_error(each.exception) for each in status.own_steps),
+        tampered=bool(evidence(each.kind for each in status.tampering)),
         pod_seconds=worked,
-        since=since,
-        phase=_ACTIVE_PHASES.get(status.get("phase") or "", "Pending"),
+        since=since.timestamp() if since else None,
+        phase=_ACTIVE_PHASES.get(status.phase or "", "Pending"),
         suspend=bool(spec.get("suspend")),
         by_sweep=labels.SUSPENDED_BY in (metadata.get("annotations") or {}),
         stop=bool(spec.get("stop")),
@@ -298,65 +298,41 @@ def _known_cost(costs: Sequence[float | None]) -> float | None:
     return sum(filter(None, costs)) if any(each is not None for each in costs) else None
 
 
-def _costs(status: Object) -> list[float | None]:
+def _costs(status: TrialStatus) -> list[float | None]:
     """Return the costs of the model requests of all attempts, None for requests of unknown cost. The last attempt's cost
     (status.usage) includes the setup."""
-    number, steps = status.get("attempt", 1), status.get("steps") or []
-    attempts = {each.get("number"): each for each in status.get("attempts") or []}
-    attempts.setdefault(number, status)
-    last = (status.get("usage") or {}).get("costUSD")
-    counted = [] if last is None else [(runner, each.get("name")) for runner, each in with_runner(number, _kept(status), steps)]
-    ran = by_runner({each: with_runner(each, _kept(found), found.get("steps") or []) for each, found in attempts.items()})
-    others = [each for runner, found in ran.items() for each in found if (runner, each.get("name")) not in counted]
-    used = [status.get("usage"), *(each.get("usage") for each in others)]
-    return [each.get("costUSD") for each in used if each]
+    known = status.usage is not None and status.usage.cost_usd is not None
+    return [each.cost_usd for each in usages(status, whole=known)]
 
 
-def _kept(attempt: Object) -> Sequence[int]:
-    """Return, for each step that an attempt lists but did not run itself, the number of the attempt that ran the step."""
-    found: Sequence[int] = (attempt.get("resumed") or {}).get("attempts") or []
-    return found
-
-
-def _refused_at(attempt: Object) -> float | None:
+def _refused_at(attempt: AttemptStatus) -> float | None:
     """Return the start of the step in which the sweep's budget refused a request; None if it refused none. Return the attempt's
     end if the budget refused a request of the agent's setup, or if the steps were removed because the status was too large."""
-    if attempt.get("reason") != SWEEP_BUDGET_SPENT:
+    if attempt.reason != SWEEP_BUDGET_SPENT:
         return None
-    own = (attempt.get("steps") or [])[len(_kept(attempt)) :] or [{}]
-    return seconds_of(own[-1].get("startTime") or attempt.get("completionTime"))
+    started = attempt.own_steps[-1].start_time if attempt.own_steps else None
+    at = started or attempt.completion_time
+    return at.timestamp() if at else None
 
 
-def _refused_usd(attempt: Object) -> float | None:
+def _refused_usd(attempt: AttemptStatus) -> float | None:
     """Return what the refused request could have cost, by the gateway's message; None if the message does not say it."""
-    found = _COULD_COST.search(attempt.get("message") or "")
+    found = _COULD_COST.search(attempt.message or "")
     return None if found is None else float(found[1])
 
 
-def _is_agent_error(step: Object) -> bool:
-    exception = step.get("exception") or {}
-    return exception.get("phase") == AGENT and exception.get("type") in AGENT_ERRORS
+def _is_agent_error(exception: StepException | None) -> bool:
+    return exception is not None and exception.phase == AGENT and exception.type in AGENT_ERRORS
 
 
-def _state(status: Object) -> State:
-    holding = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
-    return "Complete" if "Complete" in holding else "Failed" if "Failed" in holding else "Active"
+def _state(status: TrialStatus) -> State:
+    return "Complete" if holds(status, "Complete") else "Failed" if holds(status, "Failed") else "Active"
 
 
-def _worked(attempt: Object) -> float:
-    """Return the seconds for which an earlier attempt ran steps."""
-    start = _first_step(attempt)
-    return 0.0 if start is None else _seconds(start, attempt.get("completionTime"))
+def _first_start(steps: Sequence[StepStatus]) -> datetime | None:
+    """Return the start of the first step; None if there is none, or if the steps were removed because the status was too large."""
+    return steps[0].start_time if steps else None
 
 
-def _first_step(attempt: Object) -> float | None:
-    """Return the start of the first step that an attempt ran itself; None if it started none, or if the steps were removed because
-    the status was too large."""
-    own = (attempt.get("steps") or [])[len(_kept(attempt)) :]
-    start = own[0].get("startTime") if own else None
-    return seconds_of(start)
-
-
-def _seconds(since: float, end: str | None) -> float:
-    ended = seconds_of(end)
-    return 0.0 if ended is None else max(0.0, ended - since)
+def _seconds(since: datetime | None, end: datetime | None) -> float:
+    return max(0.0, (end - since).total_seconds()) if since and end else 0.0
