@@ -28,7 +28,7 @@ from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import V5
 from multistep.kube.requests import ApiRequests
-from multistep.kube.resources import KNOWN, LEASES, Resource, api_path
+from multistep.kube.resources import KNOWN, LEASES, PODS, Resource, api_path
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeStream
 
@@ -42,14 +42,15 @@ class Load:
     capacity: maximum number of concurrent requests; the server answers further requests with 429, and 1 request of 25 in any
     case, in bursts: how many it rejects must not depend on how fast this machine is.
     retry_after: the value of the Retry-After header.
-    delay: maximum response time. start: maximum time until a created pod runs.
-    The other fields are measurements; in_flight includes rejected requests. completed: (namespace, name) of the trials in the
-    order in which they became Complete.
+    delay: maximum response time. start: maximum time until a created pod runs; with an event pods_may_run, after it is set.
+    The other fields are measurements; in_flight includes rejected requests. completed: (namespace, name) of the trials that are
+    Complete. pods_asked: the namespaces of requested pods, also of rejected requests, in their order.
     """
 
     capacity: int
     delay: float = 0.01
     start: float = 0.2
+    pods_may_run: asyncio.Event | None = None
     retry_after: int = 1
     asked: list[float] = field(default_factory=list)
     refused_at: list[float] = field(default_factory=list)
@@ -59,7 +60,8 @@ class Load:
     execs: int = 0
     most_execs: int = 0
     watches: int = 0
-    completed: list[tuple[str, str]] = field(default_factory=list)
+    completed: set[tuple[str, str]] = field(default_factory=set)
+    pods_asked: list[str] = field(default_factory=list)
 
     @property
     def refused(self) -> int:
@@ -88,8 +90,8 @@ class ClusterServer:
 
     def _report(self, type: str, object: Object) -> None:
         key = (object["metadata"]["namespace"], object["metadata"]["name"])
-        if object["kind"] == KIND and (object.get("status") or {}).get("phase") == "Complete" and key not in self.load.completed:
-            self.load.completed.append(key)
+        if object["kind"] == KIND and (object.get("status") or {}).get("phase") == "Complete":
+            self.load.completed.add(key)
         line = json.dumps({"type": type, "object": object}).encode() + b"\n"
         for kind, queue in self._watches:
             if kind == object["kind"]:
@@ -119,6 +121,8 @@ class ClusterServer:
         """Answer a request, or reject it at once if the server is over its capacity, as API Priority and Fairness does."""
         load, now = self.load, time.monotonic()
         load.asked.append(now)
+        if request.method == "POST" and resource == PODS and not named:
+            load.pods_asked.append(namespace)
         load.in_flight += 1
         load.max_in_flight = max(load.max_in_flight, load.in_flight)
         try:
@@ -196,6 +200,8 @@ class ClusterServer:
         task.add_done_callback(self._later.discard)
 
     async def _start(self, namespace: str, name: str) -> None:
+        if self.load.pods_may_run:
+            await self.load.pods_may_run.wait()
         await asyncio.sleep(random.uniform(0.0, self.load.start))
         self.cluster.run_pod(namespace, name)
 

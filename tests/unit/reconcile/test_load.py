@@ -63,6 +63,11 @@ def statuses(cluster: FakeCluster) -> dict[tuple[str, str], TrialStatus]:
     return {(key[1], key[2]): parse_status(each) for key, each in cluster.objects.items() if key[0] == KIND}
 
 
+def waits_for_its_pod(status: TrialStatus) -> bool:
+    """Return whether the trial waits for its turn, or for its pod to start."""
+    return any(each.type == "Ready" and each.reason in ("Queued", "PodStarting") for each in status.conditions)
+
+
 def assert_all_complete(cluster: FakeCluster, count: int) -> None:
     found = statuses(cluster)
     assert len(found) == count
@@ -348,18 +353,22 @@ async def operator(url: str, path: Path) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.long)])
 async def test_many_trials_complete_while_the_api_server_is_slow_and_refuses_much(tmp_path: Path, count: int) -> None:
-    # Pods start so slowly that the turns for starts decide the order of the trials, and not how fast this machine is.
-    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16, start=1.0)
+    # No pod runs before all trials wait for their turn, so that the turns decide the order, and not how fast this machine is.
+    may_run = asyncio.Event()
+    cluster, load = FakeCluster(make_runner=runner_of, pods_run=False), Load(capacity=16, pods_may_run=may_run)
     async with serve_cluster(cluster, load) as url, operator(url, tmp_path), asyncio.timeout(550):
         while load.watches < 2:
             await asyncio.sleep(0.1)
         for number in range(count):
             cluster.put(trial(CROWD if number < count - 5 else FEW, number))
+        while not all(waits_for_its_pod(each) for each in statuses(cluster).values()):
+            await asyncio.sleep(0.5)
+        may_run.set()
         while len(load.completed) < count or any(key[0] == "Pod" for key in cluster.objects):
             await asyncio.sleep(0.5)
     assert_all_complete(cluster, count)
-    # The trials of FEW were created last, so they would complete last if the namespaces did not take turns.
-    assert max(load.completed.index((FEW, f"t{number}")) for number in range(count - 5, count)) < count / 2
+    # The trials of FEW were created last, so their pods would be the last ones if the namespaces did not take turns.
+    assert load.pods_asked[: count // 2].count(FEW) >= 5
     assert load.most_starting <= STARTING_PODS and load.most_execs <= EXEC_SESSIONS
     assert load.max_in_flight <= MAX_IN_FLIGHT
     assert load.most_refused_per_second <= 2 * MAX_IN_FLIGHT  # the operator retries a rejected request only after Retry-After
