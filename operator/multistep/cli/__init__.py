@@ -7,7 +7,7 @@ main, groups, exits, completion    the command group, exit codes
 options                            options that several commands share
 cluster                            the connection, which reports a server that does not answer
 terminal                           all output
-list_and_delete                    `list` and `delete` of trials and sweeps
+list_and_delete, stop              `list`, `delete` and `stop` of trials and sweeps
 regrade, dataset                   the commands of these names
 view, extras                       Harbor's viewer; optional packages
 """

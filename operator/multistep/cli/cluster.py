@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from multistep.cli.terminal import print_err
-from multistep.client.connection import Cluster, open_client
+from multistep.client.connection import open_client
 from multistep.client.options import Target
 from multistep.kube.client import Client
 
@@ -18,15 +18,8 @@ SILENCE_SECONDS = 2.0
 
 
 @asynccontextmanager
-async def connect(target: Target) -> AsyncIterator[Cluster]:
+async def connect(target: Target) -> AsyncIterator[Client]:
     """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable if the kubeconfig is not usable."""
-    async with connect_client(target) as client:
-        yield client
-
-
-@asynccontextmanager
-async def connect_client(target: Target) -> AsyncIterator[Client]:
-    """Connect as ``connect`` does, but return the Client, for commands that call methods that ``Cluster`` lacks."""
     async with await open_client(target, FIELD_MANAGER) as client, _silence_reported(client):
         yield client
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,13 +14,6 @@ import click
 
 from multistep.api.trial.values import agent_label
 from multistep.cli.options import target_options
-
-if TYPE_CHECKING:
-    from multistep.client.connection import Cluster
-    from multistep.kube.resources import Resource
-import sys
-from typing import TYPE_CHECKING
-
 from multistep.errors import UsageError
 
 if TYPE_CHECKING:

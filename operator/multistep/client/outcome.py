@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from multistep.api.sweep.sweep import SweepStatus
+from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
 from multistep.api.trial.score import Level, outcome_level, outcome_words
 from multistep.api.trial.status import StepStatus, TrialStatus, holds
+from multistep.api.trial.trial import parse_status
 from multistep.engine.sweep.sweep_status import COST_BUDGET_SPENT
+from multistep.kube.cluster_protocols import Object
+from multistep.kube.resources import TRIALS, Resource
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ def outcome_of_sweep(status: SweepStatus) -> Outcome:
         return Outcome("Suspended", f"{spent.reason}: {spent.message}", (spent.message,), failed=True)
     now = holds(status, "Reconciling")
     return Outcome(status.phase or "Submitted", f"{now.reason}: {now.message}" if now else "")
+
+
+def outcome_of(resource: Resource, found: Object) -> Outcome:
+    """Return the outcome of a trial or a sweep."""
+    return outcome(parse_status(found)) if resource == TRIALS else outcome_of_sweep(parse_sweep_status(found))
 
 
 def is_out_of_budget(status: SweepStatus) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
-from multistep.api.sweep.sweep import parse_sweep_status
-from multistep.api.trial.status import is_finished
+from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
+from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.client.connection import Cluster
 from multistep.errors import NotFound, Unavailable
@@ -51,14 +51,18 @@ async def versions(
             yield event.object
 
 
+def status_of(resource: Resource, found: Object) -> TrialStatus | SweepStatus:
+    """Return the status of a trial or a sweep."""
+    return parse_status(found) if resource == TRIALS else parse_sweep_status(found)
+
+
 async def until_finished(
     cluster: Cluster, resource: Resource, namespace: str, name: str, note: Callable[[str], None] = _ignore, *, uid: str = ""
 ) -> Object:
     """Wait until a trial or sweep has finished, and return it. Arguments and errors are those of ``versions``."""
-    parse = parse_status if resource == TRIALS else parse_sweep_status
     async with aclosing(versions(cluster, resource, namespace, name, note, uid=uid)) as found:
         async for each in found:
-            if is_finished(parse(each)):
+            if is_finished(status_of(resource, each)):
                 return each
     raise Unavailable(f"the API server ended the watch of {_WORDS[resource.kind]} {name}")
 

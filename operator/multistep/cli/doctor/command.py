@@ -48,11 +48,11 @@ def doctor(operator_namespace: str | None, target: Target, output: str) -> None:
 
 
 async def _findings(target: Target, operator_namespace: str | None) -> Sequence[Finding]:
-    from multistep.cli.cluster import connect_client
+    from multistep.cli.cluster import connect
     from multistep.cli.doctor.checks import run_checks
     from multistep.cli.doctor.observe import observe
 
-    async with connect_client(target) as client:
+    async with connect(target) as client:
         return run_checks(await observe(client, client.namespace, operator_namespace))
 
 

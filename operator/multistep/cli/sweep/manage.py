@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -25,9 +25,6 @@ from multistep.cli.list_and_delete import (
 )
 from multistep.cli.options import complete_sweeps, output_option, target_options
 from multistep.client.options import Target
-
-if TYPE_CHECKING:
-    from multistep.client.connection import Cluster
 
 _LIST_EPILOG = """\b
 Examples:
@@ -157,40 +154,14 @@ def stop(names: tuple[str, ...], no_wait: bool, target: Target) -> None:
 
 
 async def _stop(target: Target, names: tuple[str, ...], *, wait: bool) -> None:
-    from multistep.api.sweep.sweep import parse_sweep_status
-    from multistep.api.trial.status import is_finished
     from multistep.cli import cluster
-    from multistep.cli.terminal import print_err
-    from multistep.client import objects
-    from multistep.client.outcome import outcome_of_sweep
+    from multistep.cli.stop import all_finished, stop_all
     from multistep.kube.resources import SWEEPS
 
     async with cluster.connect(target) as connected:
-        namespace = connected.namespace
-        # Raises UsageError if a sweep does not exist, before any sweep is stopped.
-        found = [await objects.existing_sweep(connected, namespace, name) for name in names]
-        active = []
-        for name, each in zip(names, found, strict=True):
-            status = parse_sweep_status(each)
-            if is_finished(status):
-                print_err(f"{name}: is {outcome_of_sweep(status).phase} already")
-                continue
-            await objects.stop(connected, SWEEPS, namespace, name, uid=each["metadata"]["uid"])
-            print_err(f"{name}: stopping")
-            active.append(name)
+        found = await stop_all(connected, SWEEPS, names)
         if wait:
-            await asyncio.gather(*(_until_stopped(connected, namespace, name) for name in active))
-
-
-async def _until_stopped(connected: Cluster, namespace: str, name: str) -> None:
-    from multistep.api.sweep.sweep import parse_sweep_status
-    from multistep.cli.terminal import print_err
-    from multistep.client.outcome import outcome_of_sweep
-    from multistep.client.watch import until_finished
-    from multistep.kube.resources import SWEEPS
-
-    end = outcome_of_sweep(parse_sweep_status(await until_finished(connected, SWEEPS, namespace, name, print_err)))
-    print_err(f"{name}: {end.phase}: {end.why}")
+            await all_finished(connected, SWEEPS, found)
 
 
 @click.command(epilog=_DELETE_EPILOG)

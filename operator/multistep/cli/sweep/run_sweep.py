@@ -13,16 +13,16 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
 from multistep.cli.exits import Exit, exit_of_outcome
-from multistep.cli.image.images import BuildFailed, existing_image
+from multistep.cli.image.images import BuildFailed
 from multistep.cli.sweep.sweep_view import follow_sweep, sweep_document, sweep_view
 from multistep.cli.terminal import print_err, print_json, print_line, print_out, print_warning
-from multistep.cli.trial.run.run_trial import built_image, check_used, show_finding, var_options
+from multistep.cli.trial.run.run_trial import check_used, image_of, reserve, show_finding, var_options
 from multistep.client.connection import Cluster
 from multistep.client.datasets import DatasetOptions, open_tasks
 from multistep.client.objects import existing_sweep, find_sweep
 from multistep.client.options import Target
 from multistep.client.outcome import outcome_of_sweep
-from multistep.client.submit.create import check_accepted, submit
+from multistep.client.submit.create import submit
 from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
 from multistep.client.submit.sweep_manifest import (
     SweepOptions,
@@ -147,7 +147,7 @@ class SweepSession:
         if len(here) == len(tasks):
             used = frozenset().union(*(each.used for each in reports))
             check_used(options.values.variables, used, agents=[each.agent for each in spec.agents])
-        asyncio.run(self._reserve(planned))
+        asyncio.run(reserve(self.target, planned))
         images, unbuilt = self._images(here, len(tasks))
         built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
         names = ", ".join(each.name for each in unbuilt)
@@ -165,7 +165,9 @@ class SweepSession:
         unbuilt: list[TaskDirectory] = []
         for task in tasks:
             try:
-                if (image := self._image(task)) is not None:
+                given, runner = self.image, self.runner_in_image
+                image = image_of(task, task.path, self.target, given, runner_in_image=runner, verbose=self.verbose)
+                if image is not None:
                     images[task.name] = image
             except BuildFailed as error:
                 if len(unbuilt) + 1 == total:
@@ -177,16 +179,6 @@ class SweepSession:
     def submitted(self, submission: Submission, fault: str = "") -> Exit:
         """Create a sweep and follow it. fault: text that names the tasks left out of the sweep, "" without any."""
         return asyncio.run(self._submit(submission, fault))
-
-    def _image(self, task: TaskDirectory) -> TrialImage | None:
-        if self.image or not task.needs_build:
-            return existing_image(task, self.image, runner_in_image=self.runner_in_image)
-        return built_image(task, task.path, self.target, verbose=self.verbose)
-
-    async def _reserve(self, planned: Submission) -> None:
-        """Check by a dry run, before long builds, that the cluster will accept the sweep."""
-        async with cluster.connect(self.target) as connected:
-            await check_accepted(connected, planned)
 
     async def _submit(self, submission: Submission, fault: str) -> Exit:
         async with cluster.connect(self.target) as connected:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import click
 
+from multistep.cli.list_and_delete import confirm, delete_all, yes_option
 from multistep.cli.options import complete_trials, output_option, target_options
 from multistep.client.options import Target
-
-if TYPE_CHECKING:
-    from multistep.api.trial.status import TrialStatus
-    from multistep.client.connection import Cluster
-from multistep.cli.list_and_delete import confirm, delete_all, yes_option
 
 _STOP_EPILOG = """\b
 Examples:
@@ -46,60 +41,23 @@ def stop(trials: tuple[str, ...], no_wait: bool, target: Target, output: str) ->
 
 
 async def _stop(target: Target, trials: tuple[str, ...], output: str, *, wait: bool) -> None:
+    from multistep.api.trial.trial import parse_status
     from multistep.cli import cluster
+    from multistep.cli.exits import Interrupted
+    from multistep.cli.stop import all_finished, stop_all
     from multistep.cli.terminal import print_json, status_document
-    from multistep.client.objects import existing_trial
+    from multistep.kube.resources import TRIALS
 
     async with cluster.connect(target) as connected:
         namespace = connected.namespace
-        # Raises UsageError if a trial does not exist, before any trial is stopped.
-        found = [await existing_trial(connected, namespace, name) for name in trials]
-        statuses = [await _request_stop(connected, namespace, each) for each in found]
+        found = await stop_all(connected, TRIALS, trials)
         if wait:
-            statuses = await _wait(connected, namespace, trials, statuses)
+            try:
+                found = await all_finished(connected, TRIALS, found)
+            except asyncio.CancelledError:  # Ctrl-C
+                raise Interrupted("stop was requested: the operator stops the trials") from None
     if output == "json":
-        print_json([status_document(namespace, name, status) for name, status in zip(trials, statuses, strict=True)])
-
-
-async def _request_stop(connected: Cluster, namespace: str, found: dict[str, object]) -> TrialStatus:
-    """Set spec.stop on a trial unless it has finished."""
-    from multistep.api.common.base_model import Metadata
-    from multistep.api.trial.status import is_finished
-    from multistep.api.trial.trial import parse_status
-    from multistep.cli.terminal import print_err
-    from multistep.client import objects
-    from multistep.client.outcome import outcome
-    from multistep.kube.resources import TRIALS
-
-    metadata, status = Metadata.model_validate(found["metadata"]), parse_status(found)
-    if is_finished(status):
-        print_err(f"{metadata.name}: is {outcome(status).phase} already")
-    else:
-        await objects.stop(connected, TRIALS, namespace, metadata.name, uid=metadata.uid)
-        print_err(f"{metadata.name}: stopping")
-    return status
-
-
-async def _wait(connected: Cluster, namespace: str, trials: tuple[str, ...], statuses: list[TrialStatus]) -> list[TrialStatus]:
-    from multistep.api.trial.status import is_finished
-    from multistep.api.trial.trial import parse_status
-    from multistep.cli.exits import Interrupted
-    from multistep.cli.terminal import print_err
-    from multistep.client.outcome import outcome
-    from multistep.client.watch import until_finished
-    from multistep.kube.resources import TRIALS
-
-    async def one(name: str, status: TrialStatus) -> TrialStatus:
-        if not is_finished(status):
-            status = parse_status(await until_finished(connected, TRIALS, namespace, name, print_err))
-            end = outcome(status)
-            print_err(f"{name}: {end.phase}: {end.why}")
-        return status
-
-    try:
-        return await asyncio.gather(*(one(name, status) for name, status in zip(trials, statuses, strict=True)))
-    except asyncio.CancelledError:  # Ctrl-C
-        raise Interrupted("stop was requested: the operator stops the trials") from None
+        print_json([status_document(namespace, name, parse_status(each)) for name, each in zip(trials, found, strict=True)])
 
 
 _DELETE_EPILOG = """\b

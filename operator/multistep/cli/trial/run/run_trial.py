@@ -80,22 +80,19 @@ class Session:
         )
         check_used(given, report.used, agents=[spec.agent])
         branch_of(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
-        asyncio.run(self._reserve(planned))
-        request = replace(request, image=self._image(directory))
+        asyncio.run(reserve(self.target, planned))
+        image = image_of(directory, self.task, self.target, self.image, runner_in_image=self.runner_in_image, verbose=self.verbose)
+        request = replace(request, image=image)
         submission = make_submission(directory, request, values, shared=False)
         parse_trial(submission.main)
         followed = Followed(self.target, self.results, detach=self.detach, as_json=self.as_json)
         return asyncio.run(followed.run(submission))
 
-    async def _reserve(self, planned: Submission) -> None:
-        """Check by a dry run, before a long build, that the cluster accepts the trial."""
-        async with cluster.connect(self.target) as connected:
-            await check_accepted(connected, planned)
 
-    def _image(self, directory: TaskDirectory) -> TrialImage | None:
-        if self.image or not directory.needs_build:
-            return existing_image(directory, self.image, runner_in_image=self.runner_in_image)
-        return built_image(directory, self.task, self.target, verbose=self.verbose)
+async def reserve(target: Target, planned: Submission) -> None:
+    """Check by a dry run, before a long build, that the cluster will accept a trial or a sweep."""
+    async with cluster.connect(target) as connected:
+        await check_accepted(connected, planned)
 
 
 @dataclass(frozen=True)
@@ -178,12 +175,17 @@ def check_used(given: Collection[str], used: Collection[str], *, agents: Sequenc
     print_warning(message)
 
 
-def built_image(directory: TaskDirectory, task: Path, target: Target, *, verbose: bool) -> TrialImage | None:
-    """Build the image of a task's Dockerfile, and load it into a local cluster. task: the path that the user gave, for messages.
+def image_of(
+    directory: TaskDirectory, task: Path, target: Target, image: str | None, *, runner_in_image: bool, verbose: bool
+) -> TrialImage | None:
+    """Return the image of --image, else that of a task's Dockerfile, built and loaded into a local cluster. task: the path that the
+    user gave, for messages.
 
-    Return None if the cluster must build the image: because the compose file changes the build, the cluster is not local, or this
-    machine has no container engine.
+    Return None if the task names an image, or if the cluster must build it: because the compose file changes the build, the cluster
+    is not local, or this machine has no container engine.
     """
+    if image or not directory.needs_build:
+        return existing_image(directory, image, runner_in_image=runner_in_image)
     compose = load_task(directory.bundle(), verification=False).layout.compose
     if compose is not None and compose.main.build not in (None, FROM_DOCKERFILE):
         _leave_to_cluster(task, "the compose file has a build of its own for main")
