@@ -65,14 +65,14 @@ class _KubectlComplete(get_completion_class("bash")):  # type: ignore[misc]
     """Computes completions with click's bash class; kubectl_complete prints them in kubectl's format."""
 
 
-def trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_trials(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of trials in the namespace."""
     from multistep.kube.resources import TRIALS
 
     return _matching(_asked(ctx, lambda client: _named(ctx, client, TRIALS)), incomplete)
 
 
-def sweeps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_sweeps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of sweeps in the namespace."""
     from multistep.kube.resources import SWEEPS
 
@@ -84,7 +84,12 @@ async def _named(ctx: click.Context, client: Client, resource: Resource) -> list
     return [CompletionItem(each["metadata"]["name"], help=(each.get("status") or {}).get("phase")) for each in found]
 
 
-def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_either(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of trials and sweeps in the namespace."""
+    return [*complete_trials(ctx, parameter, incomplete), *complete_sweeps(ctx, parameter, incomplete)]
+
+
+def complete_namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of namespaces."""
 
     async def ask(client: Client) -> list[CompletionItem]:
@@ -95,7 +100,7 @@ def namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str)
     return _matching(_asked(ctx, ask), incomplete)
 
 
-def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of the steps that the trial has started."""
 
     async def ask(client: Client) -> list[CompletionItem]:
@@ -107,12 +112,12 @@ def steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
     return _matching(_asked(ctx, ask), incomplete)
 
 
-def agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return completions of --agent of a trial: the names of the operator's own agents and of Harbor's agents."""
     return _matching([CompletionItem(each) for each in (*BUILT_IN, *harbor_agents.NAMES)], incomplete)
 
 
-def sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return completions of --agent of a sweep: the names of agents; for agents of Harbor with the @ that precedes the model. The
     agent ``command`` is omitted, because a sweep needs NAME=COMMAND instead."""
     return _matching([CompletionItem(each) for each in (*PLAIN, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)

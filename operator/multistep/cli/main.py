@@ -84,9 +84,10 @@ class LazyGroup(SuggestingGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
-    def invoke(self, ctx: click.Context) -> object:
+    def invoke(self, ctx: click.Context) -> None:
+        """Run a command, which returns its exit code, or None."""
         try:
-            return super().invoke(ctx)
+            code = super().invoke(ctx)
         except MultistepError as error:
             from multistep.cli.terminal import print_err
 
@@ -95,6 +96,8 @@ class LazyGroup(SuggestingGroup):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(Exit.INTERRUPTED) from None
+        if code:
+            raise click.exceptions.Exit(code)
 
 
 @click.version_option(__version__, prog_name="multistep", message="%(prog)s %(version)s")

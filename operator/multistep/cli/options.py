@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
+from multistep.cli.completion import complete_agents, complete_namespaces, complete_trials
 from multistep.client.options import ModelOptions, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ def namespace_option(function: F) -> F:
         "-n",
         "--namespace",
         metavar="NAME",
-        shell_complete=_namespaces,
+        shell_complete=complete_namespaces,
         help="Namespace; default: that of the kubeconfig's context.",
     )(function)
 
@@ -37,44 +37,6 @@ def namespace_option(function: F) -> F:
 def trial_argument(function: F) -> F:
     """Add the argument TRIAL, a name."""
     return click.argument("trial", shell_complete=complete_trials)(function)
-
-
-def complete_trials(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of a trial's name. The Kubernetes client is imported only in this call, to keep --help fast."""
-    from multistep.cli.completion import trials
-
-    return trials(ctx, parameter, incomplete)
-
-
-def complete_sweeps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of a sweep's name."""
-    from multistep.cli.completion import sweeps
-
-    return sweeps(ctx, parameter, incomplete)
-
-
-def complete_either(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of a trial's or a sweep's name."""
-    return [*complete_trials(ctx, parameter, incomplete), *complete_sweeps(ctx, parameter, incomplete)]
-
-
-def complete_steps(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of a step's name."""
-    from multistep.cli.completion import steps
-
-    return steps(ctx, parameter, incomplete)
-
-
-def _agents(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from multistep.cli.completion import agents
-
-    return agents(ctx, parameter, incomplete)
-
-
-def _namespaces(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from multistep.cli.completion import namespaces
-
-    return namespaces(ctx, parameter, incomplete)
 
 
 def kubeconfig_options(function: F) -> F:
@@ -111,7 +73,7 @@ def agent_option(function: F) -> F:
     return click.option(
         "--agent",
         metavar="AGENT",
-        shell_complete=_agents,
+        shell_complete=complete_agents,
         help="oracle, nop, command, an agent of Harbor such as claude-code, or a class (package.module:Class). Default: "
         "command if a -- COMMAND or --agent-file is given, else oracle.",
     )(function)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from multistep.cli.completion import complete_either
 from multistep.cli.exits import Exit
 from multistep.cli.options import (
-    complete_either,
     image_options,
     output_option,
     target_options,
@@ -72,7 +72,7 @@ def regrade(
     runner_in_image: bool,
     target: Target,
     output: str,
-) -> None:
+) -> int:
     """Verify the steps of SOURCE, a trial or a sweep, again."""
     from multistep.cli.image.images import existing_image
     from multistep.cli.trial.run.run_trial import show_finding, var_options
@@ -99,8 +99,7 @@ def regrade(
         tasks=[TaskDirectory.open(each) for each in tasks],
     )
     submission = asyncio.run(_submission(target, wanted, results))
-    if code := _submitted(target, submission, results, detach=detach, as_json=output == "json"):
-        raise click.exceptions.Exit(code)
+    return _submitted(target, submission, results, detach=detach, as_json=output == "json")
 
 
 async def _submission(target: Target, wanted: Regrade, results: Path | None) -> Submission:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import complete_sweeps, target_options
+from multistep.cli.completion import complete_sweeps
+from multistep.cli.options import target_options
 from multistep.client.options import Target
 from multistep.errors import UsageError
 
@@ -38,7 +39,7 @@ pip install 'multistep[view]', or uv tool install harbor. It serves on this mach
     show_default=True,
 )
 @target_options
-def view(source: str, port: str, jobs: Path, target: Target) -> None:
+def view(source: str, port: str, jobs: Path, target: Target) -> int:
     """Open Harbor's viewer on a sweep, or on a DIRECTORY of fetched sweeps."""
     harbor = find_harbor()
     if Path(source).is_dir():
@@ -49,8 +50,8 @@ def view(source: str, port: str, jobs: Path, target: Target) -> None:
         from multistep.cli.sweep.sweep_results import write_results
 
         if code := asyncio.run(write_results(target, source, jobs, as_json=False)):
-            raise click.exceptions.Exit(code)
-    raise click.exceptions.Exit(_run([harbor, "view", str(jobs), "--jobs", "--port", port]))
+            return code
+    return _run([harbor, "view", str(jobs), "--jobs", "--port", port])
 
 
 def find_harbor() -> str:

@@ -66,4 +66,4 @@ def test_names_and_texts_with_control_characters_are_not_completed() -> None:
 
 def test_the_names_of_built_in_agents_are_those_of_the_api() -> None:
     context, option = click.Context(click.Command("run")), click.Option(["--agent"])
-    assert [each.value for each in completion.agents(context, option, "")][: len(BUILT_IN)] == [*BUILT_IN]
+    assert [each.value for each in completion.complete_agents(context, option, "")][: len(BUILT_IN)] == [*BUILT_IN]

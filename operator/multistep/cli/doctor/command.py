@@ -39,12 +39,11 @@ Exit codes:
 @click.option("--operator-namespace", metavar="NAME", help="Namespace of the installation; default: that of the only installation.")
 @target_options
 @output_option
-def doctor(operator_namespace: str | None, target: Target, output: str) -> None:
+def doctor(operator_namespace: str | None, target: Target, output: str) -> int:
     """Check the cluster and the installation, and name the fix of each fault."""
     found = asyncio.run(_findings(target, operator_namespace))
     _print(found, as_json=output == "json")
-    if any(each.verdict == "fault" for each in found):
-        raise click.exceptions.Exit(Exit.FAULT)
+    return Exit.FAULT if any(each.verdict == "fault" for each in found) else Exit.OK
 
 
 async def _findings(target: Target, operator_namespace: str | None) -> Sequence[Finding]:

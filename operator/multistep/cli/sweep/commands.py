@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
+from multistep.cli.completion import complete_sweep_agents, complete_sweeps
 from multistep.cli.groups import SuggestingGroup
 from multistep.cli.options import (
     FiniteRange,
     agent_env_option,
     agent_secret_option,
-    complete_sweeps,
     dataset_options,
     hosted_options,
     image_options,
@@ -121,12 +120,6 @@ Exit codes: 0 whatever the verdict, 2 bad input or usage, 4 the cluster could no
 """
 
 
-def _complete_agents(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from multistep.cli.completion import sweep_agents
-
-    return sweep_agents(ctx, parameter, incomplete)
-
-
 @click.group(cls=SuggestingGroup, epilog=_EPILOG)
 def sweep() -> None:
     """Run tasks x agents x attempts and report the results."""
@@ -141,7 +134,7 @@ def sweep() -> None:
     "agents",
     multiple=True,
     metavar="AGENT",
-    shell_complete=_complete_agents,
+    shell_complete=complete_sweep_agents,
     help="[NAME=]oracle, [NAME=]nop, [NAME=]AGENT@MODEL for an agent of Harbor, or NAME=COMMAND for a custom command; repeatable. "
     "Default: oracle.",
 )
@@ -194,7 +187,7 @@ def run(
     verbose: bool,
     output: str,
     **options: Any,
-) -> None:
+) -> int:
     """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow it."""
     from dataclasses import replace
 
@@ -214,8 +207,7 @@ def run(
         verbose=verbose,
         as_json=output == "json",
     )
-    if code := session.run():
-        raise click.exceptions.Exit(code)
+    return session.run()
 
 
 @sweep.command(epilog=_STATUS_EPILOG)
@@ -223,12 +215,11 @@ def run(
 @click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes, with progress on stderr.")
 @target_options
 @output_option
-def status(name: str, follow: bool, target: Target, output: str) -> None:
+def status(name: str, follow: bool, target: Target, output: str) -> int:
     """Show a sweep's progress, results so far and estimated end."""
     from multistep.cli.sweep.run_sweep import show
 
-    if code := asyncio.run(show(target, name, until_finished=follow, as_json=output == "json")):
-        raise click.exceptions.Exit(code)
+    return asyncio.run(show(target, name, until_finished=follow, as_json=output == "json"))
 
 
 @sweep.command(epilog=_REPORT_EPILOG)
@@ -259,12 +250,11 @@ def report(name: str, outputs: tuple[str, ...], no_logs: bool, target: Target) -
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path("jobs"))
 @target_options
 @output_option
-def results(name: str, directory: Path, target: Target, output: str) -> None:
+def results(name: str, directory: Path, target: Target, output: str) -> int:
     """Fetch the results of all trials of SWEEP into DIRECTORY (default: jobs), as a Harbor job."""
     from multistep.cli.sweep.sweep_results import write_results
 
-    if code := asyncio.run(write_results(target, name, directory, as_json=output == "json")):
-        raise click.exceptions.Exit(code)
+    return asyncio.run(write_results(target, name, directory, as_json=output == "json"))
 
 
 @sweep.command(epilog=_COMPARE_EPILOG)

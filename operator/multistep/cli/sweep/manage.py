@@ -9,6 +9,7 @@ import click
 
 from multistep.api.common.plural import plural
 from multistep.api.trial.values import SWEEP_PHASES
+from multistep.cli.completion import complete_sweeps
 from multistep.cli.list_and_delete import (
     AGE,
     REASON,
@@ -23,7 +24,7 @@ from multistep.cli.list_and_delete import (
     phase_option,
     yes_option,
 )
-from multistep.cli.options import complete_sweeps, output_option, target_options
+from multistep.cli.options import output_option, target_options
 from multistep.client.options import Target
 
 _LIST_EPILOG = """\b
@@ -110,15 +111,13 @@ async def _list(target: Target, phases: tuple[str, ...], options: ListOptions) -
 @click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes.")
 @target_options
 @output_option
-def retry(name: str, excluded: bool, follow: bool, target: Target, output: str) -> None:
+def retry(name: str, excluded: bool, follow: bool, target: Target, output: str) -> int:
     """Run the trials of SWEEP again that have no score."""
     from multistep.errors import UsageError
 
     if not excluded:
         raise UsageError("give --excluded, to run the trials without a score again; for one trial: multistep retry TRIAL")
-    code = asyncio.run(_retry(target, name, follow=follow, as_json=output == "json"))
-    if code:
-        raise click.exceptions.Exit(code)
+    return asyncio.run(_retry(target, name, follow=follow, as_json=output == "json"))
 
 
 async def _retry(target: Target, name: str, *, follow: bool, as_json: bool) -> int:

@@ -32,7 +32,7 @@ Exit codes:
 @task_argument
 @click.option("--strict", is_flag=True, help="Exit with 1 if there are warnings.")
 @output_option
-def check(task: Path, strict: bool, output: str) -> None:
+def check(task: Path, strict: bool, output: str) -> int:
     """Validate the task in directory TASK and list its steps."""
     from multistep.cli.terminal import print_json, print_out, report_view
     from multistep.client.task.examine import examine
@@ -45,6 +45,5 @@ def check(task: Path, strict: bool, output: str) -> None:
     else:
         print_out(report_view(report))
     if not report.ok:
-        raise click.exceptions.Exit(Exit.BAD_INPUT)
-    if strict and report.warnings:
-        raise click.exceptions.Exit(Exit.FAULT)
+        return Exit.BAD_INPUT
+    return Exit.FAULT if strict and report.warnings else Exit.OK

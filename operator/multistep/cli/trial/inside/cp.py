@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.options import complete_trials, target_options
+from multistep.cli.completion import complete_trials
+from multistep.cli.options import target_options
 from multistep.client.options import Target
 from multistep.errors import UsageError
 

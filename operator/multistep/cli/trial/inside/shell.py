@@ -27,10 +27,9 @@ _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
 @trial_argument
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
 @target_options
-def shell(trial: str, command: tuple[str, ...], target: Target) -> None:
+def shell(trial: str, command: tuple[str, ...], target: Target) -> int:
     """Start a shell, or COMMAND, in the container of TRIAL."""
-    if code := asyncio.run(_shell(target, trial, command or _SHELL)):
-        raise click.exceptions.Exit(code)
+    return asyncio.run(_shell(target, trial, command or _SHELL))
 
 
 async def _shell(target: Target, trial: str, command: tuple[str, ...]) -> int:

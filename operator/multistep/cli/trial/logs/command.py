@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from multistep.api.trial.values import PRINTING
-from multistep.cli.options import complete_steps, target_options, trial_argument
+from multistep.cli.completion import complete_steps
+from multistep.cli.options import target_options, trial_argument
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def logs(
     raw: bool,
     target: Target,
     output: str,
-) -> None:
+) -> int:
     """Show the output of the phases of TRIAL, while it runs and afterwards."""
     from multistep.cli.trial.logs.print_logs import Wanted
 
@@ -81,13 +82,13 @@ def logs(
         if step or phase or attempt or output == "json":
             raise click.UsageError("--service cannot be combined with --step, --phase, --attempt and -o json")
         asyncio.run(_service(target, trial, service, raw=raw, follow=follow, tail=tail))
-        return
+        return 0
     wanted = Wanted(attempt, step, phase, follow)
     form = _form(output, wanted, raw=raw)
     if build:
         asyncio.run(_build_logs(target, trial, form, follow=follow))
-    elif code := asyncio.run(_logs(target, trial, wanted, form, tail)):
-        raise click.exceptions.Exit(code)
+        return 0
+    return asyncio.run(_logs(target, trial, wanted, form, tail))
 
 
 async def _service(target: Target, trial: str, service: str, *, raw: bool, follow: bool, tail: int | None) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from multistep.api.trial.values import OUTCOMES, TRIAL_PHASES
+from multistep.cli.completion import complete_either, complete_sweeps
 from multistep.cli.list_and_delete import (
     AGE,
     AGENT,
@@ -24,8 +25,6 @@ from multistep.cli.list_and_delete import (
     phase_option,
 )
 from multistep.cli.options import (
-    complete_either,
-    complete_sweeps,
     output_option,
     target_options,
 )
@@ -122,10 +121,9 @@ If a trial and a sweep have the same name, write trial/NAME or sweep/NAME. With 
 @click.option("-f", "--follow", is_flag=True, help="Follow it until it finishes, with progress on stderr.")
 @target_options
 @output_option
-def show(name: str, follow: bool, target: Target, output: str) -> None:
+def show(name: str, follow: bool, target: Target, output: str) -> int:
     """Show the steps, rewards and outcome of a trial, or its progress; or a sweep."""
-    if code := asyncio.run(_show(target, name, output, until_finished=follow)):
-        raise click.exceptions.Exit(code)
+    return asyncio.run(_show(target, name, output, until_finished=follow))
 
 
 async def _show(target: Target, text: str, output: str, *, until_finished: bool) -> int:

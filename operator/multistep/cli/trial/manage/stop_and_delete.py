@@ -6,8 +6,9 @@ import asyncio
 
 import click
 
+from multistep.cli.completion import complete_trials
 from multistep.cli.list_and_delete import confirm, delete_all, yes_option
-from multistep.cli.options import complete_trials, output_option, target_options
+from multistep.cli.options import output_option, target_options
 from multistep.client.options import Target
 
 _STOP_EPILOG = """\b

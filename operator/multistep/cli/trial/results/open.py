@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multistep.cli.options import complete_either, target_options
+from multistep.cli.completion import complete_either
+from multistep.cli.options import target_options
 from multistep.client.options import Target
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ Exit codes:
     help="The operator's public key, which must have signed the evidence. Default: signatures are not checked.",
 )
 @output_option
-def verify(directory: Path, key: Path | None, output: str) -> None:
+def verify(directory: Path, key: Path | None, output: str) -> int:
     """Compare fetched results with their evidence."""
     from multistep.cli.terminal import print_json, print_out
     from multistep.cli.trial.results.verify_output import document, evidence_view
@@ -52,8 +52,7 @@ def verify(directory: Path, key: Path | None, output: str) -> None:
         print_json(document(checked))
     else:
         print_out(evidence_view(checked, directory.resolve()))
-    if not all(each.ok for each in checked):
-        raise click.exceptions.Exit(Exit.FAULT)
+    return Exit.OK if all(each.ok for each in checked) else Exit.FAULT
 
 
 def _check_all(top: Path, key: PublicKey | None) -> list[Checked]:

@@ -75,12 +75,12 @@ def run(
     verbose: bool,
     output: str,
     **options: Any,
-) -> None:
+) -> int:
     """Run a trial of the task in directory TASK and show its outcome."""
     from multistep.cli.trial.run.run_trial import Session
     from multistep.client.submit.trial_manifest import TrialOptions
 
-    code = Session(
+    return Session(
         task=task,
         target=target,
         options=TrialOptions(**options),
@@ -93,5 +93,3 @@ def run(
         verbose=verbose,
         as_json=output == "json",
     ).run()
-    if code:
-        raise click.exceptions.Exit(code)
