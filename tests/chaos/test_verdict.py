@@ -161,7 +161,7 @@ def test_a_failure_for_another_reason_than_its_losses_is_found() -> None:
 
 def test_a_failed_trial_with_a_reward_is_found() -> None:
     attempts = [failed_attempt(number) for number in range(1, RETRIES + 2)]
-    rewards: list[dict[str, Any]] = [{"rewards": {}}, {"rewards": {"reward": 0.0}}, {"reward": "0"}]
+    rewards: list[dict[str, Any]] = [{"rewards": {}}, {"rewards": {"reward": 0.0}}]
     for reward in rewards:
         assert "has rewards" in judged(failed(copy.deepcopy(attempts), **reward), [], *range(1, RETRIES + 2))
 

@@ -26,12 +26,12 @@ class Kubectl:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
 
-    async def __call__(self, *arguments: str, stdin: str | bytes = "") -> str:
+    async def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Run kubectl with a text as stdin, assert that it succeeds, and return its output."""
         pipe = asyncio.subprocess.PIPE
         command = ("kubectl", "-n", self.namespace, *arguments)
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-        out, err = await process.communicate(stdin if isinstance(stdin, bytes) else stdin.encode())
+        out, err = await process.communicate(stdin.encode())
         assert process.returncode == 0, f"{' '.join(command)}: {err.decode()}"
         return out.decode()
 
@@ -67,13 +67,14 @@ async def test_an_inline_trial_is_applied_waited_for_and_its_result_read(kubectl
     assert result["verifier_result"]["rewards"]["reward"] == 1
 
 
-async def test_a_task_in_a_config_map_of_kubectl_runs(kubectl: Kubectl) -> None:
+async def test_a_task_in_a_config_map_of_kubectl_runs(kubectl: Kubectl, tmp_path: Path) -> None:
     """The archive is one that `tar -cz` writes, not one of `multistep package`. The agent does nothing, so the first gate fails."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         tar.add(EXAMPLES / "hello-multi-step-advanced", arcname=".")
-    packed = archive.getvalue()
-    await kubectl("create", "configmap", "task", "--from-file=part=/dev/stdin", stdin=packed)
+    packed, part = archive.getvalue(), tmp_path / "part"
+    part.write_bytes(packed)
+    await kubectl("create", "configmap", "task", f"--from-file={part}")
     bundle = {"configMaps": ["task"], "digest": f"sha256:{hashlib.sha256(packed).hexdigest()}"}
     spec = {"task": {"name": "hello", "bundle": bundle}, "agent": {"name": "nop"}, "environment": {"image": "debian:bookworm-slim"}}
     trial = {"apiVersion": "multistep.dev/v1alpha1", "kind": "MultiStepTrial", "metadata": {"name": "hello"}, "spec": spec}

@@ -25,9 +25,9 @@ async def test_kubectl_applies_waits_lists_and_describes_the_example(given: Give
     await kubectl(given, "wait", "--for=condition=Complete", "mst/hello-inline", f"--timeout={DEADLINE_SECONDS:.0f}s")
     await given.reported("hello-inline", "TrialComplete")
     header, row = (await kubectl(given, "get", "mst")).splitlines()
-    assert header.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEPS", "OUTCOME", "SCORE", "REWARD", "FAILURE", "AGE"]
+    assert header.split() == ["NAME", "TASK", "AGENT", "PHASE", "STEP", "OUTCOME", "SCORE", "REWARD", "FAILURE", "AGE"]
     assert row.split()[:4] == ["hello-inline", "hello-inline", "oracle", "Complete"]
-    assert row.split()[5:8] == ["Passed", "1", "1"]
+    assert row.split()[4:7] == ["Passed", "1", "1"]
     described = await kubectl(given, "describe", "mst", "hello-inline")
     for reason in ("PodCreated", "StepStarted", "StepCompleted", "TrialComplete"):
         assert reason in described

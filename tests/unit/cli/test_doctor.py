@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from multistep.cli.doctor.checks import run_checks
 from multistep.cli.doctor.observe import Finding, Observation, Right, free_bytes
+
+CRDS = Path(__file__).parents[3] / "crds"
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -68,6 +72,11 @@ def test_an_old_crd_lacks_fields() -> None:
     names = ("multisteptrials.multistep.dev", "trialsweeps.multistep.dev")
     found = judged(crds=dict.fromkeys(names, old))["crds"]
     assert found.verdict == "fault" and "it lacks spec." in found.message and "crds/" in found.fix
+
+
+def test_the_crds_of_this_checkout_lack_nothing() -> None:
+    found = [yaml.safe_load(file.read_text()) for file in CRDS.iterdir()]
+    assert judged(crds={each["metadata"]["name"]: each for each in found})["crds"].verdict == "ok"
 
 
 def test_what_cannot_be_read_is_unknown_and_no_fault() -> None:

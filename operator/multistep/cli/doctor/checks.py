@@ -14,6 +14,7 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepSpec, SweepStatus
 from multistep.api.trial.spec import TrialSpec
 from multistep.api.trial.status import TrialStatus
+from multistep.api.trial.status_journal import FIELD, in_journal
 from multistep.cli.doctor.observe import Finding, Object, Observation, settings_of
 from multistep.cli.doctor.operator_checks import OPERATOR_CHECKS
 
@@ -109,7 +110,8 @@ def _crds(seen: Observation) -> Iterator[Finding]:
 
 
 def _fields_of(model: type[BaseModel]) -> set[str]:
-    return {each.alias or name for name, each in model.model_fields.items()}
+    """Return the names of the CRD's fields in which the model is stored."""
+    return {FIELD if in_journal(model, name) else each.alias or name for name, each in model.model_fields.items()}
 
 
 def _fields(crd: Object, part: str) -> set[str]:
