@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from multistep.api.task.task_toml import GPU_TYPES, GpuLabels
-from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, ResultsLimits
 from multistep.logs import Form
 
 # Loopback, link-local and the cloud metadata services, which hand out credentials.
@@ -227,20 +227,20 @@ class Settings(BaseSettings):
         """Return the labels of every known type of GPU, by its name in lower case."""
         return {**GPU_TYPES, **{name.lower(): labels for name, labels in self.gpu_types.items()}}
 
-    def results_limits(self, volume_bytes: int) -> Limits:
+    def results_limits(self, volume_bytes: int) -> ResultsLimits:
         """Return the limits of the results of one step, one trial and one namespace. volume_bytes: size of the results volume."""
         namespace = volume_bytes * 4 // 5 if self.results_namespace_bytes is None else self.results_namespace_bytes
-        return Limits(
+        return ResultsLimits(
             step=Amount(self.results_step_bytes, self.results_step_files),
             trial=Amount(self.results_trial_bytes, self.results_trial_files),
             namespace=Amount(namespace, self.results_namespace_files),
         )
 
-    def checkpoint_limits(self, volume_bytes: int) -> Limits:
+    def checkpoint_limits(self, volume_bytes: int) -> ResultsLimits:
         """Return the limits of the checkpoints of one step, trial and namespace. volume_bytes: size of the results volume."""
         share = self.checkpoints_namespace_bytes
         namespace = Amount(volume_bytes * 15 // 100 if share is None else share, NO_LIMIT)
-        return Limits(Amount(NO_LIMIT, NO_LIMIT), Amount(self.checkpoints_trial_bytes, NO_LIMIT), namespace)
+        return ResultsLimits(Amount(NO_LIMIT, NO_LIMIT), Amount(self.checkpoints_trial_bytes, NO_LIMIT), namespace)
 
     @field_validator("models")
     @classmethod

@@ -17,8 +17,8 @@ from rich.table import Table
 from multistep.cli.sweep.sweep_report import standings_table
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import page
-from multistep.report.rows import row
-from multistep.report.summary import About, Summary, summarize
+from multistep.report.rows import trial_row
+from multistep.report.summary import ReportedSweep, Summary, summarize
 from tests.unit.report.usage_samples import trials
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def measure() -> ReportCost:
     """Generate each report once, and return the cost."""
     before, seconds = _peak_bytes(), dict[str, float]()
     listed = json.loads(json.dumps(list(trials())))  # as parsed from the API server's answer: no object is shared between trials
-    summary = _timed(seconds, "read", lambda: summarize(map(row, listed)))
+    summary = _timed(seconds, "read", lambda: summarize(map(trial_row, listed)))
     for form, make in _forms(summary).items():
         _timed(seconds, form, make)
     tokens = sum((each.input_tokens or 0) + (each.output_tokens or 0) for each in summary.rows)
@@ -54,7 +54,7 @@ def table(cost: ReportCost) -> Table:
 
 
 def _forms(summary: Summary) -> Mapping[str, Callable[[], object]]:
-    about = About("bench", "bench", datetime.now(UTC), planned=len(summary.rows))
+    about = ReportedSweep("bench", "bench", datetime.now(UTC), planned=len(summary.rows))
     return {
         "table": lambda: Console(file=io.StringIO()).print(standings_table(summary)),
         "html": lambda: page(about, summary),

@@ -19,8 +19,9 @@ from multistep.engine.plan.make_plan import make_plan
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.reconcile.trial.complete_results import Sign
 from multistep.store.evidence import statement
+from multistep.store.files.trial_key import TrialKey
 from multistep.store.harbor import trial_files
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.results_volume import ResultsVolume
 
 BEGIN = 1_800_000_000.0
 DIGEST = "sha256:" + "ab" * 32
@@ -182,18 +183,18 @@ SAMPLES = (
 
 def make_results(root: Path, sign: Sign | None = None) -> dict[str, Path]:
     """Write all samples to a new volume and return their directories by name. sign: returns a statement's signature."""
-    volume = Volume(root, 2)
+    volume = ResultsVolume(root, 2)
     try:
         return asyncio.run(_make_all(volume, sign))
     finally:
         volume.close()
 
 
-async def _make_all(volume: Volume, sign: Sign | None) -> dict[str, Path]:
+async def _make_all(volume: ResultsVolume, sign: Sign | None) -> dict[str, Path]:
     return {sample.name: await _make(volume, sample, sign) for sample in SAMPLES}
 
 
-async def _make(volume: Volume, sample: Sample, sign: Sign | None) -> Path:
+async def _make(volume: ResultsVolume, sample: Sample, sign: Sign | None) -> Path:
     plan = sample.plan()
     await volume.start_attempt(sample.key, len(sample.attempts) + 1)
     for step in plan.steps:
@@ -207,7 +208,7 @@ async def _make(volume: Volume, sample: Sample, sign: Sign | None) -> Path:
     return await finish(volume, sample, sign)
 
 
-async def finish(volume: Volume, sample: Sample, sign: Sign | None = None) -> Path:
+async def finish(volume: ResultsVolume, sample: Sample, sign: Sign | None = None) -> Path:
     """Write the files that a finished trial has in addition to those of its steps, and return its directory. sign: returns a
     statement's signature."""
     plan, trial, key = sample.plan(), sample.trial(), sample.key
@@ -217,7 +218,7 @@ async def finish(volume: Volume, sample: Sample, sign: Sign | None = None) -> Pa
     await volume.redact(key, secrets)
     tests = dict.fromkeys(statement.uploads(plan, sample.journal), TESTS)
     files = await volume.evidence.list_files(key)
-    text = statement.statement(statement.Finished(plan, trial, sample.journal, files, tests, sample.failure, secrets))
+    text = statement.statement(statement.FinishedTrial(plan, trial, sample.journal, files, tests, sample.failure, secrets))
     await volume.evidence.write(key, text, sign(text) if sign else None)
     return volume.root / str(key)
 

@@ -1,4 +1,4 @@
-"""A results volume in memory with the calls of results_volume.Volume that the reconciler uses, and with fault points."""
+"""A results volume in memory with the calls of results_volume.ResultsVolume that the reconciler uses, and with fault points."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from typing import Any
 
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import LOGS, Part
-from multistep.engine.journal.results_limits import Headroom, Sent
+from multistep.engine.journal.results_limits import Headroom, SentFile
 from multistep.errors import StoreError
-from multistep.store.bucket.upload_results import Invitation
-from multistep.store.checkpoints.checkpoint_files import NAMES, Commit, Name, Stored, adopted
-from multistep.store.evidence.file_list import Digests
-from multistep.store.results_volume import Step, TrialKey
-from multistep.store.trial.collect_files import Stored as StoredSteps
-from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.bucket.upload_results import PresignedUpload
+from multistep.store.checkpoints.checkpoint_files import (
+    CHECKPOINT_FILES,
+    CheckpointCommit,
+    CheckpointFile,
+    StoredCheckpoints,
+    adopted,
+)
+from multistep.store.evidence.file_list import ListDigests
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.trial.collect_files import CollectedStep
+from multistep.store.trial.collect_files import StoredVerifierData as StoredSteps
+from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
 from multistep.store.trial.volume_usage import Collection
 from tests.support.builds import FakeBuildLogs
 from tests.support.faults import Faults
@@ -54,8 +61,8 @@ class Results:
     redacted: set[str] = field(default_factory=set)
     shipped: int = 0
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    pointers: dict[str, dict[str, Pointer]] = field(default_factory=dict)
-    checkpoints: dict[tuple[int, int], tuple[Commit, dict[Name, bytes]]] = field(default_factory=dict)
+    pointers: dict[str, dict[str, UploadedObject]] = field(default_factory=dict)
+    checkpoints: dict[tuple[int, int], tuple[CheckpointCommit, dict[CheckpointFile, bytes]]] = field(default_factory=dict)
     retained: bool = False
     key: TrialKey | None = None
 
@@ -72,7 +79,7 @@ class Results:
 class FakeDraft:
     """A checkpoint that is being received, in memory."""
 
-    spools: dict[Name, FakeSpool] = field(default_factory=lambda: {name: FakeSpool() for name in NAMES})
+    spools: dict[CheckpointFile, FakeSpool] = field(default_factory=lambda: {name: FakeSpool() for name in CHECKPOINT_FILES})
 
 
 class FakeCheckpoints:
@@ -96,41 +103,41 @@ class FakeCheckpoints:
         used = sum(len(each) for _, files in self._volume._of(key).checkpoints.values() for each in files.values())
         return max(0, self._volume.most_bytes - used)
 
-    async def store(self, key: TrialKey, draft: FakeDraft, commit: Commit) -> Commit:
+    async def store(self, key: TrialKey, draft: FakeDraft, commit: CheckpointCommit) -> CheckpointCommit:
         with self._volume._write(f"checkpoint {commit.attempt} {commit.step}"):
             files = {name: bytes(spool.data) for name, spool in draft.spools.items()}
             return self._volume._of(key).checkpoints.setdefault(commit.id, (commit.sealed(), files))[0]
 
-    async def complete(self, key: TrialKey, commit: Commit) -> Commit:
+    async def complete(self, key: TrialKey, commit: CheckpointCommit) -> CheckpointCommit:
         with self._volume._write(f"complete {commit.attempt} {commit.step}"):
             stored = self._volume._of(key).checkpoints
             stored[commit.id] = (commit.sealed(), stored[commit.id][1])
             return stored[commit.id][0]
 
-    async def stored(self, key: TrialKey) -> Stored:
+    async def stored(self, key: TrialKey) -> StoredCheckpoints:
         self._volume.faults.point("volume checkpoints")
         found = self._volume._of(key).checkpoints
         damaged = {id: "its layer is missing" for id, (_, files) in found.items() if not files["layer"]}
-        return Stored({id: commit for id, (commit, _) in found.items() if id not in damaged}, damaged)
+        return StoredCheckpoints({id: commit for id, (commit, _) in found.items() if id not in damaged}, damaged)
 
-    async def lineage(self, key: TrialKey, id: tuple[int, int]) -> Stored:
+    async def lineage(self, key: TrialKey, id: tuple[int, int]) -> StoredCheckpoints:
         self._volume.faults.point("volume lineage")
         found, below = self._volume._of(key).checkpoints, [id]
         while (commit := found.get(below[-1], (None,))[0]) is not None and commit.base is not None:
             below.append(commit.base.id)
-        return Stored({each: found[each][0] for each in below if each in found}, {})
+        return StoredCheckpoints({each: found[each][0] for each in below if each in found}, {})
 
     async def give_up(self, key: TrialKey) -> None:
         with self._volume._write("give up checkpoints"):
             for commit, _ in self._volume._of(key).checkpoints.values():
                 self._volume._of(key).checkpoints[commit.id] = commit, {"layer": b"", "manifest": b""}
 
-    async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
+    async def contents(self, key: TrialKey, commit: CheckpointCommit, name: CheckpointFile) -> AsyncGenerator[bytes, None]:
         self._volume.faults.point(f"volume {name} of {commit.id}")
         yield self._volume._of(key).checkpoints[commit.id][1][name]
 
-    async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[Commit]) -> Sequence[Commit]:
-        copies: list[Commit] = []
+    async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[CheckpointCommit]) -> Sequence[CheckpointCommit]:
+        copies: list[CheckpointCommit] = []
         for layer in chain:
             files = self._volume._of(source).checkpoints[layer.id][1]
             copy = adopted(layer, copies[-1] if copies else None, source.name).sealed()
@@ -160,9 +167,9 @@ class FakeEvidence:
     def __init__(self, volume: FakeVolume) -> None:
         self._volume = volume
 
-    async def list_files(self, key: TrialKey) -> Digests:
+    async def list_files(self, key: TrialKey) -> ListDigests:
         with self._volume._write("list_files"):
-            return Digests(sha256="of the list", files=len(self._volume._of(key).files), result="of result.json")
+            return ListDigests(sha256="of the list", files=len(self._volume._of(key).files), result="of result.json")
 
     async def write(self, key: TrialKey, statement: bytes, envelope: bytes | None) -> None:
         with self._volume._write("evidence"):
@@ -250,11 +257,11 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         spool: FakeSpool,
         *,
         attempt: int,
-        step: Step,
+        step: CollectedStep,
         types: Sequence[str],
         part: Part = "all",
-        sent: Mapping[str, Pointer] | None = None,
-        received: Received | None = None,
+        sent: Mapping[str, UploadedObject] | None = None,
+        received: DownloadFacts | None = None,
     ) -> Collected:
         place = step.name if part == "all" else f"{step.name}/{part}"
         with self._write(f"store_step {place}"):
@@ -271,13 +278,13 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         incomplete = tuple(str(name) for names in lost for name in names)
         return Collected(tuple(types[len(LOGS[part]) :]), len(types), len(spool.data), incomplete)
 
-    async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
+    async def collected(self, key: TrialKey, *, attempt: int, step: CollectedStep, entry: int) -> AsyncGenerator[bytes, None]:
         self.faults.point(f"volume collected {step.name} {entry}")
         if f"{step.name}/agent" not in self._of(key).steps:
             raise StoreError(f"the files collected in step {step.name!r} no longer exist")
         yield f"entry {entry} of {step.name}".encode()
 
-    async def store_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Any]) -> None:
+    async def store_records(self, key: TrialKey, *, attempt: int, step: CollectedStep, records: Sequence[Any]) -> None:
         with self._write(f"store_records {step.name}"):
             self._of(key).indexes[step.name] = step.index
             self._of(key).records[attempt, step.name] = json.loads(json.dumps(records))
@@ -316,7 +323,7 @@ class FakeVolume(FakeRoom, FakeResultsStore):
     def uri(self, base: str, key: TrialKey) -> str:
         return f"{base}/results/{key}"
 
-    async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
+    async def pointers(self, key: TrialKey) -> dict[str, UploadedObject]:
         found = self.results.get(key.uid)
         return {f"{place}/{name}": each for place, made in (found.pointers if found else {}).items() for name, each in made.items()}
 
@@ -326,13 +333,13 @@ class FakeVolume(FakeRoom, FakeResultsStore):
 
     supported = True
 
-    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
+    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> PresignedUpload:
         self.faults.point(f"store invite {number}")
-        return Invitation(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
+        return PresignedUpload(f"memory://{key}/{attempt}/{step}/{number}", {}, "")
 
-    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
+    async def sent(self, key: TrialKey, attempt: int, step: int, sent: SentFile) -> UploadedObject | None:
         self.faults.point(f"store sent {sent.number}")
-        return Pointer(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
+        return UploadedObject(f"sent/{attempt}/{step}/{sent.number}", sent.file.size, sent.sha256, sent.version)
 
     async def ship(self, key: TrialKey) -> str:
         """Upload the results as upload_results does. Raise StoreError if the store has results that this volume did not

@@ -19,12 +19,12 @@ from multistep.engine.journal.journal import Journal
 from multistep.engine.journal.operations import (
     HOST_OUTCOME,
     Admit,
+    AwaitVerifierPod,
     Baseline,
     Checkpoint,
     CloseModelAccess,
     Collect,
     Dismiss,
-    Environment,
     Healthcheck,
     HostCall,
     Inspect,
@@ -158,7 +158,7 @@ def record(operation: Operation, results: Results, at: float) -> Record:
         result = {"types": ["directory"] * len(operation.sources), "count": 3, "bytes": 99}
     if isinstance(operation, SwitchNetwork):
         result = {"boot": "b", "refused": []}
-    if isinstance(operation, Environment):
+    if isinstance(operation, AwaitVerifierPod):
         result = {"workdir": "/judge"}
     if isinstance(operation, Checkpoint):
         result = {"digest": f"digest of {name}", "bytes": 5, "entries": 2, "processes": 0, "sharedMemory": False}
@@ -177,7 +177,7 @@ _OPS = {
     Reset: "reset",
     Note: "note",
     Collect: "note",
-    Environment: "note",
+    AwaitVerifierPod: "note",
     Release: "note",
     Admit: "admit",
     Dismiss: "dismiss",

@@ -21,7 +21,8 @@ from multistep.reconcile.queue.work_queue import BACKOFF
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial, TrialLoader
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_models import FakeModels
@@ -75,7 +76,7 @@ class Observed:
     """The externally visible state of a trial: its object, its pods, its results."""
 
     cluster: FakeCluster
-    volume: FakeVolume | Volume | None
+    volume: FakeVolume | ResultsVolume | None
 
     @property
     def object(self) -> Object:
@@ -167,7 +168,7 @@ class World(Observed):
     events: Events = "prompt"
     faults: Faults = field(default_factory=Faults)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    volume: FakeVolume | Volume | None = None
+    volume: FakeVolume | ResultsVolume | None = None
     wrap: Callable[[FakeCluster], Cluster] | None = None
     happens: Mapping[float, Callable[[World], None]] = field(default_factory=dict)
     plans: dict[str, LoadedTrial] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from multistep.errors import NotLeading, StoreError, Unavailable
 from multistep.kube.lease import Lease, Replica
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from multistep.settings import Settings
-from multistep.store.results_volume import TrialKey
+from multistep.store.files.trial_key import TrialKey
 from tests.support.cluster_contract import make_trial
 from tests.support.fake_cluster import FakeCluster
 from tests.support.signing_keys import write_keys

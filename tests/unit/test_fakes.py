@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from multistep.store.bucket.upload_results import DirectUploads, Shipping
-from multistep.store.checkpoints.checkpoint_store import Checkpoints, Draft
-from multistep.store.evidence.writer import Evidence
+from multistep.store.bucket.upload_results import DirectUploads, ResultsUploader
+from multistep.store.checkpoints.checkpoint_store import CheckpointDraft, Checkpoints
+from multistep.store.evidence.writer import EvidenceWriter
 from multistep.store.files.thread_pool import Spool
-from multistep.store.results_volume import BuildLogs, Volume
+from multistep.store.results_volume import BuildLogs, ResultsVolume
 from multistep.store.trial.collect_files import Collections
-from multistep.store.trial.directory import Access
+from multistep.store.trial.directory import AccessTokens
 from tests.support.builds import FakeBuildLogs
 from tests.support.fake_volume import FakeCheckpoints, FakeDraft, FakeEvidence, FakeResultsStore, FakeSpool, FakeVolume
 
 REAL: dict[type, list[type]] = {
-    FakeVolume: [Volume, Collections, Access, DirectUploads, Shipping],
-    FakeResultsStore: [Volume],
+    FakeVolume: [ResultsVolume, Collections, AccessTokens, DirectUploads, ResultsUploader],
+    FakeResultsStore: [ResultsVolume],
     FakeCheckpoints: [Checkpoints],
-    FakeDraft: [Draft],
-    FakeEvidence: [Evidence],
+    FakeDraft: [CheckpointDraft],
+    FakeEvidence: [EvidenceWriter],
     FakeBuildLogs: [BuildLogs],
     FakeSpool: [Spool],
 }

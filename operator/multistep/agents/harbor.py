@@ -45,7 +45,7 @@ class HostError:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HostOutcome:
     """The outcome of a setup or a step. metadata: data that the agent returned, for result.json."""
 
     error: HostError | None = None
@@ -54,24 +54,24 @@ class Outcome:
     metadata: Mapping[str, Any] | None = None
 
 
-def read(result: PhaseResult) -> Outcome:
+def read(result: PhaseResult) -> HostOutcome:
     """Return the outcome of a finished agent host command; an error of type HOST_ERROR if the host wrote no valid outcome."""
     if result.error is not None or result.timed_out:
-        return Outcome(HostError(HOST_ERROR, f"the agent host {ending(result)}"))
+        return HostOutcome(HostError(HOST_ERROR, f"the agent host {ending(result)}"))
     capture = result.captures.get(HOST_OUTCOME)
     if capture is None:
-        return Outcome(HostError(HOST_ERROR, f"the agent host returned no outcome; it {ending(result)}"))
+        return HostOutcome(HostError(HOST_ERROR, f"the agent host returned no outcome; it {ending(result)}"))
     try:
         return _parsed(json.loads(capture.data))
     except (ValueError, RecursionError, RunnerError) as error:
-        return Outcome(HostError(HOST_ERROR, f"the agent host returned an invalid outcome: {str(error)[:500]}"))
+        return HostOutcome(HostError(HOST_ERROR, f"the agent host returned an invalid outcome: {str(error)[:500]}"))
 
 
-def _parsed(value: object) -> Outcome:
+def _parsed(value: object) -> HostOutcome:
     fields = Fields(value, "outcome")
     error = fields.optional_mapping("error")
     agent, usage = fields.optional_mapping("agent"), fields.optional_mapping("usage")
-    return Outcome(
+    return HostOutcome(
         error=None if error is None else _error(Fields(error, "outcome.error")),
         agent=None if agent is None else _agent_facts(Fields(agent, "outcome.agent")),
         usage=None if usage is None else _usage(Fields(usage, "outcome.usage")),
@@ -117,7 +117,7 @@ class _Called:
     """A finished command of the agent host."""
 
     record: Record
-    outcome: Outcome
+    outcome: HostOutcome
     result: PhaseResult
 
     @property

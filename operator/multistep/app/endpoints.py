@@ -21,9 +21,9 @@ from multistep.kube.lease import Lease
 from multistep.kube.shard import Shard
 from multistep.reconcile.cluster.resync import Resync
 from multistep.settings import Settings
-from multistep.store import results_server as server
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.results_volume import Volume
+from multistep.store import results_server
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metric_types import CONTENT_TYPE
 from multistep.telemetry.metrics import Metrics
 
@@ -117,7 +117,7 @@ class Health:
         tasks: BackgroundTasks,
         lease: Lease,
         resync: Resync,
-        volume: Volume,
+        volume: ResultsVolume,
         shard: Shard,
         *,
         lease_seconds: float,
@@ -210,7 +210,13 @@ class Endpoints:
     """The results server and the metrics server. public_key: public part (PEM) of the key that signs evidence, None without one."""
 
     def __init__(
-        self, health: Health, metrics: Metrics, volume: Volume, shipping: Shipping | None, *, public_key: bytes | None = None
+        self,
+        health: Health,
+        metrics: Metrics,
+        volume: ResultsVolume,
+        shipping: ResultsUploader | None,
+        *,
+        public_key: bytes | None = None,
     ) -> None:
         self._public_key = public_key
         self._health = health
@@ -236,7 +242,7 @@ class Endpoints:
 
     def _for_results(self) -> web.Application:
         app = web.Application()
-        server.add_routes(app, self._volume, self._shipping, public_key=self._public_key)
+        results_server.add_routes(app, self._volume, self._shipping, public_key=self._public_key)
         return app
 
     async def _healthz(self, _: web.Request) -> web.Response:

@@ -23,7 +23,7 @@ from multistep.kube.resources import PODS, SECRETS, SWEEPS, TRIALS
 from multistep.kube.shard import Shard
 from multistep.pods import pod_identity
 from multistep.pods.pod_facts import pod_facts
-from multistep.reconcile.admission import model_slots as model_loads
+from multistep.reconcile.admission.model_slots import LOAD_SECONDS, Gateway, ModelLoads
 from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.reconcile.cluster.resync import Resync
 from multistep.reconcile.queue.event_filter import EventFilter
@@ -35,8 +35,8 @@ from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
 from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.store.bucket.object_store import Bucket
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.results_volume import Volume
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.export_traces import Traces, exporter
 from multistep.telemetry.metric_types import label_value
 from multistep.telemetry.metrics import Metrics
@@ -109,7 +109,7 @@ class App:
         self.events: EventRouter
         self.health: Health
         self.orphans: OrphanRemoval
-        self.volume = Volume(
+        self.volume = ResultsVolume(
             settings.results_dir,
             unpack_threads=settings.unpack_threads,
             check=lambda: self.lease.check(),
@@ -213,9 +213,9 @@ class App:
             renew = partial(self._renew_keys, self.models.renew)
             self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, renew))
             if self.settings.models:
-                loads = model_loads.ModelLoads([each.model for each in self.settings.models])
+                loads = ModelLoads([each.model for each in self.settings.models])
                 adapt = partial(self._adapt_models, self.models, loads)
-                self.tasks.start("models", repeat("adapting the limits of models", lambda: model_loads.LOAD_SECONDS, adapt))
+                self.tasks.start("models", repeat("adapting the limits of models", lambda: LOAD_SECONDS, adapt))
         pause = partial(self.resync.pause_seconds, self.settings.resync_seconds)
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
@@ -269,7 +269,7 @@ class App:
             raise
         self.metrics.gateway_up.set(1)
 
-    async def _adapt_models(self, gateway: model_loads.Gateway, loads: model_loads.ModelLoads) -> None:
+    async def _adapt_models(self, gateway: Gateway, loads: ModelLoads) -> None:
         """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""
         found = loads.since_last(await gateway.loads())
         if self.lease.held:
@@ -293,11 +293,11 @@ class App:
         metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held
 
 
-def _shipping(settings: Settings, volume: Volume, check: Callable[[], None]) -> Shipping | None:
+def _shipping(settings: Settings, volume: ResultsVolume, check: Callable[[], None]) -> ResultsUploader | None:
     """Return the uploader of results to the settings' object store; None if no store is set: then results stay on the volume."""
     if not settings.results_store:
         return None
-    return Shipping(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
+    return ResultsUploader(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
 
 
 def _signer(settings: Settings) -> Signer | None:

@@ -34,7 +34,7 @@ from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED
 from multistep.engine.score.trial_score import REWARD
 from multistep.engine.score.usage_totals import omission
 from multistep.logs import escaped
-from multistep.report.rows import explanation, step_row
+from multistep.report.rows import score_explanation, step_row
 
 _PIPED_WIDTH = 250  # output width in characters of tables, and of all output to a pipe: large, so that lines are not folded
 _PHASE_STYLES = {"Failed": "red", "Running": "cyan"}
@@ -200,7 +200,7 @@ def _score_text(status: TrialStatus) -> str:
     if status.score is None or status.score_rule is None or plain:
         return ""
     steps = [step_row(each, None) for each in status.own_steps]
-    return f"score {status.score:.4g}: {explanation(status, steps, status.score, Scoring(), why='', zeroed=False)}"
+    return f"score {status.score:.4g}: {score_explanation(status, steps, status.score, Scoring(), why='', zeroed=False)}"
 
 
 def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:

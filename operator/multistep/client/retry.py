@@ -18,7 +18,7 @@ from multistep.engine.sweep.next_trials import retries_of
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import AlreadyExists, ClusterError, Conflict, UsageError
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, SWEEPS, TRIALS, Resource
-from multistep.report.rows import Row, row, sweep_number
+from multistep.report.rows import TrialRow, sweep_number, trial_row
 
 Object = Mapping[str, Any]
 Warn = Callable[[str], object]
@@ -66,12 +66,12 @@ async def _retry_in_sweep(cluster: Cluster, namespace: str, sweep: Object, trial
         raise UsageError(f"trial {trial} will run again already: spec.retries of sweep {name} has its number")
 
 
-async def _counting(cluster: Cluster, namespace: str, sweep: Object, warn: Warn) -> list[Row]:
+async def _counting(cluster: Cluster, namespace: str, sweep: Object, warn: Warn) -> list[TrialRow]:
     """Return the rows of the trials that count in the sweep: for each trial number, the first trial or one of its retries."""
     return [each for each in await counted_rows(cluster, namespace, dict(sweep), warn) if each.number >= 0]
 
 
-async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[Row]) -> list[str]:
+async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[TrialRow]) -> list[str]:
     """Append the trials' numbers to spec.retries; for a retry, the number of the trial that it repeats. Omit numbers that already
     have a pending retry.
 
@@ -95,7 +95,7 @@ async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collecti
 
 async def _retry_alone(cluster: Cluster, namespace: str, trial: Object, warn: Warn) -> str:
     """Create a trial with the same spec, which becomes a second owner of the objects that the trial owns; return its name."""
-    name, found = trial["metadata"]["name"], row(trial, Scoring())
+    name, found = trial["metadata"]["name"], trial_row(trial, Scoring())
     if found.state == "Active":
         raise UsageError(f"trial {name} is active: stop it first, or wait until it has finished")
     if not found.excluded:

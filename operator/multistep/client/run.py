@@ -15,14 +15,14 @@ from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
 from multistep.client import objects
 from multistep.client.watch import until_finished
-from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import NotFound
 from multistep.kube.client import Client as Cluster
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.sweep.decision_records import members
-from multistep.report.rows import Row, row_of
+from multistep.report.rows import TrialRow, row_of
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
     )
 
 
-def _steps(found: Row) -> tuple[Step, ...]:
+def _steps(found: TrialRow) -> tuple[Step, ...]:
     return tuple(Step(each.name, each.rewards, each.score, each.passed, each.exception) for each in found.steps)
 
 
@@ -122,7 +122,7 @@ class AsyncRun:
         self._sweep = sweep
         self.name = sweep.metadata.name
         self.namespace = sweep.metadata.namespace
-        self._members = Members(sweep.metadata.uid, ())
+        self._members = SweepMembers(sweep.metadata.uid, ())
 
     def __repr__(self) -> str:
         return f"AsyncRun(name={self.name!r}, namespace={self.namespace!r})"

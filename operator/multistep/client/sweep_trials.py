@@ -11,12 +11,12 @@ from multistep.api.common.labels import SWEEP
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import parse_scoring
 from multistep.client.connection import Cluster
-from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS
 from multistep.reconcile.sweep.decision_records import members
-from multistep.report.rows import Row, counted, row
+from multistep.report.rows import TrialRow, rows_that_count, trial_row
 
 _T = TypeVar("_T")
 _SHOWN = 3
@@ -58,7 +58,7 @@ async def owned_trials(
             owner = owner_of(each)
             if owner is None or owner[0] != sweep:
                 continue
-            if known.setdefault(owner[1], Members(owner[1])).has(each):
+            if known.setdefault(owner[1], SweepMembers(owner[1])).has(each):
                 owned.trials.append((owner[1], convert(each)))
             else:
                 owned.foreign.append(each["metadata"]["name"])
@@ -70,13 +70,13 @@ def _has_record(found: Object) -> bool:
     return bool(status.get("tasksFrom") or status.get("branches"))
 
 
-async def counted_rows(cluster: Cluster, namespace: str, sweep: Object, warn: Callable[[str], object]) -> Sequence[Row]:
+async def counted_rows(cluster: Cluster, namespace: str, sweep: Object, warn: Callable[[str], object]) -> Sequence[TrialRow]:
     """Return the rows of the trials that count in a sweep: for each trial number, the first trial or one of its retries.
 
     warn: called with each warning of ``Owned``. Raises ClusterError.
     """
     metadata, scoring = sweep["metadata"], parse_scoring(sweep)
-    owned = await owned_trials(cluster, namespace, metadata["name"], sweep, lambda trial: row(trial, scoring))
+    owned = await owned_trials(cluster, namespace, metadata["name"], sweep, lambda trial: trial_row(trial, scoring))
     for warning in owned.warnings():
         warn(warning)
-    return counted([each for uid, each in owned.trials if uid == metadata["uid"]])
+    return rows_that_count([each for uid, each in owned.trials if uid == metadata["uid"]])

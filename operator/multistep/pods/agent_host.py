@@ -27,7 +27,7 @@ _SECURITY_CONTEXT: Final[Mapping[str, Any]] = {
 }
 
 
-def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
+def host_container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
     """Return the agent host's container. Its file system is read-only; it has no credentials of the pod and does not run as root.
 
     key: the operator encrypts requests to the container's runner with this key (docs/internals/runner-protocol.md). In the pod,
@@ -62,7 +62,7 @@ def container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
     }
 
 
-def volumes() -> list[dict[str, Any]]:
+def host_volumes() -> list[dict[str, Any]]:
     """Return the volume for the agent host's files: sockets, outcomes, and the agent's logs until the environment has them."""
     return [{"name": _STATE, "emptyDir": {"sizeLimit": "1Gi"}}]
 
@@ -74,21 +74,21 @@ _SIZE_LIMIT: Final = "4Gi"
 Mount = Literal["Volume", "Copy"]
 
 
-def mount(how: Mount) -> dict[str, Any]:
+def program_mount(how: Mount) -> dict[str, Any]:
     """Return the mount of the program in the environment's container. The mount is read-only, so that no agent can change the
     program that a later step runs."""
     inside = {"subPath": PROGRAM_DIR.strip("/")} if how == "Volume" else {}
     return {"name": _VOLUME, "mountPath": PROGRAM_DIR, "readOnly": True, **inside}
 
 
-def volume(image: str, how: Mount) -> dict[str, Any]:
+def program_volume(image: str, how: Mount) -> dict[str, Any]:
     """Return the volume with the program: an image volume, or an emptyDir into which an init container copies the program."""
     if how == "Volume":
         return {"name": _VOLUME, "image": {"reference": image}}
     return {"name": _VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}}
 
 
-def init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
+def program_init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
     """Return the init container that copies the program; [] for an image volume. The image has no shell, so the
     container runs the runner's command ``copy``."""
     if how == "Volume":

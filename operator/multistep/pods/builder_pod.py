@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import GROUP
-from multistep.engine.builds.next_build_action import AUTH, OUT, WORK, Limits
+from multistep.engine.builds.next_build_action import AUTH, OUT, WORK, BuildLimits
 from multistep.pods import container_statuses, runner_mount
 from multistep.pods.pod_identity import CONTAINER, container_image, label_value
 from multistep.pods.runner_mount import RUNNER
@@ -53,10 +53,10 @@ def push_ended(pod: Mapping[str, Any]) -> str:
     return f"the container {PUSH} ended with status {ended.get('exitCode')} ({ended.get('reason')})" if ended else ""
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings) -> BuildLimits:
     """Return the limits of a build."""
     builds = settings.builds
-    return Limits(builds.timeout_seconds, builds.resources.get("limits", {}).get("memory", "no limit"), builds.storage)
+    return BuildLimits(builds.timeout_seconds, builds.resources.get("limits", {}).get("memory", "no limit"), builds.storage)
 
 
 def namespace(settings: Settings) -> str:

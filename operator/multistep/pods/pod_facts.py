@@ -9,7 +9,6 @@ from typing import Any
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import agent_host, container_statuses, egress_sidecar, kueue, runner_mount, service_containers
-from multistep.pods import container_statuses as service_statuses
 from multistep.pods.pod_identity import CONTAINER, owner_uid
 from multistep.timestamps import seconds_of
 
@@ -45,7 +44,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         memory_limit=_memory_limit(spec),
         host_key=_host_key(spec),
         shard=labels.get(LABEL_SHARD, ""),
-        service=service_statuses.ended(pod),
+        service=container_statuses.ended(pod),
         **_scheduling(conditions),
         **_disruption(status, conditions, managed=queue is not None),
         **_container(status, container),

@@ -12,15 +12,12 @@ from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.api.trial.spec import EnvironmentSpec
 from multistep.api.trial.status import VerifierStatus
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.plan import container_resources as devices
+from multistep.engine.plan import container_resources
 from multistep.engine.plan.network_types import PUBLIC, Network
 from multistep.engine.plan.plan_services import PodServices
 from multistep.errors import InvalidSpec
 from multistep.kube.shard import LABEL_SHARD
-from multistep.pods import agent_host, container_statuses, egress_sidecar, kueue, runner_mount
-from multistep.pods import agent_host as agent_program
-from multistep.pods import container_statuses as service_statuses
-from multistep.pods import service_containers as services
+from multistep.pods import agent_host, container_statuses, egress_sidecar, kueue, runner_mount, service_containers
 from multistep.pods.pod_identity import (
     CONTAINER,
     LABEL_AGENT,
@@ -86,8 +83,8 @@ class PodRequest:
     @property
     def devices(self) -> EnvironmentConfig:
         """Return the environment with the resources and devices that the container gets."""
-        environment = devices.with_limits(self.environment, self.services.main) if self.services else self.environment
-        return devices.with_overrides(environment, self.trial.spec.environment.resources)
+        environment = container_resources.with_limits(self.environment, self.services.main) if self.services else self.environment
+        return container_resources.with_overrides(environment, self.trial.spec.environment.resources)
 
     @property
     def records_only(self) -> bool:
@@ -127,8 +124,8 @@ def manifest(request: PodRequest) -> dict[str, Any]:
     metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
     pod = _merge({"metadata": metadata, "spec": {"hostname": _HOSTNAME, **(template.get("spec") or {})}}, own)
     pod["spec"]["containers"] = _containers(template, own)
-    if not request.records_only and (terms := devices.node_terms(request.devices, request.settings.known_gpu_types)):
-        pod["spec"]["affinity"] = devices.affinity(terms, pod["spec"].get("affinity") or {})
+    if not request.records_only and (terms := container_resources.node_terms(request.devices, request.settings.known_gpu_types)):
+        pod["spec"]["affinity"] = container_resources.affinity(terms, pod["spec"].get("affinity") or {})
     calls_gateway = request.hosted and request.trial.spec.agent.uses_gateway
     return egress_sidecar.guarded(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
 
@@ -152,7 +149,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "annotations": {
                 LABEL_TRIAL: trial.metadata.name,
                 LABEL_TASK: request.task_name,
-                **({service_statuses.RESTARTING: ",".join(request.services.may_end)} if request.services else {}),
+                **({container_statuses.RESTARTING: ",".join(request.services.may_end)} if request.services else {}),
             },
             "ownerReferences": [owner_reference(trial)],
         },
@@ -163,7 +160,7 @@ def _own_pod(request: PodRequest) -> dict[str, Any]:
             "terminationGracePeriodSeconds": request.settings.pod_grace_seconds,
             "containers": [
                 _container(request),
-                *([agent_host.container(trial.spec.agent, request.settings, request.host_key)] if request.hosted else []),
+                *([agent_host.host_container(trial.spec.agent, request.settings, request.host_key)] if request.hosted else []),
             ],
             **_runner_parts(request),
         },
@@ -202,13 +199,13 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     return {
         "volumes": [
             runner_mount.volume(),
-            *(agent_host.volumes() if request.hosted else []),
-            *([agent_program.volume(program, how)] if program else []),
+            *(agent_host.host_volumes() if request.hosted else []),
+            *([agent_host.program_volume(program, how)] if program else []),
             *added.pop("volumes", []),
         ],
         "initContainers": [
             *([] if request.sidecar else [runner_mount.installer(own)]),
-            *(agent_program.init_containers(program, how) if program else []),
+            *(agent_host.program_init_containers(program, how) if program else []),
             *added.pop("initContainers", []),
         ],
         **added,
@@ -220,8 +217,8 @@ def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
     if request.services is None:
         return {}
     policy = partial(_pull_policy, request.trial.spec.environment)
-    parts = services.parts(request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar))
-    parts["initContainers"] += services.main_copies(request.services, request.image, policy(request.image))
+    parts = service_containers.parts(request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar))
+    parts["initContainers"] += service_containers.main_copies(request.services, request.image, policy(request.image))
     return parts
 
 
@@ -248,10 +245,10 @@ def _container(request: PodRequest) -> dict[str, Any]:
         "env": env,
         "volumeMounts": [
             runner_mount.mount(),
-            *([agent_program.mount(request.settings.agent_image_mount)] if request.agent_image else []),
-            *(services.main_mounts(request.services) if request.services else []),
+            *([agent_host.program_mount(request.settings.agent_image_mount)] if request.agent_image else []),
+            *(service_containers.main_mounts(request.services) if request.services else []),
         ],
-        "resources": _FEW_RESOURCES if request.records_only else devices.resources(request.devices),
+        "resources": _FEW_RESOURCES if request.records_only else container_resources.resources(request.devices),
         "readinessProbe": runner_mount.readiness_probe(request.settings.runner_port),
     }
     if workdir := request.environment.workdir or (request.services.main.working_dir if request.services else ""):

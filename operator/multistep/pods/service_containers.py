@@ -14,8 +14,8 @@ from multistep.engine.plan.plan_services import (
     FILES_VOLUME,
     PodMount,
     PodServices,
+    PodVolume,
     ServicePlan,
-    Volume,
     plan_mounts,
 )
 from multistep.errors import InvalidSpec
@@ -80,7 +80,7 @@ def filled_by(container: str) -> str:
     return "" if name == container or container == _FILL_FILES else name.removeprefix(CONTAINER_PREFIX)
 
 
-def _volume(volume: Volume) -> dict[str, Any]:
+def _volume(volume: PodVolume) -> dict[str, Any]:
     given = {
         **({"medium": "Memory"} if volume.memory else {}),
         **({"sizeLimit": str(volume.size_bytes)} if volume.size_bytes else {}),

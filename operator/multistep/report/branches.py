@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multistep.report.rows import Row, ks
+from multistep.report.rows import TrialRow, pass_at_ks
 from multistep.report.statistics import Difference, Estimate, difference, difference_of_chances, pass_at
 
 
@@ -70,7 +70,7 @@ class Branches:
     """Tasks that have ordinary trials but no branches, if the sweep has branches of other tasks."""
 
 
-def branches_of(rows: Sequence[Row]) -> Branches:
+def branches_of(rows: Sequence[TrialRow]) -> Branches:
     """Return the branches among a sweep's trials."""
     if not any(row.branch for row in rows):
         return Branches()
@@ -79,9 +79,9 @@ def branches_of(rows: Sequence[Row]) -> Branches:
     return Branches(steps, list(_agents(rows, steps)), sorted({row.task for row in rows} - branched))
 
 
-def _steps(rows: Iterable[Row]) -> Iterator[BranchedStep]:
-    ordinary: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    groups: dict[tuple[str, str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+def _steps(rows: Iterable[TrialRow]) -> Iterator[BranchedStep]:
+    ordinary: dict[tuple[str, str], list[TrialRow]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], dict[str, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
     numbers: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
         if row.branch:
@@ -104,22 +104,22 @@ def _steps(rows: Iterable[Row]) -> Iterator[BranchedStep]:
         )
 
 
-def _group(rows: Sequence[Row]) -> Group | None:
+def _group(rows: Sequence[TrialRow]) -> Group | None:
     if not rows:
         return None
     verdicts = _verdicts(rows)
-    passes = {k: found.value for k in ks(len(verdicts)) if (found := pass_at(k, {"": verdicts})) is not None}
+    passes = {k: found.value for k in pass_at_ks(len(verdicts)) if (found := pass_at(k, {"": verdicts})) is not None}
     active = sum(row.state == "Active" for row in rows)
     sources = len({row.source for row in rows if row.source})
     return Group(len(rows), active, len(verdicts), sum(verdicts), passes, sources)
 
 
-def _verdicts(rows: Iterable[Row]) -> list[bool]:
+def _verdicts(rows: Iterable[TrialRow]) -> list[bool]:
     """Return, for each trial that counts, whether it passed its only step."""
     return [row.passed for row in rows if row.passed is not None]
 
 
-def _agents(rows: Iterable[Row], steps: Sequence[BranchedStep]) -> Iterator[BranchedAgent]:
+def _agents(rows: Iterable[TrialRow], steps: Sequence[BranchedStep]) -> Iterator[BranchedAgent]:
     """Yield the agents' differences. A task's chance to pass is the mean over its steps with trials from the agent's own state and
     from the reference state."""
     for agent in sorted({row.agent for row in rows}):

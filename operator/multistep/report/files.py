@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from multistep.api.trial.values import PHASES
 from multistep.report.branches import Branches
-from multistep.report.rows import Row, StepRow
+from multistep.report.rows import StepRow, TrialRow
 from multistep.report.statistics import CONFIDENCE
-from multistep.report.summary import About, Summary
+from multistep.report.summary import ReportedSweep, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory
-_COLUMNS: Final = tuple(each.name for each in fields(Row))
+_COLUMNS: Final = tuple(each.name for each in fields(TrialRow))
 _OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "step_number", "source"))
 _FORMULA: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")  # prefixes of formulas; the last four are full-width
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
-def document(about: About, summary: Summary) -> dict[str, Any]:
+def document(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
     """Return the whole report as a JSON document."""
     columns = _columns(summary.rows)
     return {
@@ -58,7 +58,7 @@ def _branches(branches: Branches) -> dict[str, Any]:
     return {"branches": {"steps": [asdict(each) for each in branches.steps], "agents": [asdict(each) for each in branches.agents]}}
 
 
-def _columns(rows: Sequence[Row]) -> Sequence[str]:
+def _columns(rows: Sequence[TrialRow]) -> Sequence[str]:
     """Return the names of the columns, without the columns of branches if no row is a branch."""
     return _COLUMNS if any(row.branch for row in rows) else _OF_ALL
 
@@ -68,13 +68,13 @@ def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _cells(row: Row, columns: Sequence[str]) -> dict[str, Any]:
+def _cells(row: TrialRow, columns: Sequence[str]) -> dict[str, Any]:
     """Return the row as a dict, ten times as fast as dataclasses.asdict, because a report can have a million steps."""
     steps = [{name: getattr(step, name) for name in _STEP} for step in row.steps]
     return {**{name: getattr(row, name) for name in columns}, "steps": steps}
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[TrialRow]) -> str:
     """Return the rows as CSV. Steps and rewards are JSON in one column each, unknown values are empty, and a spreadsheet runs no
     text as a formula."""
     out, columns = io.StringIO(), _columns(rows)
@@ -93,7 +93,7 @@ def _inert(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def parquet_bytes(rows: Sequence[Row]) -> bytes:
+def parquet_bytes(rows: Sequence[TrialRow]) -> bytes:
     """Return the rows as Parquet: steps as a list of structs, rewards as a map, unknown values null."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -20,9 +20,9 @@ from multistep.api.trial.score import Level, outcome_level, outcome_words
 from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches
 from multistep.report.excerpts import Excerpts
-from multistep.report.rows import FEWEST, Row
+from multistep.report.rows import FEWEST, TrialRow
 from multistep.report.statistics import Estimate
-from multistep.report.summary import About, Standing, Summary, TaskSteps
+from multistep.report.summary import LeaderboardRow, ReportedSweep, Summary, TaskSteps
 
 WIDTH: Final = 720
 LEFT, RIGHT, TOP, BOTTOM = 64, 704, 16, 344  # the area between the axes
@@ -35,7 +35,7 @@ _SHIFTS: Final = sorted(range(-20, 21), key=abs)  # lines by which a label may b
 
 
 @dataclass(frozen=True)
-class Axis:
+class PictureAxis:
     """An axis. ticks: its numbers, from the first to the last; start, end: their positions."""
 
     ticks: Sequence[float]
@@ -55,7 +55,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Label:
+class MarkLabel:
     """A mark's text. x, y: its position; anchor: its text-anchor; shifted: whether it is above or below its mark."""
 
     text: str
@@ -66,46 +66,46 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Mark:
+class AgentMark:
     """An agent's mark. x, y: its position; low, high: positions of the ends of its interval, None without an interval."""
 
-    standing: Standing
+    standing: LeaderboardRow
     x: float
     y: float
     low: float | None
     high: float | None
-    label: Label
+    label: MarkLabel
 
 
 @dataclass(frozen=True)
 class CostPicture:
     """The picture. absent: names of the agents that have no mark, because their cost or their mean score is unknown."""
 
-    marks: Sequence[Mark]
-    across: Axis
-    up: Axis
+    marks: Sequence[AgentMark]
+    across: PictureAxis
+    up: PictureAxis
     absent: Sequence[str]
 
 
-def cost_picture(standings: Iterable[Standing]) -> CostPicture | None:
+def cost_picture(standings: Iterable[LeaderboardRow]) -> CostPicture | None:
     """Return the picture; None if no agent has a cost and a mean score."""
     points = [(each, _point(each)) for each in standings]
     shown = [(each, *point) for each, point in points if point is not None]
     if not shown:
         return None
     scores = [end for _, _, *ends in shown for end in ends if end is not None]
-    across = Axis(_ticks(0.0, max(_LEAST_DOLLARS, *(cost for _, cost, *_ in shown))), LEFT, RIGHT)
-    up = Axis(_ticks(min(0.0, *scores), max(1.0, *scores)), BOTTOM, TOP)
+    across = PictureAxis(_ticks(0.0, max(_LEAST_DOLLARS, *(cost for _, cost, *_ in shown))), LEFT, RIGHT)
+    up = PictureAxis(_ticks(min(0.0, *scores), max(1.0, *scores)), BOTTOM, TOP)
     places = [(across.at(max(0.0, cost)), up.at(score)) for _, cost, score, *_ in shown]
     labels = _labels([each.agent for each, *_ in shown], places)
     marks = [
-        Mark(each, x, y, None if low is None else up.at(low), None if high is None else up.at(high), label)
+        AgentMark(each, x, y, None if low is None else up.at(low), None if high is None else up.at(high), label)
         for (each, _, _, low, high), (x, y), label in zip(shown, places, labels, strict=True)
     ]
     return CostPicture(marks, across, up, [each.agent for each, point in points if point is None])
 
 
-def _point(standing: Standing) -> tuple[float, float, float | None, float | None] | None:
+def _point(standing: LeaderboardRow) -> tuple[float, float, float | None, float | None] | None:
     """Return an agent's cost, mean score and interval; None without a cost or a mean score."""
     cost, mean = standing.cost_per_trial, standing.mean
     return None if cost is None or mean is None else (cost, mean.value, mean.low, mean.high)
@@ -120,7 +120,7 @@ def _ticks(first: float, last: float) -> list[float]:
     return [each * step for each in range(low, high + 1)]
 
 
-def _labels(names: Sequence[str], places: Sequence[tuple[float, float]]) -> list[Label]:
+def _labels(names: Sequence[str], places: Sequence[tuple[float, float]]) -> list[MarkLabel]:
     """Return a label for each mark, to its right or left, and above or below it where it would cover another label or mark."""
     taken = [(x - _GAP, y - _GAP, x + _GAP, y + _GAP) for x, y in places]
     found = []
@@ -136,7 +136,7 @@ def _labels(names: Sequence[str], places: Sequence[tuple[float, float]]) -> list
 _Box = tuple[float, float, float, float]
 
 
-def _choices(text: str, x: float, y: float) -> Iterator[tuple[Label, _Box]]:
+def _choices(text: str, x: float, y: float) -> Iterator[tuple[MarkLabel, _Box]]:
     """Yield the possible labels of a mark that are within the picture, each with its box."""
     width = _CHARACTER_WIDTH * len(text)
     for shift in _SHIFTS:
@@ -145,7 +145,7 @@ def _choices(text: str, x: float, y: float) -> Iterator[tuple[Label, _Box]]:
             if left >= LEFT and left + width <= WIDTH and TOP <= middle <= BOTTOM:
                 at = x + _GAP if anchor == "start" else x - _GAP
                 yield (
-                    Label(text, round(at, 1), round(middle + 0.3 * _LINE, 1), anchor, shifted=shift != 0),
+                    MarkLabel(text, round(at, 1), round(middle + 0.3 * _LINE, 1), anchor, shifted=shift != 0),
                     (left, middle - _LINE / 2, left + width, middle + _LINE / 2),
                 )
 
@@ -159,7 +159,7 @@ _SHADES = 5
 _MAX_DETAILED = 5000  # maximum number of trials with details; if there are more, only trials that did not pass have details
 
 
-def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
+def page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
     """Return the report as the text of an HTML file. excerpts: excerpts by trial name."""
     script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
@@ -193,12 +193,12 @@ def page(about: About, summary: Summary, excerpts: Mapping[str, Excerpts] | None
     )
 
 
-def outcome(row: Row) -> str:
+def outcome(row: TrialRow) -> str:
     """Return a trial's outcome in words; for an active trial, its state."""
     return outcome_words(row.outcome, row.failure_class) if row.outcome else row.state.lower()
 
 
-def level(row: Row) -> Level:
+def level(row: TrialRow) -> Level:
     """Return the level of a trial's outcome, which determines its style on the page."""
     return outcome_level(row.outcome) if row.outcome else "neutral"
 
@@ -212,7 +212,7 @@ def branch_passes(branches: Branches) -> list[int]:
 class _Scale:
     """The axis that all agents share. It gives the positions of numbers, in percent of the axis's width."""
 
-    def __init__(self, standings: Sequence[Standing]) -> None:
+    def __init__(self, standings: Sequence[LeaderboardRow]) -> None:
         ends = [0.0, 1.0]
         for each in standings:
             if each.mean is not None:
@@ -274,7 +274,7 @@ def dollars(amount: float | None) -> str:
     return f"${amount:.4f}" if 0 < abs(amount) < 0.1 else f"${amount:.2f}"
 
 
-def _place(standing: Standing) -> str:
+def _place(standing: LeaderboardRow) -> str:
     """Return where an agent's mark is in the picture of score against cost, as text."""
     cost = ", ".join(filter(None, (dollars(standing.cost_per_trial), standing.omission)))
     score = number(standing.mean.value if standing.mean else None)

@@ -19,13 +19,13 @@ from multistep.engine.score.score_in_sweep import State, counted_score, failure_
 from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
 from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
-from multistep.engine.sweep.next_trials import BranchState, TrialFacts, current
+from multistep.engine.sweep.next_trials import BranchState, TrialFacts, trials_that_count
 from multistep.engine.sweep.trial_manifests import facts_of, retry_of
 
 _MAX_STEPS = 8  # maximum number of steps that the line names
 
 
-def explanation(
+def score_explanation(
     status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, why: str, zeroed: bool
 ) -> str:
     """Return how the score ``counts`` was computed; "" for an active trial. steps: the steps that the trial ran itself;
@@ -86,7 +86,7 @@ def step_row(step: StepStatus, key: str | None) -> StepRow:
     verdict = Verdict(step.rewards, step.gate, known_score(step))
     return StepRow(
         intern(step.name),
-        floats(step.rewards),
+        float_rewards(step.rewards),
         step_score(verdict, key),
         step_passes(verdict, key),
         step.exception.type if step.exception else "",
@@ -95,7 +95,7 @@ def step_row(step: StepStatus, key: str | None) -> StepRow:
     )
 
 
-def floats(rewards: Mapping[str, float] | None) -> dict[str, float] | None:
+def float_rewards(rewards: Mapping[str, float] | None) -> dict[str, float] | None:
     """Return the rewards as floats; numbers beyond a float's range become the largest float."""
     if rewards is None:
         return None
@@ -103,7 +103,7 @@ def floats(rewards: Mapping[str, float] | None) -> dict[str, float] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrialRow:
     """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: the score with which it
     enters the mean, None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how
     ``counts`` was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its
@@ -164,12 +164,12 @@ class Row:
         return self.counts is not None and self.failure_class != ""
 
 
-def row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> Row:
+def trial_row(trial: Mapping[str, Any], scoring: Scoring | None = None) -> TrialRow:
     """Return the row of a MultiStepTrial. scoring: the sweep's scoring. Raises InvalidSpec if the status is invalid."""
     return row_of(trial, parse_status(trial), scoring or Scoring())
 
 
-def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> Row:
+def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> TrialRow:
     """Return the row of a MultiStepTrial. status: its parsed status."""
     metadata = trial["metadata"]
     annotations = metadata.get("annotations") or {}
@@ -182,7 +182,7 @@ def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> R
     reason = _reason(status, known, scoring) if failure_class else ""
     steps = tuple(step_row(step, scoring.key) for step in status.own_steps)
     zeroed = is_zeroed(known, scoring)
-    return Row(
+    return TrialRow(
         namespace=metadata.get("namespace", ""),
         trial=metadata["name"],
         task=annotations.get(TASK) or task.get("name") or status.task or metadata["name"],
@@ -191,10 +191,10 @@ def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> R
         attempt=_whole(annotations.get(ATTEMPT)),
         state=known.state,
         outcome=_outcome(status, counts, zeroed=zeroed),
-        rewards=floats(status.rewards),
+        rewards=float_rewards(status.rewards),
         counts=counts,
         passed=None if counts is None else known.passed and not zeroed,
-        how=explanation(status, steps, counts, scoring, why=f"{failure_class}: {reason}", zeroed=zeroed),
+        how=score_explanation(status, steps, counts, scoring, why=f"{failure_class}: {reason}", zeroed=zeroed),
         failure_class=failure_class,
         reason=reason,
         message=_message(status),
@@ -237,16 +237,16 @@ def _message(status: TrialStatus) -> str:
     return found.message if found else ""
 
 
-def counted(found: Iterable[Row]) -> list[Row]:
+def rows_that_count(found: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the rows of the trials that count: one row of each trial of a sweep and its retries, and the rows of all trials that
     are not numbered by a sweep."""
     rows = list(found)
     numbered = [each for each in rows if each.number >= 0]
-    chosen = current(((sweep_number(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
+    chosen = trials_that_count(((sweep_number(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
     return [each for each in rows if each.number < 0 or chosen[sweep_number(each)] is each]
 
 
-def sweep_number(found: Row) -> int:
+def sweep_number(found: TrialRow) -> int:
     """Return a trial's number in the sweep; for a retry, the number of the trial that it repeats."""
     return found.number if found.retry_of is None else found.retry_of
 
@@ -266,7 +266,7 @@ def _branch(trial: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:
     return {"branch": state, "step": intern(step), "step_number": number, "source": intern(source)}
 
 
-def in_order(found: Row) -> tuple[str, str, int, str, str, int, str]:
+def row_order(found: TrialRow) -> tuple[str, str, int, str, str, int, str]:
     """Return the sort key of a row."""
     return found.task, found.agent, found.step_number, found.step, found.branch, found.attempt, found.trial
 
@@ -295,12 +295,12 @@ def _whole(text: str | None) -> int:
 FEWEST = 6  # minimum number of tasks for a significant difference
 
 
-def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def task_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean score of each task that has a scored trial. scores: the scores of the scored trials, by task."""
     return {task: fmean(found) for task, found in scores.items() if found}
 
 
-def chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
+def pass_chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
     """Return, for each task with at least k trials, an unbiased estimate of the probability that at least one of k trials passes.
 
     passed: by task, whether each trial passed.
@@ -310,7 +310,7 @@ def chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
     return {task: 1 - comb(len(found) - sum(found), k) / comb(len(found), k) for task, found in enough.items()}
 
 
-def ks(most: int) -> list[int]:
+def pass_at_ks(most: int) -> list[int]:
     """Return the values of k for pass@k: 1, 2, 4, 8, ... and the maximum."""
     powers = [1 << power for power in range(most.bit_length())]
     return sorted({*powers, most}) if most else []

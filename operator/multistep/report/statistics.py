@@ -14,7 +14,7 @@ from statistics import fmean
 
 from scipy import stats
 
-from multistep.report.rows import chances, means
+from multistep.report.rows import pass_chances, task_means
 
 CONFIDENCE = 0.95
 
@@ -63,7 +63,7 @@ def mean_score(scores: Mapping[str, Sequence[float]]) -> Estimate | None:
 
     The interval is clipped to the range from 0 to 1 unless a score is outside of it.
     """
-    estimate = _estimate(means(scores), sum(map(len, scores.values())))
+    estimate = _estimate(task_means(scores), sum(map(len, scores.values())))
     return _within(0.0, 1.0, _or_exact(estimate)) if _are_shares(scores) else estimate
 
 
@@ -72,7 +72,7 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
 
     passed: by task, whether each trial passed; only tasks with at least k trials count. None if there is no such task.
     """
-    found = chances(k, passed)
+    found = pass_chances(k, passed)
     return _within(0.0, 1.0, _or_exact(_estimate(found, sum(len(passed[task]) for task in found))))
 
 

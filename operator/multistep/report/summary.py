@@ -15,7 +15,7 @@ from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.values import PHASES
 from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches, branches_of
-from multistep.report.rows import Row, StepRow, in_order, ks, means
+from multistep.report.rows import StepRow, TrialRow, pass_at_ks, row_order, task_means
 from multistep.report.statistics import Difference, Estimate, difference, holm, is_significant, mean_score, pass_at
 
 UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more than this
@@ -26,7 +26,7 @@ _SOME = 3
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenTask:
     """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: number of these failures; why: message of
     the first one."""
 
@@ -41,19 +41,20 @@ class Broken:
         return f"{text}: {self.why}" if self.why else text
 
 
-def broken_tasks(rows: Iterable[Row]) -> list[Broken]:
+def broken_tasks(rows: Iterable[TrialRow]) -> list[BrokenTask]:
     """Return the tasks that have a failure of class Verifier or Task with the agent oracle. A trial whose verification is disabled
     has class Task, too, but nothing failed in it."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    found: dict[str, list[TrialRow]] = defaultdict(list)
     for row in rows:
         if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN and row.outcome != "Unverified":
             found[row.task].append(row)
     return [
-        Broken(task, sorted({each.reason for each in those}), len(those), those[0].message) for task, those in sorted(found.items())
+        BrokenTask(task, sorted({each.reason for each in those}), len(those), those[0].message)
+        for task, those in sorted(found.items())
     ]
 
 
-def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
+def uneven_exclusions(agents: Mapping[str, Sequence[TrialRow]]) -> str | None:
     """Return a warning if the largest and the smallest share of excluded trials among the agents differ by more than UNEVEN."""
     shares = {agent: share for agent, rows in agents.items() if (share := _share(rows)) is not None}
     if len(shares) < 2:
@@ -65,7 +66,7 @@ def uneven_exclusions(agents: Mapping[str, Sequence[Row]]) -> str | None:
     return f"{text}: their means are of different samples; compare them by the mean if 0, or run the excluded trials again"
 
 
-def warnings(agents: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def warnings(agents: Mapping[str, Sequence[TrialRow]]) -> Iterator[str]:
     """Yield all warnings about the agents' means."""
     if (uneven := uneven_exclusions(agents)) is not None:
         yield uneven
@@ -84,7 +85,7 @@ def branch_warnings(branches: Branches) -> Iterator[str]:
         yield f"these tasks have no branches: {', '.join(branches.without[:_SOME])}{more}"
 
 
-def _share(rows: Sequence[Row]) -> float | None:
+def _share(rows: Sequence[TrialRow]) -> float | None:
     finished = [row for row in rows if row.state != "Active"]
     return sum(row.excluded for row in finished) / len(finished) if finished else None
 
@@ -93,7 +94,7 @@ _Value = TypeVar("_Value", bound=float)
 
 
 @dataclass(frozen=True)
-class About:
+class ReportedSweep:
     """The sweep that a report is about. read: when the trials were read; planned: number of trials in the sweep; phase: phase of
     the sweep; cost_usd: cost of its trials' model requests so far, in US dollars, or None; budget_usd: maximum of this cost, or
     None; retried: number of retries; replaced: trials that a retry replaced, which only add to their agents' costs.
@@ -110,7 +111,7 @@ class About:
     cost_usd: float | None = None
     budget_usd: float | None = None
     retried: int = 0
-    replaced: Sequence[Row] = ()
+    replaced: Sequence[TrialRow] = ()
 
     @property
     def retries(self) -> str:
@@ -129,7 +130,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeaderboardRow:
     """One agent's line of the leaderboard. passes: pass@k by k.
 
     trials, active, counted: numbers of all, active and scored trials; excluded: number of excluded trials by failure class;
@@ -165,7 +166,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AgentComparison:
     """The comparison of two agents. p: p-value of the difference, adjusted for the number of pairs (Holm)."""
 
     first: str
@@ -206,7 +207,7 @@ class TaskSteps:
 
 
 @dataclass(frozen=True)
-class Durations:
+class DurationSummary:
     """Durations of an agent's trials, in seconds. what: "trial", or the name of a phase of a step."""
 
     agent: str
@@ -223,7 +224,7 @@ class FailedTrials:
 
     failure_class: str
     reason: str
-    trials: Sequence[Row]
+    trials: Sequence[TrialRow]
 
 
 @dataclass(frozen=True)
@@ -232,21 +233,21 @@ class Summary:
     broken: tasks that fail even with the agent oracle; rows: all trials, sorted; branches: the trials of single steps. The other
     fields, except failures and rows, do not include the branches."""
 
-    standings: Sequence[Standing]
-    pairs: Sequence[Pair]
+    standings: Sequence[LeaderboardRow]
+    pairs: Sequence[AgentComparison]
     tasks: Sequence[TaskSteps]
-    durations: Sequence[Durations]
+    durations: Sequence[DurationSummary]
     failures: Sequence[FailedTrials]
     warnings: Sequence[str]
-    broken: Sequence[Broken]
-    rows: Sequence[Row]
+    broken: Sequence[BrokenTask]
+    rows: Sequence[TrialRow]
     branches: Branches = field(default_factory=Branches)
 
 
-def summarize(found: Iterable[Row], replaced: Sequence[Row] = ()) -> Summary:
+def summarize(found: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> Summary:
     """Return the summary of the rows. Its standings are sorted by mean, the best first. replaced: trials that a retry replaced."""
-    ordered = sorted(found, key=in_order)
-    agents: dict[str, list[Row]] = defaultdict(list)
+    ordered = sorted(found, key=row_order)
+    agents: dict[str, list[TrialRow]] = defaultdict(list)
     ordinary = [row for row in ordered if not row.branch]
     for row in ordinary:
         agents[row.agent].append(row)
@@ -270,41 +271,41 @@ def summarize(found: Iterable[Row], replaced: Sequence[Row] = ()) -> Summary:
     )
 
 
-def pairs(agents: Mapping[str, Sequence[Row]]) -> list[Pair]:
+def pairs(agents: Mapping[str, Sequence[TrialRow]]) -> list[AgentComparison]:
     """Return the comparisons of all pairs of agents that share tasks. agents: rows by agent."""
     return judged((first, second, compare(agents[first], agents[second])) for first, second in combinations(agents, 2))
 
 
-def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[Pair]:
+def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[AgentComparison]:
     """Return the pairs that share tasks, with p-values adjusted for the number of pairs."""
     found = [(first, second, each) for first, second, each in compared if each is not None]
     raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
-    return [Pair(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
+    return [AgentComparison(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
 
 
-def compare(first: Iterable[Row], second: Iterable[Row]) -> Difference | None:
+def compare(first: Iterable[TrialRow], second: Iterable[TrialRow]) -> Difference | None:
     """Return the mean difference of the first minus the second by task; None if no task has scored trials in both."""
     return difference(_by_task(first, _counts), _by_task(second, _counts))
 
 
-def _counts(row: Row) -> float | None:
+def _counts(row: TrialRow) -> float | None:
     return row.counts
 
 
-def _passed(row: Row) -> bool | None:
+def _passed(row: TrialRow) -> bool | None:
     return row.passed
 
 
-def _counts_or_zero(row: Row) -> float | None:
+def _counts_or_zero(row: TrialRow) -> float | None:
     return 0.0 if row.excluded else row.counts
 
 
-def _cost_if_scored(row: Row) -> float | None:
+def _cost_if_scored(row: TrialRow) -> float | None:
     """Return the cost of a scored trial, 0 if it has no model requests; None if the trial is not scored."""
     return None if row.counts is None else row.cost_usd or 0.0
 
 
-def _by_task(found: Iterable[Row], number: Callable[[Row], _Value | None]) -> dict[str, list[_Value]]:
+def _by_task(found: Iterable[TrialRow], number: Callable[[TrialRow], _Value | None]) -> dict[str, list[_Value]]:
     by_task: dict[str, list[_Value]] = defaultdict(list)
     for row in found:
         if (value := number(row)) is not None:
@@ -312,12 +313,12 @@ def _by_task(found: Iterable[Row], number: Callable[[Row], _Value | None]) -> di
     return by_task
 
 
-def _standing(agent: str, found: Sequence[Row], replaced: Sequence[Row]) -> Standing:
+def _standing(agent: str, found: Sequence[TrialRow], replaced: Sequence[TrialRow]) -> LeaderboardRow:
     scores, passed = _by_task(found, _counts), _by_task(found, _passed)
-    passes = {k: pass_at(k, passed) for k in ks(max(map(len, passed.values()), default=0))}
+    passes = {k: pass_at(k, passed) for k in pass_at_ks(max(map(len, passed.values()), default=0))}
     with_excluded = mean_score(_by_task(found, _counts_or_zero))
     cost, won = _cost([*found, *replaced]), sum(map(sum, passed.values()))
-    return Standing(
+    return LeaderboardRow(
         agent=agent,
         mean=mean_score(scores),
         passes={k: each for k, each in passes.items() if each is not None},
@@ -331,23 +332,23 @@ def _standing(agent: str, found: Sequence[Row], replaced: Sequence[Row]) -> Stan
         tampered=sum(row.tampering != "" for row in found),
         cost_usd=cost,
         cost_per_pass=cost / won if cost is not None and won else None,
-        cost_per_trial=None if cost is None else _mean(means(_by_task(found, _cost_if_scored)).values()),
+        cost_per_trial=None if cost is None else _mean(task_means(_by_task(found, _cost_if_scored)).values()),
         incomplete_requests=sum(row.incomplete_requests or 0 for row in (*found, *replaced)),
     )
 
 
-def _cost(found: Sequence[Row]) -> float | None:
+def _cost(found: Sequence[TrialRow]) -> float | None:
     costs = [row.cost_usd for row in found if row.counted_by]
     return None if None in costs or not costs else sum(each for each in costs if each is not None)
 
 
-def _tasks(found: Sequence[Row]) -> Iterable[TaskSteps]:
+def _tasks(found: Sequence[TrialRow]) -> Iterable[TaskSteps]:
     for (task, agent), members in _grouped(found, lambda row: (row.task, row.agent)):
         scores = [row.counts for row in members if row.counts is not None]
         yield TaskSteps(task, agent, len(scores), fmean(scores) if scores else None, list(_cells(members)))
 
 
-def _cells(members: Sequence[Row]) -> Iterable[StepCell]:
+def _cells(members: Sequence[TrialRow]) -> Iterable[StepCell]:
     """Yield a cell for each step, in the order of the trial with the most steps."""
     counted = sorted((row for row in members if row.counts is not None), key=lambda row: -len(row.steps))
     by_name: dict[str, list[StepRow]] = defaultdict(list)
@@ -370,14 +371,14 @@ def _mean(numbers: Iterable[float | None]) -> float | None:
     return fmean(there) if there else None
 
 
-def _grouped(found: Iterable[Row], key: Callable[[Row], tuple[str, str]]) -> list[tuple[tuple[str, str], list[Row]]]:
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+def _grouped(found: Iterable[TrialRow], key: Callable[[TrialRow], tuple[str, str]]) -> list[tuple[tuple[str, str], list[TrialRow]]]:
+    groups: dict[tuple[str, str], list[TrialRow]] = defaultdict(list)
     for row in found:
         groups[key(row)].append(row)
     return sorted(groups.items())
 
 
-def _durations(agents: Mapping[str, Sequence[Row]]) -> Iterable[Durations]:
+def _durations(agents: Mapping[str, Sequence[TrialRow]]) -> Iterable[DurationSummary]:
     for agent, found in agents.items():
         yield from _duration(agent, "trial", [row.seconds for row in found if row.seconds is not None])
         steps = [step for row in found for step in row.steps]
@@ -385,13 +386,13 @@ def _durations(agents: Mapping[str, Sequence[Row]]) -> Iterable[Durations]:
             yield from _duration(agent, phase, [step.seconds[phase] for step in steps if phase in step.seconds])
 
 
-def _duration(agent: str, what: str, seconds: Sequence[float]) -> Iterable[Durations]:
+def _duration(agent: str, what: str, seconds: Sequence[float]) -> Iterable[DurationSummary]:
     if seconds:
         p90 = quantiles(seconds, n=10, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
-        yield Durations(agent, what, len(seconds), median(seconds), p90, max(seconds))
+        yield DurationSummary(agent, what, len(seconds), median(seconds), p90, max(seconds))
 
 
-def _failures(found: Sequence[Row]) -> Iterable[FailedTrials]:
+def _failures(found: Sequence[TrialRow]) -> Iterable[FailedTrials]:
     groups = _grouped((row for row in found if row.failure_class), lambda row: (row.failure_class, row.reason))
     for (failure_class, reason), members in sorted(groups, key=lambda group: -len(group[1])):
         yield FailedTrials(failure_class, reason, members)

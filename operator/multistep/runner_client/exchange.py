@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from multistep.api.trial.runner_records import Fields, Record
-from multistep.engine.journal.operations import Directory, Source
+from multistep.engine.journal.operations import ResetDirectory, Source
 from multistep.errors import HostUnreachable, InvalidRequest, PodError, RunnerError, StreamLost
 from multistep.runner_client.check_requests import require_valid, unsendable
 from multistep.runner_client.frame_stream import CLOSE_TIMEOUT_SECONDS, DATA, MESSAGE, Frame, FrameStream, encode_json
@@ -109,7 +109,7 @@ def error(answer: Mapping[str, Any]) -> RunnerError:
     return RunnerError(error.text("message")[:1000], code=error.text("code", 64))
 
 
-def directory(directory: Directory) -> dict[str, Any]:
+def directory(directory: ResetDirectory) -> dict[str, Any]:
     """Return a directory's description in the format that the "reset" request uses."""
     request: dict[str, Any] = {"path": directory.path, "mode": directory.mode, "user": directory.user}
     return {**request, "keep": True} if directory.keep else request

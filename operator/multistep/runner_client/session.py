@@ -12,8 +12,8 @@ from copy import copy
 from typing import Any, Self
 
 from multistep.api.trial.runner_records import Fields, Hello, Record
-from multistep.engine.journal.operations import Directory, Source
-from multistep.engine.journal.results_limits import Large
+from multistep.engine.journal.operations import ResetDirectory, Source
+from multistep.engine.journal.results_limits import LargeFile
 from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError
 from multistep.runner_client import exchange as runner_answers
 from multistep.runner_client.checkpoint_requests import CheckpointRequests
@@ -125,7 +125,7 @@ class Session(CheckpointRequests):
         """Create a record with data (at most 64 KiB) as its result. If a record has this id already, return it unchanged."""
         return await self.operate("note", {"id": id, "data": dict(data)})
 
-    async def reset(self, id: str, directories: Iterable[Directory]) -> Record:
+    async def reset(self, id: str, directories: Iterable[ResetDirectory]) -> Record:
         """Create or empty each directory (with ``keep``: only create it). A link or a file at its path is replaced."""
         return await self.operate("reset", {"id": id, "directories": [runner_answers.directory(each) for each in directories]})
 
@@ -139,7 +139,7 @@ class Session(CheckpointRequests):
                 answer = await self._exchanges.answer()
         return runner_answers.record(answer, id, "upload")
 
-    async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[Large, ...]:
+    async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[LargeFile, ...]:
         """Return at most ``limit`` files that have at least min_bytes in a download of the sources. Needs protocol 2 or later."""
         request = {
             "op": "survey",
@@ -148,7 +148,7 @@ class Session(CheckpointRequests):
             "limit": limit,
         }
         found = Fields(await self._exchanges.ask(request), "survey").sequence("files", limit)
-        return tuple(Large.from_json(each, len(sources)) for each in found)
+        return tuple(LargeFile.from_json(each, len(sources)) for each in found)
 
     async def download(
         self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None

@@ -12,9 +12,9 @@ from functools import partial
 from aiohttp import web
 
 from multistep.errors import StoreError
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.files.trial_key import ResultsStore
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.files.trial_key import ResultsStore, TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 MAX_DOWNLOADS = 8  # maximum concurrent downloads; further ones are queued
 WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk, so that a stalled reader does not block a download slot
@@ -27,7 +27,9 @@ FILE_PATH = PATH + "/files/{path:.+}"
 BUILD_PATH = "/builds/{namespace}/{name}/{uid}/{token}/{build}"
 
 
-def add_routes(app: web.Application, volume: Volume, shipping: Shipping | None = None, *, public_key: bytes | None = None) -> None:
+def add_routes(
+    app: web.Application, volume: ResultsVolume, shipping: ResultsUploader | None = None, *, public_key: bytes | None = None
+) -> None:
     """Add the routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
     503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` after this path returns at most limit bytes (up to
     1 MiB) of one file; a negative offset counts from the file's end. ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part
@@ -45,7 +47,7 @@ async def _public_key(key: bytes, _: web.Request) -> web.Response:
 
 
 class _Results:
-    def __init__(self, volume: Volume, shipping: Shipping | None) -> None:
+    def __init__(self, volume: ResultsVolume, shipping: ResultsUploader | None) -> None:
         self._volume = volume
         self._shipping = shipping
         self._slots = asyncio.Semaphore(MAX_DOWNLOADS)

@@ -11,24 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from multistep.engine.journal.results_limits import Limits
+from multistep.engine.journal.results_limits import ResultsLimits
 from multistep.errors import StoreError
 from multistep.store.checkpoints.checkpoint_files import TOP
 from multistep.store.checkpoints.checkpoint_store import Checkpoints
-from multistep.store.evidence.writer import Evidence
+from multistep.store.evidence.writer import EvidenceWriter
 from multistep.store.files.redact_secrets import Redactor
-from multistep.store.files.thread_pool import Spool as Spool
 from multistep.store.files.thread_pool import as_store_error
-from multistep.store.files.trial_key import TrialKey as TrialKey
-from multistep.store.trial import directory
-from multistep.store.trial import listing as reading
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.trial import directory, listing
 from multistep.store.trial.collect_files import Collections
-from multistep.store.trial.collect_files import Step as Step
-from multistep.store.trial.directory import KEY_FILE, Access, TrialDirectory, load_or_make_key
+from multistep.store.trial.directory import KEY_FILE, AccessTokens, TrialDirectory, load_or_make_key
 from multistep.store.trial.disk_calls import Disk
-from multistep.store.trial.listing import Found as Found
-from multistep.store.trial.listing import tar_chunks
-from multistep.store.trial.volume_usage import Ledger, no_limits
+from multistep.store.trial.listing import ResultEntry, tar_chunks
+from multistep.store.trial.volume_usage import VolumeUsage, no_limits
 
 MAX_BYTES: Final = 16 << 20
 _BUILD = re.compile(r"[0-9a-f]{64}")
@@ -93,7 +89,7 @@ def _remove_log(directory: Path, before: float) -> int:
 _CHECKPOINT_THREADS = 2
 
 
-class Volume:
+class ResultsVolume:
     """The results of all trials, below root. unpack_threads: size of the thread pool. Raises StoreError if root is unusable.
 
     limits, checkpoint_limits: functions that return the limits of results and of checkpoints for the volume's size in bytes.
@@ -106,22 +102,22 @@ class Volume:
         unpack_threads: int = 2,
         *,
         check: Callable[[], None] = lambda: None,
-        limits: Callable[[int], Limits] = no_limits,
-        checkpoint_limits: Callable[[int], Limits] = no_limits,
+        limits: Callable[[int], ResultsLimits] = no_limits,
+        checkpoint_limits: Callable[[int], ResultsLimits] = no_limits,
     ) -> None:
         with as_store_error(f"results directory {root}"):
             directory.make(root)
-            self.access = Access(load_or_make_key(root / KEY_FILE))
+            self.access = AccessTokens(load_or_make_key(root / KEY_FILE))
             info = os.statvfs(root)
         self.root = root
         self.disk = Disk(root, unpack_threads, check)
         size = info.f_blocks * info.f_frsize
         inodes = info.f_files if info.f_ffree <= info.f_files else 0  # CephFS has no limit, and reports its objects as f_files
-        self._ledger = Ledger(_within_inodes(limits(size), inodes))
+        self._ledger = VolumeUsage(_within_inodes(limits(size), inodes))
         self.collections = Collections(self.disk, self._ledger)
         # A separate thread pool: other trials' results must not wait while gigabytes of checkpoints are flushed.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
-        self.evidence = Evidence(self.disk)
+        self.evidence = EvidenceWriter(self.disk)
         self.build_logs = BuildLogs(self.disk)
 
     def close(self) -> None:
@@ -196,9 +192,9 @@ class Volume:
         async for chunk in self.disk.stream(key, tar_chunks(self.disk.path(key))):
             yield chunk
 
-    async def listing(self, key: TrialKey) -> AsyncGenerator[list[Found], None]:
+    async def listing(self, key: TrialKey) -> AsyncGenerator[list[ResultEntry], None]:
         """Yield all entries of a trial's results in batches, in the order of the archive."""
-        batches = reading.batches(self.disk.path(key))
+        batches = listing.entry_batches(self.disk.path(key))
         try:
             while batch := await self.disk.run(key, "listing results", lambda _: next(batches, [])):
                 yield batch
@@ -207,7 +203,7 @@ class Volume:
 
     async def contents(self, key: TrialKey, path: str) -> AsyncGenerator[bytes, None]:
         """Yield one file of the results in chunks."""
-        async with aclosing(self.disk.stream(key, reading.contents(self.disk.path(key), path))) as chunks:
+        async with aclosing(self.disk.stream(key, listing.file_chunks(self.disk.path(key), path))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -221,10 +217,10 @@ class Volume:
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
         """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
-        return await self.disk.run(key, "reading a file", lambda to: reading.part(to.path, path, offset, limit))
+        return await self.disk.run(key, "reading a file", lambda to: listing.read_part(to.path, path, offset, limit))
 
 
-def _within_inodes(limits: Limits, inodes: int) -> Limits:
+def _within_inodes(limits: ResultsLimits, inodes: int) -> ResultsLimits:
     """Return the limits, with at most 80 % of the volume's inodes for each namespace. inodes: 0 if their number is not limited."""
     namespace = limits.namespace
     return replace(limits, namespace=replace(namespace, files=min(namespace.files, inodes * 4 // 5))) if inodes else limits

@@ -40,7 +40,7 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OptionalLabels:
     """The optional labels that the settings enable. most: maximum number of different combinations of their values per metric."""
 
     labels: Sequence[str]
@@ -58,10 +58,10 @@ class Registered(Protocol):
     def instruments(self) -> dict[str, Any]: ...
 
 
-class Row(Generic[M]):
+class MetricRow(Generic[M]):
     """One metric as a descriptor (``__get__``) in the class Metrics: reading the attribute returns the instance's metric."""
 
-    def __init__(self, described: Description, create: Callable[[Description, Choice, CollectorRegistry], M]) -> None:
+    def __init__(self, described: Description, create: Callable[[Description, OptionalLabels, CollectorRegistry], M]) -> None:
         self.described = described
         self.create = create
 
@@ -69,7 +69,7 @@ class Row(Generic[M]):
         return cast(M, owner.instruments[self.described.name])
 
 
-class Bounded(Generic[C]):
+class BoundedMetric(Generic[C]):
     """A metric with optional labels. most: maximum number of combinations of their values; all others share the series "other"."""
 
     def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
@@ -91,7 +91,7 @@ class Bounded(Generic[C]):
         return series
 
 
-class Phases(Collector):
+class PhaseGauge(Collector):
     """Number of trials (or sweeps) in each phase, according to the latest watch events. Only the leader reports it."""
 
     def __init__(self, described: Description) -> None:
@@ -118,68 +118,68 @@ class Phases(Collector):
         yield family
 
 
-def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Counter]:
+def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> MetricRow[Counter]:
     """Describe a counter; its name gets the suffix ``_total``."""
-    return Row(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
+    return MetricRow(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
 
 
-def gauge(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> Row[Gauge]:
+def gauge(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> MetricRow[Gauge]:
     """Describe a gauge."""
-    return Row(Description(f"multistep_{name}", "gauge", text, labels, known=known), _gauge)
+    return MetricRow(Description(f"multistep_{name}", "gauge", text, labels, known=known), _gauge)
 
 
-def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Row[Histogram]:
+def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> MetricRow[Histogram]:
     """Describe a histogram."""
-    return Row(Description(f"multistep_{name}", "histogram", text, labels, buckets=buckets), _histogram)
+    return MetricRow(Description(f"multistep_{name}", "histogram", text, labels, buckets=buckets), _histogram)
 
 
-def by_phase(name: str, text: str, known: Sequence[str]) -> Row[Phases]:
+def by_phase(name: str, text: str, known: Sequence[str]) -> MetricRow[PhaseGauge]:
     """Describe a gauge of objects by phase."""
-    return Row(Description(f"multistep_{name}", "gauge", text, ("phase",), known=known), _phases)
+    return MetricRow(Description(f"multistep_{name}", "gauge", text, ("phase",), known=known), _phases)
 
 
-def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> Row[Bounded[Counter]]:
+def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> MetricRow[BoundedMetric[Counter]]:
     """Describe a counter. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
-    return Row(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
+    return MetricRow(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
 
 
 def bounded_histogram(
     name: str, text: str, buckets: Sequence[float], *labels: str, choices: Sequence[str]
-) -> Row[Bounded[Histogram]]:
+) -> MetricRow[BoundedMetric[Histogram]]:
     """Describe a histogram. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
-    return Row(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
+    return MetricRow(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
 
 
-def _counter(row: Description, choice: Choice, registry: CollectorRegistry) -> Counter:
+def _counter(row: Description, choice: OptionalLabels, registry: CollectorRegistry) -> Counter:
     metric = Counter(row.name, row.text, (*choice.of(row), *row.labels), registry=registry)
     for value in row.known:
         metric.labels(value)
     return metric
 
 
-def _gauge(row: Description, _: Choice, registry: CollectorRegistry) -> Gauge:
+def _gauge(row: Description, _: OptionalLabels, registry: CollectorRegistry) -> Gauge:
     metric = Gauge(row.name, row.text, row.labels, registry=registry)
     for value in row.known:
         metric.labels(value)
     return metric
 
 
-def _histogram(row: Description, choice: Choice, registry: CollectorRegistry) -> Histogram:
+def _histogram(row: Description, choice: OptionalLabels, registry: CollectorRegistry) -> Histogram:
     return Histogram(row.name, row.text, (*choice.of(row), *row.labels), buckets=row.buckets, registry=registry)
 
 
-def _phases(row: Description, _: Choice, registry: CollectorRegistry) -> Phases:
-    metric = Phases(row)
+def _phases(row: Description, _: OptionalLabels, registry: CollectorRegistry) -> PhaseGauge:
+    metric = PhaseGauge(row)
     registry.register(metric)
     return metric
 
 
-def _bounded_counter(row: Description, choice: Choice, registry: CollectorRegistry) -> Bounded[Counter]:
-    return Bounded(_counter(row, choice, registry), choice.of(row), choice.most)
+def _bounded_counter(row: Description, choice: OptionalLabels, registry: CollectorRegistry) -> BoundedMetric[Counter]:
+    return BoundedMetric(_counter(row, choice, registry), choice.of(row), choice.most)
 
 
-def _bounded_histogram(row: Description, choice: Choice, registry: CollectorRegistry) -> Bounded[Histogram]:
-    return Bounded(_histogram(row, choice, registry), choice.of(row), choice.most)
+def _bounded_histogram(row: Description, choice: OptionalLabels, registry: CollectorRegistry) -> BoundedMetric[Histogram]:
+    return BoundedMetric(_histogram(row, choice, registry), choice.of(row), choice.most)
 
 
 def label_value(text: str) -> str:

@@ -21,7 +21,16 @@ from multistep.api.trial.failure_table import ATTEMPTS
 from multistep.api.trial.values import SWEEP_PHASES, TRIAL_PHASES
 from multistep.errors import MultistepError
 from multistep.settings import Settings
-from multistep.telemetry.metric_types import Choice, Row, bounded_counter, bounded_histogram, by_phase, counter, gauge, histogram
+from multistep.telemetry.metric_types import (
+    MetricRow,
+    OptionalLabels,
+    bounded_counter,
+    bounded_histogram,
+    by_phase,
+    counter,
+    gauge,
+    histogram,
+)
 from multistep.version import __version__
 
 UNFORESEEN: Final = "Unforeseen"
@@ -162,7 +171,7 @@ class Metrics:
 
     def __init__(self, settings: Settings | None = None) -> None:
         settings = settings or Settings()
-        choice = Choice(settings.metrics_labels, settings.metrics_label_sets)
+        choice = OptionalLabels(settings.metrics_labels, settings.metrics_label_sets)
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.instruments: dict[str, Any] = {row.described.name: row.create(row.described, choice, self.registry) for row in TABLE}
@@ -201,4 +210,4 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-TABLE: Final[list[Row[Any]]] = [each for each in vars(Metrics).values() if isinstance(each, Row)]
+TABLE: Final[list[MetricRow[Any]]] = [each for each in vars(Metrics).values() if isinstance(each, MetricRow)]

@@ -16,7 +16,7 @@ import pytest
 
 from multistep.api.trial.runner_records import HealthcheckResult, PhaseResult
 from multistep.cli.doctor.observe import is_ready
-from multistep.engine.journal.operations import Directory, Source
+from multistep.engine.journal.operations import ResetDirectory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
 from multistep.kube.client import Client
 from multistep.kube.resources import PODS
@@ -134,7 +134,7 @@ async def test_files_go_in_and_come_out_unchanged(client: Client, runner_pod: Po
     root, binary = f"/tmp/{secrets.token_hex(4)}", bytes(range(256)) * 1000
     got: list[bytes] = []
     async with session(client, runner_pod) as talk:
-        await talk.reset(new_id("reset"), [Directory(root, 0o755)])
+        await talk.reset(new_id("reset"), [ResetDirectory(root, 0o755)])
         await talk.upload(new_id("upload"), root, tar_of({"a/b.bin": binary, "c.log": b"log"}))
         result = await talk.download([Source(f"{root}/a/b.bin"), Source(root, ("*.log",)), Source("/none")], got.append)
     assert result.types == ("file", "directory", "missing")
@@ -222,7 +222,7 @@ async def test_throughput_of_files(client: Client, runner_pod: Pod) -> None:
         uploaded = time.monotonic()
         result = await talk.download([Source(f"{root}/big")], digest.update)
         downloaded = time.monotonic()
-        await talk.reset(new_id("reset"), [Directory(root)])
+        await talk.reset(new_id("reset"), [ResetDirectory(root)])
     assert result.sha256 == digest.hexdigest()
     print(f"upload {size / 1e6 / (uploaded - started):.0f}, download {size / 1e6 / (downloaded - uploaded):.0f} MB/s")
 

@@ -281,7 +281,7 @@ def test_an_outcome_of_any_form_is_read_or_an_error(document: Any) -> None:
     result = PhaseResult.from_record(
         Record("1/a/host/agent", "start", "done", 1.0, 2.0, result={**DEFAULTS["start"], "captures": {HOST_OUTCOME: capture}})
     )
-    assert isinstance(host_outcome.read(result), host_outcome.Outcome)
+    assert isinstance(host_outcome.read(result), host_outcome.HostOutcome)
 
 
 def test_keys_are_redacted_and_named_in_no_file() -> None:

@@ -12,7 +12,7 @@ from multistep.api.common import labels
 from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.trial import parse_trial
-from multistep.engine.sweep.next_trials import Grid
+from multistep.engine.sweep.next_trials import TrialGrid
 from multistep.sources.task import stored_bundles
 from multistep.sources.task.bundle import Bundle
 
@@ -213,7 +213,7 @@ def test_a_regrade_of_a_sweep_that_verified_nothing_is_no_success(invoke: Invoke
     why = status("Failed", reason=REGRADE_IMPOSSIBLE, message="the source has no checkpoint", **kept)
     owner = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "new", "uid": "uid-new", "controller": True}
     for number in range(2):
-        name = Grid(["one"], ["solver"], 2).trial_name("new", number)
+        name = TrialGrid(["one"], ["solver"], 2).trial_name("new", number)
         its = cluster.put("MultiStepTrial", name, spec={}, status=why if number < impossible else dict(GOOD))["metadata"]
         its |= {"labels": {labels.SWEEP: "new", labels.NUMBER: str(number)}, "ownerReferences": [owner]}
     result = invoke("regrade", "nightly", "--name", "new")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.client.sweep_trials import Owned, owned_trials
-from multistep.engine.sweep.next_trials import Grid
+from multistep.engine.sweep.next_trials import TrialGrid
 from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, Resource
@@ -16,7 +16,7 @@ from multistep.sources.task.bundle import digest_of
 from tests.unit.cli.fakes import CliCluster
 
 RECORD = "t"
-NAME = Grid(["t"], ["a"], 1).trial_name("s", 0)
+NAME = TrialGrid(["t"], ["a"], 1).trial_name("s", 0)
 OWNER = {"apiVersion": "multistep.dev/v1alpha1", "kind": "TrialSweep", "name": "s", "uid": "uid-s", "controller": True}
 WARNING = "a ConfigMap that the sweep's status names is missing or was changed: 2 trials count by the owner reference alone"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multistep.api.trial.status import (
     AttemptStatus,
-    StepException,
+    ExceptionStatus,
     StepStatus,
     TrialException,
 )
@@ -413,7 +413,7 @@ ROWS: dict[str, Row] = {
         CleanUp(None, None),
     ),
     "pod kept on failure: a step's exception": (
-        finished({"podCleanup": "OnSuccess"}, steps=[StepStatus(name="a", exception=StepException(type="X"))]),
+        finished({"podCleanup": "OnSuccess"}, steps=[StepStatus(name="a", exception=ExceptionStatus(type="X"))]),
         pod(),
         CleanUp(None, None),
     ),

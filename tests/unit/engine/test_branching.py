@@ -13,9 +13,9 @@ from multistep.api.trial.status import ANOTHER_TRIAL, AttemptStatus, CheckpointS
 from multistep.api.trial.values import AGENT_SETUP
 from multistep.engine.journal.journal import AttemptLost, Journal, StepException
 from multistep.engine.journal.operations import Note, Script
-from multistep.engine.plan.task_steps import Branch
+from multistep.engine.plan.task_steps import TaskPart
 from multistep.engine.score.failure_class import of_failed as failed
-from multistep.engine.script.choose_checkpoint import Choice, choose, unfit_start
+from multistep.engine.script.choose_checkpoint import CheckpointChoice, choose, unfit_start
 from multistep.engine.script.operation_scope import KeptStep, Scope, TrialError
 from multistep.engine.script.trial_script import AgentScript
 from multistep.engine.status.trial_status import complete
@@ -33,19 +33,19 @@ def starting(step: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spec", "branch", "steps"),
     [
-        ({}, Branch(), "abc"),
-        (starting("a"), Branch(1), "abc"),
-        (starting("b"), Branch(2), "abc"),
-        ({"fromStep": "a"}, Branch(), "abc"),
-        ({"fromStep": "c"}, Branch(2), "abc"),
-        ({"toStep": "a"}, Branch(0, 1), "a"),
-        ({"toStep": "c"}, Branch(0, 3), "abc"),
-        ({"fromStep": "b", "toStep": "b"}, Branch(1, 2), "ab"),
-        ({**starting("a"), "toStep": "b"}, Branch(1, 2), "ab"),
+        ({}, TaskPart(), "abc"),
+        (starting("a"), TaskPart(1), "abc"),
+        (starting("b"), TaskPart(2), "abc"),
+        ({"fromStep": "a"}, TaskPart(), "abc"),
+        ({"fromStep": "c"}, TaskPart(2), "abc"),
+        ({"toStep": "a"}, TaskPart(0, 1), "a"),
+        ({"toStep": "c"}, TaskPart(0, 3), "abc"),
+        ({"fromStep": "b", "toStep": "b"}, TaskPart(1, 2), "ab"),
+        ({**starting("a"), "toStep": "b"}, TaskPart(1, 2), "ab"),
     ],
 )
 def test_a_trial_has_the_steps_that_it_keeps_and_none_after_its_last_one(
-    spec: Mapping[str, Any], branch: Branch, steps: str
+    spec: Mapping[str, Any], branch: TaskPart, steps: str
 ) -> None:
     made = plan(spec=spec)
     assert (made.branch, "".join(step.name for step in made.steps)) == (branch, steps)
@@ -228,7 +228,7 @@ def failed_attempt(number: int, *kept: int, digest: str = "c1", reason: str = "P
 
 
 def test_a_later_attempt_starts_where_the_first_one_did() -> None:
-    assert choose(after(failed_attempt(1)), BRANCHED, COPIES, {}) == Choice(((0, 0), (0, 1)), ())
+    assert choose(after(failed_attempt(1)), BRANCHED, COPIES, {}) == CheckpointChoice(((0, 0), (0, 1)), ())
     assert choose(after(failed_attempt(1, image_id=None)), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1)), "its pod never ran"
 
 
@@ -240,11 +240,11 @@ def test_a_start_that_could_not_be_restored_is_tried_once_more_and_never_replace
     once = failed_attempt(1, reason="RestoreFailed")
     assert choose(after(once), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1))
     name = "the checkpoint after step 2 of the other trial is not used:"
-    assert choose(after(once, failed_attempt(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == Choice(
+    assert choose(after(once, failed_attempt(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == CheckpointChoice(
         (), (f"{name} it could not be restored",)
     )
     gone = choose(after(failed_attempt(1)), BRANCHED, {(0, 0): COPIES[0, 0]}, {})
-    assert gone == Choice((), (f"{name} the layer of step 2 of the other trial is missing",))
+    assert gone == CheckpointChoice((), (f"{name} the layer of step 2 of the other trial is missing",))
     image = choose(after(failed_attempt(1, image_id="other")), BRANCHED, COPIES, {})
     assert image.chain == () and "it was made in the image" in image.refused[0]
 

@@ -14,15 +14,15 @@ from multistep.engine.builds.next_build_action import (
     BUILD_LOST,
     START_SECONDS,
     VERIFY_SECONDS,
-    Broken,
-    Built,
+    BuildBroken,
+    BuilderLost,
+    BuilderRetries,
+    BuildLimits,
+    BuildPause,
+    BuildState,
     CreateBuilder,
     Decision,
-    Limits,
-    Lost,
-    Pause,
-    Retries,
-    Seen,
+    ImageBuilt,
     StartBuild,
     StartPush,
     decide,
@@ -33,7 +33,7 @@ from multistep.engine.lifecycle.decisions import PodFacts
 from tests.support.phase_results import DEFAULTS
 
 NOW = 1_000_000.0
-LIMITS = Limits(60.0, "1Gi", "20Gi")
+LIMITS = BuildLimits(60.0, "1Gi", "20Gi")
 RUNS = PodFacts("p", "uid", "", "Running", NOW - 10, scheduled_at=NOW - 9, running=True)
 STARTS = replace(RUNS, phase="Pending", running=False)
 
@@ -45,8 +45,8 @@ def phase(id: str, *, ended: float | None = NOW, **result: Any) -> Record:
     )
 
 
-def seen(*records: Record, pod: PodFacts | None = RUNS, **fields: Any) -> Seen:
-    return Seen(NOW, pod=pod, records={each.id: each for each in records}, **fields)
+def seen(*records: Record, pod: PodFacts | None = RUNS, **fields: Any) -> BuildState:
+    return BuildState(NOW, pod=pod, records={each.id: each for each in records}, **fields)
 
 
 def decided(*records: Record, **fields: Any) -> Decision:
@@ -57,16 +57,16 @@ BUILT = phase("build")
 
 
 def test_an_image_in_the_registry_ends_the_build() -> None:
-    assert decided(image="sha256:1") == decide(Seen(NOW, image="sha256:1"), LIMITS) == Built("sha256:1")
+    assert decided(image="sha256:1") == decide(BuildState(NOW, image="sha256:1"), LIMITS) == ImageBuilt("sha256:1")
 
 
 def test_a_pod_is_created_only_if_the_registry_says_that_there_is_no_image() -> None:
-    assert decide(Seen(NOW), LIMITS) == CreateBuilder()
-    assert decide(Seen(NOW, unreachable="away"), LIMITS) == Pause("away", failing=True)
+    assert decide(BuildState(NOW), LIMITS) == CreateBuilder()
+    assert decide(BuildState(NOW, unreachable="away"), LIMITS) == BuildPause("away", failing=True)
 
 
 def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
-    assert isinstance(decided(pod=replace(RUNS, deleting=True)), Pause)
+    assert isinstance(decided(pod=replace(RUNS, deleting=True)), BuildPause)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
     ],
 )
 def test_a_starting_pod_is_waited_for(pod: PodFacts, failing: bool) -> None:
-    decision = decide(Seen(NOW, pod=pod), LIMITS)
-    assert isinstance(decision, Pause) and decision.failing == failing
+    decision = decide(BuildState(NOW, pod=pod), LIMITS)
+    assert isinstance(decision, BuildPause) and decision.failing == failing
 
 
 def test_a_pod_that_does_not_start_is_lost() -> None:
     late = replace(STARTS, scheduled_at=NOW - START_SECONDS - 1)
-    assert decide(Seen(NOW, pod=late), LIMITS) == Lost("pod p did not start within 300 s: no reason given")
+    assert decide(BuildState(NOW, pod=late), LIMITS) == BuilderLost("pod p did not start within 300 s: no reason given")
     named = replace(late, waiting_reason="ErrImagePull", waiting_message="not found")
-    assert decide(Seen(NOW, pod=named), LIMITS) == Lost("pod p did not start within 300 s: ErrImagePull not found")
+    assert decide(BuildState(NOW, pod=named), LIMITS) == BuilderLost("pod p did not start within 300 s: ErrImagePull not found")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_pod_that_does_not_start_is_lost() -> None:
     ],
 )
 def test_a_pod_that_ended_is_lost(pod: PodFacts, push_ended: str) -> None:
-    assert isinstance(decided(BUILT, pod=pod, push_ended=push_ended), Lost)
+    assert isinstance(decided(BUILT, pod=pod, push_ended=push_ended), BuilderLost)
 
 
 def test_a_pod_that_used_too_much_is_the_tasks_failure() -> None:
@@ -107,19 +107,19 @@ def test_a_pod_that_used_too_much_is_the_tasks_failure() -> None:
     evicted = replace(RUNS, phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "work" exceeds the limit "20Gi".')
     for pod, limit in ((out_of_memory, "1Gi"), (evicted, "20Gi")):
         decision = decided(pod=pod)
-        assert isinstance(decision, Broken) and decision.reason == BUILD_LIMIT and limit in decision.message
+        assert isinstance(decision, BuildBroken) and decision.reason == BUILD_LIMIT and limit in decision.message
 
 
 def test_a_running_pod_builds_then_pushes() -> None:
     assert decided() == StartBuild()
-    assert decided(phase("build", ended=None)) == Pause("is being built in pod p")
+    assert decided(phase("build", ended=None)) == BuildPause("is being built in pod p")
     assert decided(BUILT) == StartPush("push/1")
-    assert decided(BUILT, phase("push/1", ended=None)) == Pause("is being pushed")
+    assert decided(BUILT, phase("push/1", ended=None)) == BuildPause("is being pushed")
 
 
 def test_a_context_that_cannot_be_uploaded_is_the_tasks_failure() -> None:
     failed = Record("context", "note", "done", NOW, NOW, True, {"error": {"code": "DiskFull", "message": "no space"}})
-    assert decided(failed) == Broken(BUILD_LIMIT, "the build context could not be uploaded: no space")
+    assert decided(failed) == BuildBroken(BUILD_LIMIT, "the build context could not be uploaded: no space")
     assert decided(replace(failed, result={"error": None})) == StartBuild()
 
 
@@ -141,7 +141,7 @@ def test_a_context_that_cannot_be_uploaded_is_the_tasks_failure() -> None:
 )
 def test_a_build_that_failed_is_the_tasks_failure(result: dict[str, Any], reason: str, text: str) -> None:
     decision = decided(phase("build", **result))
-    assert isinstance(decision, Broken) and decision.reason == reason and text in decision.message
+    assert isinstance(decision, BuildBroken) and decision.reason == reason and text in decision.message
 
 
 @pytest.mark.parametrize(
@@ -154,16 +154,16 @@ def test_a_build_that_failed_is_the_tasks_failure(result: dict[str, Any], reason
     ],
 )
 def test_a_build_that_a_registry_or_the_node_ended_is_no_failure_of_the_task(result: dict[str, Any]) -> None:
-    assert isinstance(decided(phase("build", **result)), Lost)
+    assert isinstance(decided(phase("build", **result)), BuilderLost)
 
 
 def test_a_failed_push_is_retried_without_a_build() -> None:
     failed = phase("push/1", exitCode=1, tail="connection refused")
     decision = decided(BUILT, failed)
-    assert isinstance(decision, Pause) and decision.failing and "connection refused" in decision.message
+    assert isinstance(decision, BuildPause) and decision.failing and "connection refused" in decision.message
     assert decided(BUILT, replace(failed, ended_at=NOW - 2)) == StartPush("push/2")
     second = replace(failed, id="push/2", ended_at=NOW - 3)
-    assert isinstance(decided(BUILT, failed, second), Pause), "the pause doubles"
+    assert isinstance(decided(BUILT, failed, second), BuildPause), "the pause doubles"
     many = [replace(failed, id=f"push/{number}", ended_at=NOW - 61) for number in range(1, 20)]
     assert decided(BUILT, *many) == StartPush("push/20")
 
@@ -174,9 +174,9 @@ def test_the_registry_is_asked_only_after_a_push_has_ended() -> None:
 
 
 def test_a_pushed_image_has_to_be_in_the_registry() -> None:
-    assert isinstance(decided(BUILT, phase("push/1")), Pause)
-    assert decided(BUILT, phase("push/1"), unreachable="away") == Pause("away", failing=True)
-    assert isinstance(decided(BUILT, phase("push/1", ended=NOW - VERIFY_SECONDS - 1)), Lost)
+    assert isinstance(decided(BUILT, phase("push/1")), BuildPause)
+    assert decided(BUILT, phase("push/1"), unreachable="away") == BuildPause("away", failing=True)
+    assert isinstance(decided(BUILT, phase("push/1", ended=NOW - VERIFY_SECONDS - 1)), BuilderLost)
 
 
 @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ def test_a_pushed_image_has_to_be_in_the_registry() -> None:
 )
 def test_a_pod_that_never_pushes_is_given_up(records: list[Record], last: str) -> None:
     decision = decided(*records, pod=replace(RUNS, created_at=NOW - LIMITS.pod_seconds - 1))
-    assert isinstance(decision, Lost) and last in decision.message
+    assert isinstance(decision, BuilderLost) and last in decision.message
 
 
 def test_lost_pods_are_replaced_with_back_off_until_too_many_are_lost() -> None:
-    retries = Retries(most=2)
-    first, second = retries.lost(Lost("x")), retries.lost(Lost("x"))
-    assert isinstance(first, Pause) and isinstance(second, Pause) and (first.seconds, second.seconds) == (5.0, 10.0)
-    assert retries.lost(Lost("gone")) == Broken(BUILD_LOST, "3 pods in a row were lost; the last one: gone")
+    retries = BuilderRetries(most=2)
+    first, second = retries.lost(BuilderLost("x")), retries.lost(BuilderLost("x"))
+    assert isinstance(first, BuildPause) and isinstance(second, BuildPause) and (first.seconds, second.seconds) == (5.0, 10.0)
+    assert retries.lost(BuilderLost("gone")) == BuildBroken(BUILD_LOST, "3 pods in a row were lost; the last one: gone")
 
 
 def test_a_message_has_the_last_lines_of_a_log() -> None:

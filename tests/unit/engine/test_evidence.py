@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from multistep.api.trial.status import ResumeStatus, StepException, StepStatus, TrialStatus
+from multistep.api.trial.status import ExceptionStatus, ResumeStatus, StepStatus, TrialStatus
 from multistep.engine.journal.journal import StepRun
 from multistep.engine.script.replay import changed_rewards, lost_verdict, missing_records
 from tests.support.played import THREE, plan
@@ -52,12 +52,12 @@ def test_the_runner_has_no_records_of_steps_that_were_kept(ids: list[str], named
 
 
 JUDGED: dict[str, Any] = {"rewards": {"reward": 0}}
-UNCOPIED: dict[str, Any] = {"exception": StepException(type="RuntimeError", message="the files are too large", phase="verifier")}
+UNCOPIED: dict[str, Any] = {"exception": ExceptionStatus(type="RuntimeError", message="the files are too large", phase="verifier")}
 UNREADABLE: dict[str, Any] = {
-    "exception": StepException(type="RewardFileNotFoundError", message="none", phase="verifier"),
+    "exception": ExceptionStatus(type="RewardFileNotFoundError", message="none", phase="verifier"),
     "verifier_image_id": "sha256:1",
 }
-BY_AGENT: dict[str, Any] = {"exception": StepException(type="AgentTimeoutError", message="late", phase="agent")}
+BY_AGENT: dict[str, Any] = {"exception": ExceptionStatus(type="AgentTimeoutError", message="late", phase="agent")}
 
 
 @pytest.mark.parametrize(

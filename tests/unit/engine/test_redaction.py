@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from multistep.api.trial.status import StepException, StepStatus, TrialException, TrialStatus
+from multistep.api.trial.status import ExceptionStatus, StepStatus, TrialException, TrialStatus
 from multistep.engine.status.status_size import redacted
 
 
 def test_messages_lose_the_values_of_secrets_the_longest_first_and_all_else_stays() -> None:
     failed = StepStatus(
-        name="key", exception=StepException(type="RuntimeError", message="said key-and-more, then key", phase="setup")
+        name="key", exception=ExceptionStatus(type="RuntimeError", message="said key-and-more, then key", phase="setup")
     )
     status = TrialStatus(phase="key", steps=[failed], exception=TrialException(type="key", message="key"))
     clean = redacted(status, {"key", "key-and-more", "", "RED"})

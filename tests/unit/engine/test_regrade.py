@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceException, SourceStep
-from multistep.api.trial.status import StepException, StepStatus
+from multistep.api.trial.status import ExceptionStatus, StepStatus
 from multistep.engine.journal.journal import AttemptLost, Journal, StepRun
 from multistep.engine.journal.journal import StepException as StepRunException
 from multistep.engine.journal.operations import Note, Release, Restore
@@ -173,7 +173,7 @@ def test_steps_that_the_task_does_not_have_are_refused() -> None:
     [("setup", True), ("healthcheck", True), ("agent", True), ("verifier", False), ("artifacts", False), (None, False)],
 )
 def test_exceptions_before_the_verification_are_taken_over(phase: str | None, taken: bool) -> None:
-    step = StepStatus(name="a", exception=StepException(type="X", message="m" * 1000, phase=phase))
+    step = StepStatus(name="a", exception=ExceptionStatus(type="X", message="m" * 1000, phase=phase))
     found = source_exception(step)
     assert (found is not None) == taken
     if found is not None:

@@ -8,16 +8,16 @@ from multistep.engine.journal.results_limits import (
     Amount,
     Filling,
     Headroom,
-    Large,
-    Limits,
+    LargeFile,
+    ResultsLimits,
     crowded_out,
-    headroom,
+    remaining_headroom,
     too_large,
-    total,
+    total_amount,
 )
-from multistep.store.trial.unpack_download import MAX_NAMED, Incomplete, summaries
+from multistep.store.trial.unpack_download import MAX_NAMED, IncompleteSource, summaries
 
-LIMITS = Limits(step=Amount(100, 10), trial=Amount(150, 30), namespace=Amount(1000, 12))
+LIMITS = ResultsLimits(step=Amount(100, 10), trial=Amount(150, 30), namespace=Amount(1000, 12))
 NONE = Amount()
 
 
@@ -33,16 +33,16 @@ NONE = Amount()
 def test_the_smallest_of_what_the_limits_leave_is_the_room(
     step: Amount, trial: Amount, namespace: Amount, wanted: Headroom
 ) -> None:
-    assert headroom(LIMITS, step=step, trial=trial, namespace=namespace) == wanted
+    assert remaining_headroom(LIMITS, step=step, trial=trial, namespace=namespace) == wanted
 
 
 def test_amounts_add_up() -> None:
-    assert total([Amount(1, 2), Amount(3, 4)]) == Amount(4, 6)
+    assert total_amount([Amount(1, 2), Amount(3, 4)]) == Amount(4, 6)
     assert Amount(3, 4) - Amount(1, 2) == Amount(2, 2)
 
 
 def test_a_huge_file_displaces_no_small_one() -> None:
-    huge, large, small = Large(2, "x", 3 * 2**30), Large(3, "y", 90), Large(0, "z", 20)
+    huge, large, small = LargeFile(2, "x", 3 * 2**30), LargeFile(3, "y", 90), LargeFile(0, "z", 20)
     assert too_large([huge, large, small], Headroom(100, 10)) == (large, huge)
     assert too_large([], Headroom(0, 0)) == ()
     assert Headroom(6400, 10).survey_bytes == 101
@@ -58,7 +58,7 @@ def test_bytes_and_files_are_refused_beyond_the_room_and_the_limit_is_named() ->
 
 
 def test_files_that_only_other_trials_displace_are_told_from_those_that_never_fit() -> None:
-    small, large, huge = files = [Large(1, name, size, binary=True) for name, size in (("s", 10), ("l", 60), ("h", 200))]
+    small, large, huge = files = [LargeFile(1, name, size, binary=True) for name, size in (("s", 10), ("l", 60), ("h", 200))]
     assert crowded_out(files, Headroom(20, 10), Headroom(100, 10)) == (large,)
     assert crowded_out(files, Headroom(0, 10), Headroom(100, 10)) == (small, large)
     assert (
@@ -81,7 +81,7 @@ def test_the_agents_logs_take_half_of_the_room_at_most() -> None:
 
 
 def test_what_is_incomplete_is_named_by_source_without_the_agents_file_names() -> None:
-    one, cut, whole = Incomplete(), Incomplete(whole_reason="cut off: it took longer than 300 s"), Incomplete()
+    one, cut, whole = IncompleteSource(), IncompleteSource(whole_reason="cut off: it took longer than 300 s"), IncompleteSource()
     one.add("secret-name", "its 5 bytes are too many", "left out")
     one.add("other", "changed")
     one.add("third", "changed")
@@ -95,7 +95,7 @@ def test_what_is_incomplete_is_named_by_source_without_the_agents_file_names() -
 
 
 def test_a_bounded_number_of_files_is_named_and_all_are_counted() -> None:
-    many = Incomplete()
+    many = IncompleteSource()
     for number in range(3 * MAX_NAMED):
         many.add(str(number), "changed")
     assert len(many.entries()) == MAX_NAMED and many.summary("/a") == f"/a: {3 * MAX_NAMED} files: changed"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from multistep.api.trial.status import AttemptStatus, CheckpointStatus, ResumeStatus, StepStatus, TrialStatus
 from multistep.engine.journal.journal import AttemptLost
-from multistep.engine.script.choose_checkpoint import Choice, Id, blamed, choose
+from multistep.engine.script.choose_checkpoint import CheckpointChoice, CheckpointId, blamed, choose
 from tests.support.played import THREE, plan
 from tests.unit.engine.script_cases import FULL
 
@@ -21,9 +21,9 @@ PLAN = plan(THREE)
 
 @dataclass(frozen=True)
 class On:
-    """The checkpoint on which another one is based (choose_checkpoint.Below)."""
+    """The checkpoint on which another one is based (choose_checkpoint.LayerBase)."""
 
-    id: Id
+    id: CheckpointId
     digest: str
 
 
@@ -62,7 +62,7 @@ FIRST = attempt(1, steps("d0", "d1", None))
 
 
 def test_the_attempts_last_checkpoint_is_chosen_with_all_its_layers() -> None:
-    assert choose(after(FIRST), PLAN, LAYERS, {}) == Choice(((1, 0), (1, 1)), ())
+    assert choose(after(FIRST), PLAN, LAYERS, {}) == CheckpointChoice(((1, 0), (1, 1)), ())
 
 
 def test_a_checkpoint_that_the_status_does_not_name_yet_is_chosen() -> None:
@@ -71,19 +71,19 @@ def test_a_checkpoint_that_the_status_does_not_name_yet_is_chosen() -> None:
 
 def test_no_attempt_continues_after_the_step_that_ended_the_trial() -> None:
     layers = {**LAYERS, (1, 2): Made("d2", base=On((1, 1), "d1"), final=True)}
-    assert choose(after(attempt(1, steps("d0", "d1", "d2"))), PLAN, layers, {}) == Choice(((1, 0), (1, 1)), ())
+    assert choose(after(attempt(1, steps("d0", "d1", "d2"))), PLAN, layers, {}) == CheckpointChoice(((1, 0), (1, 1)), ())
 
 
 def test_without_checkpoints_the_attempt_starts_at_step_1() -> None:
-    assert choose(after(attempt(1, steps(None, None))), PLAN, {}, {}) == Choice((), ())
+    assert choose(after(attempt(1, steps(None, None))), PLAN, {}, {}) == CheckpointChoice((), ())
 
 
 def test_instead_of_a_damaged_or_missing_layer_the_checkpoint_before_is_chosen_and_the_reason_given() -> None:
     name = "the checkpoint after step 2 of attempt 1 is not used:"
     damaged = choose(after(FIRST), PLAN, {(1, 0): LAYERS[1, 0]}, {(1, 1): "its layer has 1 bytes instead of 2"})
-    assert damaged == Choice(((1, 0),), (f"{name} its layer has 1 bytes instead of 2",))
+    assert damaged == CheckpointChoice(((1, 0),), (f"{name} its layer has 1 bytes instead of 2",))
     missing = choose(after(FIRST), PLAN, {(1, 0): LAYERS[1, 0]}, {})
-    assert missing == Choice(((1, 0),), (f"{name} the layer of step 2 of attempt 1 is missing",))
+    assert missing == CheckpointChoice(((1, 0),), (f"{name} the layer of step 2 of attempt 1 is missing",))
     nothing = choose(after(FIRST), PLAN, {(1, 1): LAYERS[1, 1]}, {(1, 0): "its manifest is missing"})
     assert nothing.chain == () and all("its manifest is missing" in each for each in nothing.refused), nothing
 
@@ -91,7 +91,7 @@ def test_instead_of_a_damaged_or_missing_layer_the_checkpoint_before_is_chosen_a
 def test_a_layer_that_is_not_the_one_in_the_status_or_below_the_next_one_is_refused() -> None:
     name = "the checkpoint after step 2 of attempt 1 is not used: the layer of step"
     changed = {**LAYERS, (1, 1): replace(LAYERS[1, 1], digest="other")}
-    assert choose(after(FIRST), PLAN, changed, {}) == Choice(((1, 0),), (f"{name} 2 of attempt 1 was changed",))
+    assert choose(after(FIRST), PLAN, changed, {}) == CheckpointChoice(((1, 0),), (f"{name} 2 of attempt 1 was changed",))
     below = {**LAYERS, (1, 0): replace(LAYERS[1, 0], digest="other")}
     found = choose(after(FIRST), PLAN, below, {})
     assert found.chain == () and found.refused[0] == f"{name} 1 of attempt 1 was changed"
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_could_not_be_restored_is_not_tried_again_and_after_tw
     assert found.chain == ((1, 0),) and found.refused[0].endswith("it could not be restored")
     again = attempt(3, steps("d0"), "RestoreFailed", resumed=resumed(1, digest="d0"))
     last = choose(after(FIRST, failed, again), PLAN, LAYERS, {})
-    assert last == Choice((), ("2 checkpoints could not be restored, so the next attempt starts at step 1",))
+    assert last == CheckpointChoice((), ("2 checkpoints could not be restored, so the next attempt starts at step 1",))
 
 
 def test_a_checkpoint_is_tried_again_after_one_failed_setup_of_the_agent_and_blamed_for_the_second() -> None:
@@ -157,7 +157,7 @@ def test_only_checkpoints_of_the_last_attempt_and_of_the_steps_that_it_kept_are_
 def test_a_kept_step_whose_changes_are_in_a_later_layer_has_none_of_its_own() -> None:
     layers = {(1, 1): Made("both")}
     second = attempt(2, [*steps(None, "both")], resumed=resumed(1, 1, digest="both"))
-    assert choose(after(attempt(1, steps(None, "both")), second), PLAN, layers, {}) == Choice(((1, 1),), ())
+    assert choose(after(attempt(1, steps(None, "both")), second), PLAN, layers, {}) == CheckpointChoice(((1, 1),), ())
 
 
 @given(
@@ -165,8 +165,10 @@ def test_a_kept_step_whose_changes_are_in_a_later_layer_has_none_of_its_own() ->
     broken=st.sets(st.tuples(st.integers(1, 3), st.integers(0, 2))),
     kept=st.lists(st.integers(1, 2), max_size=2),
 )
-def test_a_choice_is_a_whole_chain_of_the_last_attempts_lineage(stored: set[Id], broken: set[Id], kept: list[int]) -> None:
-    def below(id: Id) -> On | None:
+def test_a_choice_is_a_whole_chain_of_the_last_attempts_lineage(
+    stored: set[CheckpointId], broken: set[CheckpointId], kept: list[int]
+) -> None:
+    def below(id: CheckpointId) -> On | None:
         lower = [(kept[step] if step < len(kept) else id[0], step) for step in range(id[1])]
         return next((On(each, str(each)) for each in reversed(lower) if each in stored), None)
 

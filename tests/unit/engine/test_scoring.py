@@ -25,7 +25,7 @@ from multistep.engine.score.score_in_sweep import (
 from multistep.engine.script.trial_script import aggregate
 from multistep.engine.status import trial_status as status
 from multistep.engine.status.status_size import to_json
-from multistep.engine.sweep.next_trials import Grid, TrialFacts, tally
+from multistep.engine.sweep.next_trials import TrialFacts, TrialGrid, count_trials
 from multistep.engine.sweep.trial_manifests import facts
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, plan, play, rewarded
 
@@ -90,8 +90,8 @@ def test_an_agent_that_prevents_its_verdicts_does_not_beat_an_honest_one(way: st
 
     honest = [known(solved if number < 2 else failed, 2 * number) for number in range(6)]
     dropper = [known(solved if number < 2 else dropped, 2 * number + 1) for number in range(6)]
-    grid = Grid(["task"], ["honest", "dropper"], 6)
-    found = tally(grid, 12, [*honest, *dropper], NOW).agents
+    grid = TrialGrid(["task"], ["honest", "dropper"], 6)
+    found = count_trials(grid, 12, [*honest, *dropper], NOW).agents
     assert [each.counted for each in found] == [6, 6]
     assert found[0].mean is not None and found[1].mean is not None
     assert found[1].mean <= found[0].mean

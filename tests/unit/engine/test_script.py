@@ -9,7 +9,7 @@ import pytest
 
 from multistep.api.task.layout import StepLayout
 from multistep.api.trial.content_references import Content
-from multistep.engine.journal.operations import Directory, Healthcheck, Source, Start
+from multistep.engine.journal.operations import Healthcheck, ResetDirectory, Source, Start
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from tests.support.played import FAULT, IMAGE, THREE, plan, play, rewarded
 from tests.unit.engine.script_cases import ABORT, ALL, CONTINUE, GATED, NO_REWARD, SINGLE, STARTED_NOT, everything
@@ -63,9 +63,9 @@ def test_what_operations_before_the_agent_are_asked() -> None:
     played = everything()
     env = {"E": "environment"}
     directories = (
-        Directory("/logs/agent", keep=True),
-        Directory("/logs/verifier", keep=True),
-        Directory("/logs/artifacts", keep=True),
+        ResetDirectory("/logs/agent", keep=True),
+        ResetDirectory("/logs/verifier", keep=True),
+        ResetDirectory("/logs/artifacts", keep=True),
     )
     assert played.operation("/prepare").directories == directories
     assert (played.operation("/environment").target, played.operation("/environment").content) == ("/app", Content("environment"))
@@ -80,7 +80,7 @@ def test_what_operations_before_the_agent_are_asked() -> None:
         start_interval=5,
         retries=3,
     )
-    assert played.operation("a/begin").directories == (Directory("/logs/agent"),)
+    assert played.operation("a/begin").directories == (ResetDirectory("/logs/agent"),)
     assert played.operation("a/workdir").content == Content("workdir", "a")
     assert played.operation("a/setup") == Start("1/a/setup", ("bash", "/app/setup.sh"), user="alice", env=env)
     assert (played.operation("a/healthcheck").user, played.operation("a/healthcheck").retries) == ("alice", 2)
@@ -94,7 +94,7 @@ def test_what_hooks_verifier_and_collection_are_asked() -> None:
         ("hook-of-task", "", env, 60),
         ("hook-of-step", "bob", env, 9),
     ]
-    assert played.operation("a/verify").directories == (Directory("/logs/verifier"), Directory("/tests"))
+    assert played.operation("a/verify").directories == (ResetDirectory("/logs/verifier"), ResetDirectory("/tests"))
     assert (played.operation("a/tests").target, played.operation("a/tests").content) == ("/tests", Content("tests"))
     assert played.operation("a/step-tests").content == Content("tests", "a")
     assert played.operation("a/verifier") == Start(
@@ -113,7 +113,11 @@ def test_what_hooks_verifier_and_collection_are_asked() -> None:
     assert collect.step == 0
     paths = ("/logs/agent", "/logs/verifier", "/logs/artifacts", "/app/shared")
     assert collect.sources == (*map(Source, paths), Source("/app/own", ("*.o",)))
-    assert played.operation("b/begin").directories == (Directory("/logs/agent"), Directory("/logs/verifier"), Directory("/tests"))
+    assert played.operation("b/begin").directories == (
+        ResetDirectory("/logs/agent"),
+        ResetDirectory("/logs/verifier"),
+        ResetDirectory("/tests"),
+    )
     assert played.operation("b/collect").step == 1
 
 
@@ -123,15 +127,18 @@ def test_the_root_as_workdir_makes_no_double_slash() -> None:
 
 def test_verdicts_are_the_verifiers_alone_when_it_is_isolated() -> None:
     directories = everything(isolated=True).operation("a/verify").directories
-    assert directories == (Directory("/logs/verifier", mode=0o755, user="judge"), Directory("/tests", mode=0o700, user="judge"))
+    assert directories == (
+        ResetDirectory("/logs/verifier", mode=0o755, user="judge"),
+        ResetDirectory("/tests", mode=0o700, user="judge"),
+    )
 
 
 def test_verdicts_of_a_single_step_task_are_the_verifiers_alone_when_it_is_isolated() -> None:
     single = SINGLE + 'user = "judge"\n'
     directories = play(plan(single), isolated=True).operation("task/verify").directories
     assert directories == (
-        Directory("/logs/verifier", mode=0o755, user="judge", keep=True),
-        Directory("/tests", mode=0o755, user="judge", keep=True),
+        ResetDirectory("/logs/verifier", mode=0o755, user="judge", keep=True),
+        ResetDirectory("/tests", mode=0o755, user="judge", keep=True),
     )
 
 
@@ -148,7 +155,7 @@ def test_times_and_collections_are_reported() -> None:
 def test_tests_in_the_image_live_until_the_first_verification() -> None:
     """The start of a step empties /tests only if the previous step was verified. Here, verification is disabled."""
     off = play(plan(spec={"verifier": {"disable": True}}))
-    assert {off.operation(f"{name}/begin").directories for name in "abc"} == {(Directory("/logs/agent"),)}
+    assert {off.operation(f"{name}/begin").directories for name in "abc"} == {(ResetDirectory("/logs/agent"),)}
 
 
 # -- verification disabled
@@ -235,8 +242,8 @@ def test_the_order_of_operations_of_a_single_step_task() -> None:
     ]
     # files that the agent wrote to these directories are retained, except reward files, which are deleted when the verifier starts
     assert played.operation("task/verify").directories == (
-        Directory("/logs/verifier", keep=True),
-        Directory("/tests", mode=0o755, keep=True),
+        ResetDirectory("/logs/verifier", keep=True),
+        ResetDirectory("/tests", mode=0o755, keep=True),
     )
     assert played.operation("task/verifier").remove == (REWARD_TXT, REWARD_JSON)
     assert played.operation("task/verifier").timeout == 7.0

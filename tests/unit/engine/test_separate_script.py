@@ -9,7 +9,7 @@ import pytest
 
 from multistep.api.task.layout import StepLayout
 from multistep.api.trial.content_references import Content
-from multistep.engine.journal.operations import Collect, Directory, Environment, Source, Start, Transfer, place_of
+from multistep.engine.journal.operations import AwaitVerifierPod, Collect, ResetDirectory, Source, Start, Transfer, place_of
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import RunnerError
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, Played, plan, play
@@ -118,19 +118,23 @@ def test_where_each_operation_takes_place_is_in_its_id() -> None:
 
 def test_the_agents_environment_is_not_reset_after_a_separate_verification() -> None:
     played = separate()
-    assert played.operation("b/begin").directories == (Directory("/logs/agent"),)
-    assert played.operation("c/begin").directories == (Directory("/logs/agent"), Directory("/logs/verifier"), Directory("/tests"))
+    assert played.operation("b/begin").directories == (ResetDirectory("/logs/agent"),)
+    assert played.operation("c/begin").directories == (
+        ResetDirectory("/logs/agent"),
+        ResetDirectory("/logs/verifier"),
+        ResetDirectory("/tests"),
+    )
 
 
 def test_what_the_verifiers_environment_is_asked() -> None:
     played = separate(FILE)
     logs, entries = (Source("/logs/agent"),), (Source("/logs/artifacts"), Source("/app/out"))
     assert played.operation("a/collect") == Collect("1/a/collect", 0, logs + entries, "agent")
-    assert played.operation("a/verifier/environment") == Environment("1/a/verifier/environment", 0)
+    assert played.operation("a/verifier/environment") == AwaitVerifierPod("1/a/verifier/environment", 0)
     assert played.operation("a/verifier/prepare").directories == (
-        Directory("/logs/agent", keep=True),
-        Directory("/logs/verifier"),
-        Directory("/logs/artifacts", keep=True),
+        ResetDirectory("/logs/agent", keep=True),
+        ResetDirectory("/logs/verifier"),
+        ResetDirectory("/logs/artifacts", keep=True),
     )
     assert (played.operation("a/verifier/files").target, played.operation("a/verifier/files").content) == (
         "/judge",
@@ -161,10 +165,10 @@ def test_directories_are_emptied_and_filled_at_their_source_paths() -> None:
     toml = STEPS.replace('["/app/out"]', '["/app/out/", "rel/dir", {source = "/data", destination = "elsewhere"}]')
     played = play(plan(toml, root=SHARED))
     assert played.operation("a/verifier/artifacts").directories == (
-        Directory("/logs/artifacts"),
-        Directory("/app/out"),
-        Directory("/judge/rel/dir"),
-        Directory("/data"),
+        ResetDirectory("/logs/artifacts"),
+        ResetDirectory("/app/out"),
+        ResetDirectory("/judge/rel/dir"),
+        ResetDirectory("/data"),
     )
     targets = [played.operation(f"a/verifier/artifact-{number}").target for number in range(4)]
     assert targets == ["/logs/artifacts", "/app/out", "/judge/rel/dir", "/data"]
@@ -227,7 +231,7 @@ def test_a_single_step_task_is_verified_apart_too() -> None:
 
 
 def test_a_verifiers_working_directory_that_is_no_absolute_path_is_its_runners_error() -> None:
-    noted = next(each.id for each in separate().operations if isinstance(each, Environment))
+    noted = next(each.id for each in separate().operations if isinstance(each, AwaitVerifierPod))
     with pytest.raises(RunnerError) as caught:
         separate({noted.split("/", 1)[1]: {"workdir": "judge"}})
     assert caught.value.code == "Protocol"

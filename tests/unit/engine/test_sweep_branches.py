@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import SweepBranch, TrialSweep, parse_sweep
 from multistep.api.trial.trial import parse_trial
-from multistep.engine.sweep.next_trials import Branch, Cell, Grid, Limits, Order, TrialFacts, tally, to_create
+from multistep.engine.sweep.next_trials import (
+    Branch,
+    Order,
+    SweepLimits,
+    TrialCell,
+    TrialFacts,
+    TrialGrid,
+    count_trials,
+    numbers_to_create,
+)
 from multistep.engine.sweep.plan_branches import (
     StepCheckpoints,
     TaskStates,
@@ -26,15 +35,15 @@ from multistep.engine.sweep.plan_branches import (
     unknown,
 )
 from multistep.engine.sweep.sweep_status import branches_planned, decide, started
-from multistep.engine.sweep.trial_manifests import Plan, manifest, plan, with_branches
+from multistep.engine.sweep.trial_manifests import SweepPlan, manifest, plan, with_branches
 from multistep.errors import InvalidSpec
 from tests.unit.engine.test_sweeps import NAMES
 
 NOW = 1_700_000_000.0
 STEPS = ["a", "b", "c"]
-GRID = Grid(["t", "u"], ["x", "y"], 3, branches=None)
+GRID = TrialGrid(["t", "u"], ["x", "y"], 3, branches=None)
 GRIDS = st.builds(
-    Grid,
+    TrialGrid,
     st.lists(NAMES, min_size=1, max_size=3, unique=True),
     st.lists(NAMES, min_size=1, max_size=2, unique=True),
     st.integers(1, 3),
@@ -59,7 +68,7 @@ def sweep(**spec: Any) -> TrialSweep:
     return parse_sweep({"metadata": metadata, "spec": found})
 
 
-def planned(found: TrialSweep, known: dict[int, StepCheckpoints]) -> Plan:
+def planned(found: TrialSweep, known: dict[int, StepCheckpoints]) -> SweepPlan:
     base = plan(found, found.spec.tasks)
     return with_branches(found, base, states_of(base.grid, known))
 
@@ -82,7 +91,7 @@ def test_the_record_knows_the_steps_of_each_task_and_who_left_which_state() -> N
 
 
 @given(GRIDS, st.data())
-def test_the_record_is_read_as_it_was_written(grid: Grid, data: st.DataObject) -> None:
+def test_the_record_is_read_as_it_was_written(grid: TrialGrid, data: st.DataObject) -> None:
     states = states_of(grid, data.draw(st.dictionaries(st.integers(0, grid.ordinary - 1), LEFT)))
     assert from_text(to_text(states), grid) == states
 
@@ -120,7 +129,7 @@ def test_the_attempts_are_spread_over_the_trials_that_left_a_state() -> None:
 
 @pytest.mark.parametrize(("order", "attempts"), [("Attempts", [1, 1, 1, 1, 2, 2, 2, 2]), ("Tasks", [1, 2] * 4)])
 def test_the_order_of_the_sweep_is_that_of_its_branches(order: Order, attempts: list[int]) -> None:
-    grid = Grid(["t"], ["x"], 1, order, None)
+    grid = TrialGrid(["t"], ["x"], 1, order, None)
     found = cells_of(grid, SweepBranch(at=["b", "c"], attempts=2), states_of(grid, {0: StepCheckpoints(STEPS, ["a", "b"])}))
     assert [each.attempt for each in found] == attempts
 
@@ -133,7 +142,7 @@ def test_names_that_no_task_has_are_known() -> None:
 
 @given(GRIDS, BRANCHES, st.data())
 def test_branches_are_numbered_after_the_ordinary_trials_and_all_names_differ(
-    grid: Grid, branch: SweepBranch, data: st.DataObject
+    grid: TrialGrid, branch: SweepBranch, data: st.DataObject
 ) -> None:
     states = states_of(grid, data.draw(st.dictionaries(st.integers(0, grid.ordinary - 1), LEFT)))
     whole = replace(grid, branches=cells_of(grid, branch, states))
@@ -225,12 +234,12 @@ def test_a_finished_sweep_names_steps_that_no_task_has() -> None:
 
 @given(GRIDS, BRANCHES, st.integers(1, 5), st.data())
 def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
-    grid: Grid, branch: SweepBranch, parallelism: int, data: st.DataObject
+    grid: TrialGrid, branch: SweepBranch, parallelism: int, data: st.DataObject
 ) -> None:
     cluster: dict[str, TrialFacts] = {}
     record, creations, now = "", 0, grid
     for _ in range(400):
-        counts = tally(now, 0, list(cluster.values()), NOW)
+        counts = count_trials(now, 0, list(cluster.values()), NOW)
         if counts.all_finished:
             break
         if counts.unplanned and counts.planned_finished:
@@ -240,7 +249,7 @@ def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
                 continue
             now = replace(grid, branches=cells_of(grid, branch, from_text(record, grid)))
             continue
-        for number in to_create(counts, Limits(parallelism)):
+        for number in numbers_to_create(counts, SweepLimits(parallelism)):
             name = now.trial_name("s", number)
             if name not in cluster:
                 cluster[name], creations = TrialFacts(number, "Active"), creations + 1
@@ -253,4 +262,4 @@ def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
 
 
 def test_cells_of_ordinary_trials_have_no_branch() -> None:
-    assert GRID.cell(0) == Cell(0, 0, 1) and len(GRID) == 12
+    assert GRID.cell(0) == TrialCell(0, 0, 1) and len(GRID) == 12

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.api.sweep.sweep import parse_sweep
-from multistep.engine.sweep.own_trials import Members, members_of
+from multistep.engine.sweep.own_trials import SweepMembers, members_of
 from multistep.engine.sweep.trial_manifests import plan
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -62,15 +62,15 @@ def test_of_tasks_from_a_source_the_record_decides() -> None:
     found = sweep(spec=spec, status=status)
     assert members_of(found, "t", None).has(trial())
     assert not members_of(found, "t", None).has(trial("forged"))
-    assert members_of(found, None, None) == Members("u"), "without the record, the owner decides"
+    assert members_of(found, None, None) == SweepMembers("u"), "without the record, the owner decides"
 
 
 def test_without_a_record_of_the_branches_the_plan_is_unknown() -> None:
     status = {"branches": {"trials": 1, "configMap": "c", "digest": DIGEST}}
-    assert members_of(sweep(status=status), None, None) == Members("u")
-    assert Members("u").has(trial("any", None)) and not Members("u").has(trial(uid="another"))
+    assert members_of(sweep(status=status), None, None) == SweepMembers("u")
+    assert SweepMembers("u").has(trial("any", None)) and not SweepMembers("u").has(trial(uid="another"))
 
 
 def test_of_a_sweep_that_cannot_be_planned_the_owner_decides() -> None:
     status = {"branches": {"trials": 1, "configMap": "c", "digest": DIGEST}}
-    assert members_of(sweep(status=status), None, "no record") == Members("u")
+    assert members_of(sweep(status=status), None, "no record") == SweepMembers("u")

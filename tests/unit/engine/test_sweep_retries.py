@@ -13,17 +13,26 @@ from hypothesis import strategies as st
 from multistep.api.sweep.sweep import SweepStatus, TrialSweep
 from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
-from multistep.engine.sweep.next_trials import Cell, Grid, Retry, TrialFacts, current, retries_of, tally, unknown
+from multistep.engine.sweep.next_trials import (
+    Retry,
+    TrialCell,
+    TrialFacts,
+    TrialGrid,
+    count_trials,
+    retries_of,
+    trials_that_count,
+    unknown_numbers,
+)
 from multistep.engine.sweep.sweep_status import decide
-from multistep.engine.sweep.trial_manifests import Plan, RegradedSweep, manifest, retry_of
+from multistep.engine.sweep.trial_manifests import RegradedSweep, SweepPlan, manifest, retry_of
 
 from .test_sweep_status import NOW, done, plan_of, started, sweep
 
-GRID = Grid(["t", "u"], ["a"], 2)
+GRID = TrialGrid(["t", "u"], ["a"], 2)
 LOST = TrialFacts(1, "Failed", failure_class="Infrastructure")
 
 
-def with_retries(*numbers: int) -> Grid:
+def with_retries(*numbers: int) -> TrialGrid:
     return replace(GRID, retries=retries_of(numbers, GRID.total))
 
 
@@ -37,13 +46,13 @@ def finished(trials: list[TrialFacts], **spec: Any) -> TrialSweep:
 
 def test_retries_are_counted_by_number_and_those_of_no_trial_are_left_out() -> None:
     assert retries_of([1, 9, 0, 1], 4) == [Retry(1, 1), Retry(0, 1), Retry(1, 2)]
-    assert unknown([1, 9, 0, 4], 4) == [9, 4]
+    assert unknown_numbers([1, 9, 0, 4], 4) == [9, 4]
 
 
 def test_a_retry_is_numbered_after_all_others_and_is_the_same_cell_again() -> None:
     grid = with_retries(1, 1)
     assert (grid.total, len(grid)) == (4, 6)
-    assert [grid.cell(number) for number in (4, 5)] == [Cell(1, 0, 1, retry=1), Cell(1, 0, 1, retry=2)]
+    assert [grid.cell(number) for number in (4, 5)] == [TrialCell(1, 0, 1, retry=1), TrialCell(1, 0, 1, retry=2)]
     assert [grid.sweep_number(number) for number in (1, 4, 5)] == [1, 1, 1]
     names = {grid.trial_name("s", number) for number in range(len(grid))}
     assert len(names) == 6 and grid.trial_name("s", 4).startswith("s-u-a-1-r1-")
@@ -56,7 +65,7 @@ def test_more_retries_change_no_name_of_the_earlier_ones() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
 def test_a_number_counts_with_its_first_scored_trial_else_with_the_newest(trials: list[tuple[int, bool]]) -> None:
-    found = current([(number, at, (at, scored)) for at, (number, scored) in enumerate(trials)], lambda each: each[1])
+    found = trials_that_count([(number, at, (at, scored)) for at, (number, scored) in enumerate(trials)], lambda each: each[1])
     assert found.keys() == {number for number, _ in trials}
     for number, (at, _) in found.items():
         own = [(index, scored) for index, (its, scored) in enumerate(trials) if its == number]
@@ -65,26 +74,26 @@ def test_a_number_counts_with_its_first_scored_trial_else_with_the_newest(trials
 
 def test_the_tally_counts_each_number_once() -> None:
     trials = [*done(0, 2, 3), LOST, *done(4, reward=0.5)]
-    counts = tally(with_retries(1), 5, trials, NOW)
+    counts = count_trials(with_retries(1), 5, trials, NOW)
     assert (counts.total, counts.created, counts.complete, counts.failed, counts.counted, counts.deleted) == (4, 4, 4, 0, 4, 0)
     assert (counts.retries, counts.retried, counts.all_finished, counts.pod_hours) == (1, 1, True, 4.0)
     assert counts.agents[0].counted == 4
 
 
 def test_a_number_whose_retry_is_due_has_not_finished_and_no_failure() -> None:
-    counts = tally(with_retries(1), 4, [*done(0, 2, 3), LOST], NOW)
+    counts = count_trials(with_retries(1), 4, [*done(0, 2, 3), LOST], NOW)
     assert (counts.complete, counts.failed, counts.failures("Infrastructure"), counts.all_finished) == (3, 0, 0, False)
-    scored = tally(with_retries(0), 4, [*done(0, 2, 3), LOST], NOW)
+    scored = count_trials(with_retries(0), 4, [*done(0, 2, 3), LOST], NOW)
     assert (scored.complete, scored.failed) == (3, 1)
 
 
 def test_a_deleted_retry_leaves_the_number_as_it_was_before() -> None:
-    counts = tally(with_retries(1), 5, [*done(0, 2, 3), LOST], NOW)
+    counts = count_trials(with_retries(1), 5, [*done(0, 2, 3), LOST], NOW)
     assert (counts.failed, counts.deleted, counts.failures("Infrastructure"), counts.all_finished) == (1, 0, 1, True)
 
 
 def test_an_active_retry_takes_a_slot() -> None:
-    counts = tally(with_retries(1), 5, [*done(0, 2, 3), LOST, TrialFacts(4, "Active")], NOW)
+    counts = count_trials(with_retries(1), 5, [*done(0, 2, 3), LOST, TrialFacts(4, "Active")], NOW)
     assert (counts.active, counts.complete, counts.failed, counts.all_finished) == (1, 3, 0, False)
 
 
@@ -146,7 +155,7 @@ def test_numbers_of_no_trial_are_named() -> None:
 
 def test_the_manifest_of_a_retry_names_the_number_for_which_it_counts() -> None:
     found = sweep(retries=[1])
-    plan: Plan = plan_of(found)
+    plan: SweepPlan = plan_of(found)
     first, again = manifest(found, plan, 1), manifest(found, plan, 4)
     assert (retry_of(first), retry_of(again)) == (None, 1)
     assert again["metadata"]["labels"]["multistep.dev/number"] == "4" and again["spec"] == first["spec"]

@@ -13,8 +13,8 @@ from multistep.api.sweep.sweep import SweepStatus, TrialSweep, parse_sweep
 from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.next_trials import TrialFacts
-from multistep.engine.sweep.sweep_status import BUDGET_CHECK_SECONDS, CreationError, Next, decide, headline, to_json
-from multistep.engine.sweep.trial_manifests import Plan, plan
+from multistep.engine.sweep.sweep_status import BUDGET_CHECK_SECONDS, CreationError, SweepDecision, decide, headline, to_json
+from multistep.engine.sweep.trial_manifests import SweepPlan, plan
 
 NOW = 1_700_000_000.0
 
@@ -28,7 +28,7 @@ def sweep(status: SweepStatus | None = None, generation: int = 1, renewal: str =
     return made.model_copy(update={"status": status or SweepStatus()})
 
 
-def plan_of(found: TrialSweep) -> Plan:
+def plan_of(found: TrialSweep) -> SweepPlan:
     return plan(found, found.spec.tasks)
 
 
@@ -38,7 +38,9 @@ def started(**spec: Any) -> TrialSweep:
     return sweep(sweep_status.started(found, plan_of(found), NOW), **spec)
 
 
-def next_of(found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, error: CreationError | None = None) -> Next:
+def next_of(
+    found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, error: CreationError | None = None
+) -> SweepDecision:
     return decide(found, plan_of(found), found.status.trials.created, trials, NOW + at, error)
 
 

@@ -17,7 +17,7 @@ from multistep.engine.script.operation_scope import KeptStep
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import redacted, to_json
 from multistep.engine.status.tampering_findings import HINTS, KINDS, evidence, merged, summary
-from multistep.engine.sweep.next_trials import Grid, tally
+from multistep.engine.sweep.next_trials import TrialGrid, count_trials
 from multistep.engine.sweep.trial_manifests import facts
 from multistep.errors import RunnerError
 from tests.support.played import IMAGE, Played, plan, play
@@ -222,7 +222,7 @@ def test_a_sweeps_policy_decides_how_a_trial_with_evidence_counts(
     known = facts(resource(done))
     assert counted_score(known, scoring) == counts
     assert failure_class_of(known, scoring) == failure_class
-    (agent,) = (counted := tally(Grid(["t"], ["a"], 1), 1, [known], NOW, scoring)).agents
+    (agent,) = (counted := count_trials(TrialGrid(["t"], ["a"], 1), 1, [known], NOW, scoring)).agents
     assert agent.mean == counts
     assert agent.passed == (counts == 1.0)
     assert counted.excluded == ({"Agent": 1} if counts is None else {})

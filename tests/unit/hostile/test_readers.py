@@ -23,7 +23,7 @@ from multistep.errors import InvalidSpec, InvalidTask, MultistepError, RunnerErr
 from multistep.runner_client.frame_stream import HEADER, FrameReader, encode_json
 from multistep.sources.task.bundle import Bundle, BundleEntry, BundleLimits, digest_of
 from multistep.sources.task.task import load_task
-from multistep.store.files.read_tar import members
+from multistep.store.files.read_tar import tar_members
 from tests.support.fake_runner import FakeRunner
 from tests.support.hostile import json_values, spoilt, spoilt_bytes
 from tests.support.phase_results import DEFAULTS
@@ -239,7 +239,7 @@ def test_tars_of_a_runner(data: bytes) -> None:
         file.flush()
 
         def names() -> None:
-            for member in members(file.fileno()):
+            for member in tar_members(file.fileno()):
                 assert 0 <= member.offset <= member.offset + member.size <= len(data)
                 os.fsencode(member.name)
 

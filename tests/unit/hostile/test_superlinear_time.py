@@ -28,7 +28,7 @@ from multistep.sources.fetch.registry_client import ImageReference
 from multistep.sources.task import bundle_links
 from multistep.sources.task.bundle import Bundle, BundleEntry
 from multistep.sources.task.task import strip_canary
-from multistep.store.files.read_tar import members
+from multistep.store.files.read_tar import tar_members
 from multistep.store.files.redact_secrets import Redactor
 from tests.support.work import superlinear
 
@@ -86,7 +86,7 @@ def read_tar(text: str) -> None:
     with tempfile.TemporaryFile() as file:
         file.write(out.getvalue())
         file.flush()
-        for _ in members(file.fileno()):
+        for _ in tar_members(file.fileno()):
             pass
 
 

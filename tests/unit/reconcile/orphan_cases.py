@@ -11,7 +11,8 @@ from multistep.api.trial.trial import KIND
 from multistep.kube.cluster_protocols import Object
 from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.settings import Settings
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import START
@@ -26,7 +27,7 @@ class Scene:
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.cluster = FakeCluster()
-        self.volume = Volume(root)
+        self.volume = ResultsVolume(root)
         self.metrics = Metrics()
         self.now = NOW
         settings = {"results_retention_seconds": KEEP, **settings}

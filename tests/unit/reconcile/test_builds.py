@@ -11,7 +11,7 @@ import pytest
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.builds.next_build_action import Pause
+from multistep.engine.builds.next_build_action import BuildPause
 from multistep.engine.plan.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Object
@@ -21,8 +21,8 @@ from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import BuildSettings, Settings
 from multistep.sources.load.load_trial import BUILDING, RETRYING, ImageMissing
 from multistep.sources.reader.read_task import ReadTask
-from multistep.store.results_volume import Volume
-from multistep.store.trial.directory import Access
+from multistep.store.results_volume import ResultsVolume
+from multistep.store.trial.directory import AccessTokens
 from tests.support.builds import DIGEST, SECRET, FakeBuildLogs, FakeRegistry
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner
@@ -61,7 +61,7 @@ class BuildEnvironment:
     push: Callable[[int], Mapping[str, Any]] = lambda _: {}
     registry: FakeRegistry = field(default_factory=FakeRegistry)
     logs: FakeBuildLogs = field(default_factory=FakeBuildLogs)
-    reports: list[Pause] = field(default_factory=list)
+    reports: list[BuildPause] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.made: list[FakeRunner] = []
@@ -216,7 +216,7 @@ class OperatorBuilds:
 
     def __init__(self, env: BuildEnvironment, settings: Settings = SETTINGS) -> None:
         self.woken: list[str] = []
-        volume = cast(Volume, _Volume(env.logs))
+        volume = cast(ResultsVolume, _Volume(env.logs))
         self.builds = Builds(env.cluster, volume, settings, env.registry, lambda key: self.woken.append(key[1]), _time)
 
     async def ask(self, trial: MultiStepTrial, task: ReadTask = TASK) -> str | ImageMissing:
@@ -245,7 +245,7 @@ class OperatorBuilds:
 @dataclass
 class _Volume:
     build_logs: FakeBuildLogs
-    access: Access = field(default_factory=lambda: Access(b"k" * 32))
+    access: AccessTokens = field(default_factory=lambda: AccessTokens(b"k" * 32))
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ import pytest
 
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.status.trace_spans import spans
-from multistep.report.rows import row
+from multistep.report.rows import trial_row
 from tests.support.fake_models import FakeModels, counted
 from tests.support.world import World, manifest
 from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, TWO, WITH_GATEWAY, lose_pod
@@ -59,4 +59,4 @@ async def test_the_model_usage_of_a_kept_step_is_counted_once() -> None:
     assert world.status.phase == "Complete" and world.status.resumed is not None
     labels = {"agent": "terminus-2", "model": "openai/m", "source": "Gateway"}
     assert value(world, "model_tokens_total", kind="input", **labels) == 200
-    assert row(world.object).input_tokens == 200
+    assert trial_row(world.object).input_tokens == 200

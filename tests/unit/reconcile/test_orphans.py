@@ -18,8 +18,9 @@ from multistep.pods import builder_pod
 from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.settings import BuildSettings, Settings
 from multistep.store.bucket.object_store import Bucket
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 from tests.support.fake_cluster import FakeCluster
 from tests.support.world import KEY, SEPARATE, World, manifest
@@ -57,7 +58,7 @@ async def test_builders_that_no_trial_waits_for_are_deleted_by_the_operator_that
         pod = builder_pod.manifest(id, "default/t", settings)
         pod["metadata"]["creationTimestamp"] = datetime.fromtimestamp(NOW - 601, UTC).isoformat()
         scene.cluster.put({**pod, "status": {}})
-    await OrphanRemoval(scene.cluster, Volume(tmp_path), one, Metrics(), clock=lambda: NOW).once()
+    await OrphanRemoval(scene.cluster, ResultsVolume(tmp_path), one, Metrics(), clock=lambda: NOW).once()
     assert scene.pods == {builder_pod.pod_name("2" * 64)}
 
 
@@ -133,7 +134,7 @@ async def test_when_nothing_is_known_of_trials_nothing_is_removed(
 
 
 async def test_results_in_an_object_store_are_kept_as_long_and_removed_then(scene: Scene) -> None:
-    shipped = Shipping(Bucket(MemoryStore(), "memory://"), scene.volume)
+    shipped = ResultsUploader(Bucket(MemoryStore(), "memory://"), scene.volume)
     now = datetime.now(UTC).timestamp()
     removal = replace(scene.removal, shipping=shipped, clock=lambda: now)
     scene.trial("there")
@@ -177,7 +178,7 @@ class RemovedAround:
 @pytest.mark.parametrize("options", [{}, {"user": 1000}, {"trial": manifest(config=SEPARATE)}], ids=["plain", "as root", "apart"])
 async def test_a_trial_is_never_disturbed_however_often_orphans_are_removed(tmp_path: Path, options: dict[str, Any]) -> None:
     settings = Settings(orphans_grace_seconds=0, results_retention_seconds=0)
-    volume, metrics, rounds = Volume(tmp_path), Metrics(), 0
+    volume, metrics, rounds = ResultsVolume(tmp_path), Metrics(), 0
 
     async def remove() -> None:
         nonlocal rounds
@@ -203,7 +204,7 @@ async def test_a_pod_that_a_stale_operator_created_goes_while_the_trial_continue
     stale = {**pod, "metadata": {**pod["metadata"], "name": "t-9", "uid": "stale"}}
     stale["metadata"]["labels"] = {**pod["metadata"]["labels"], "multistep.dev/pod": "t-9"}
     world.cluster.put(stale)
-    volume = Volume(tmp_path)
+    volume = ResultsVolume(tmp_path)
     await OrphanRemoval(world.cluster, volume, Settings(), Metrics(), clock=lambda: world.now).once()
     assert world.pods == [key[2]]
     await world.run()

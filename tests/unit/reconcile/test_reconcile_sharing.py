@@ -19,7 +19,7 @@ from multistep.errors import CollectionCut
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import TRIALS, Resource
 from multistep.reconcile.queue.work_queue import Requeue
-from multistep.store.results_volume import TrialKey
+from multistep.store.files.trial_key import TrialKey
 from tests.support.fake_runner import FakeRunner, FakeStream, Json
 from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.world import KEY, World, manifest

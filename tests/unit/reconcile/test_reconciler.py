@@ -14,7 +14,7 @@ import pytest
 from multistep.reconcile.queue.work_queue import SOON_SECONDS
 from multistep.reconcile.trial.end_in_status import TASK_GRACE_SECONDS
 from multistep.store.evidence.compare_results import check
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from tests.support.fake_runner import FakeRunner
 from tests.support.played import FAULT
 from tests.support.world import CONFIG, FILES, KEY, START, World, manifest
@@ -131,7 +131,7 @@ async def test_results_are_kept_before_the_trial_is_complete() -> None:
 
 
 async def test_results_on_a_real_volume(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
+    volume = ResultsVolume(tmp_path)
     world = await ran(volume=volume)
     volume.close()
     found = listing(tmp_path / "default/t/trial-uid")
@@ -144,7 +144,7 @@ async def test_results_on_a_real_volume(tmp_path: Path) -> None:
 
 
 async def test_results_have_evidence_when_the_trial_is_finished(tmp_path: Path) -> None:
-    volume = Volume(tmp_path / "volume")
+    volume = ResultsVolume(tmp_path / "volume")
     world = await ran(volume=volume)
     volume.close()
     hidden = shutil.ignore_patterns(".*")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.errors import StoreError
-from multistep.store.checkpoints.checkpoint_files import Commit
+from multistep.store.checkpoints.checkpoint_files import CheckpointCommit
 from tests.support.fake_volume import FakeCheckpoints, FakeVolume
 from tests.support.world import KEY, MIXED, World, manifest
 
@@ -154,7 +154,7 @@ async def test_stored_files_that_were_lost_or_changed_end_the_attempt(lost: str,
 
 
 async def test_a_checkpoint_that_vanishes_before_it_is_restored_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def store(_self: FakeCheckpoints, _key: object, _draft: object, commit: Commit) -> Commit:
+    async def store(_self: FakeCheckpoints, _key: object, _draft: object, commit: CheckpointCommit) -> CheckpointCommit:
         return commit.sealed()
 
     monkeypatch.setattr(FakeCheckpoints, "store", store)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from multistep.engine.journal.results_limits import Amount, Limits
-from multistep.store.results_volume import Volume
+from multistep.engine.journal.results_limits import Amount, ResultsLimits
+from multistep.store.results_volume import ResultsVolume
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import SEPARATE, World, manifest
 from tests.unit.reconcile.scenarios import lose_pod
@@ -39,8 +39,8 @@ async def test_artifacts_that_would_not_fit_without_other_trials_delay_nothing()
 
 @pytest.mark.parametrize("policy", ["Never", "AfterStep"])
 async def test_results_of_lost_attempts_take_no_room_from_artifacts_that_a_verifier_gets(tmp_path: Path, policy: str) -> None:
-    limits = Limits(step=Amount(10_000, 100), trial=Amount(7000, 100), namespace=Amount(100_000, 1000))
-    volume = Volume(tmp_path, limits=lambda _: limits)
+    limits = ResultsLimits(step=Amount(10_000, 100), trial=Amount(7000, 100), namespace=Amount(100_000, 1000))
+    volume = ResultsVolume(tmp_path, limits=lambda _: limits)
     lost = {"durations": {"a/agent": 100.0, "b/verifier/verifier": 100.0}, "happens": {150.0: lose_pod}}
     two = {**SEPARATE, "steps": SEPARATE["steps"][:2]}
     files = {"/app/out": b"x" * 3000, "/logs/agent": {}}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, ResultsLimits
 from multistep.kube.cluster_protocols import Object
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import World, manifest
 from tests.unit.reconcile.test_checkpoints import DURATIONS, agents, at_step, lose_pod
@@ -20,9 +20,9 @@ ROOM = 250  # bytes: the checkpoints of two steps fit, a third one does not
 
 
 @pytest.fixture
-def volume(tmp_path: Path) -> Iterator[Volume]:
+def volume(tmp_path: Path) -> Iterator[ResultsVolume]:
     most = Amount(NO_LIMIT, NO_LIMIT)
-    volume = Volume(tmp_path, checkpoint_limits=lambda _: Limits(most, most, Amount(ROOM, NO_LIMIT)))
+    volume = ResultsVolume(tmp_path, checkpoint_limits=lambda _: ResultsLimits(most, most, Amount(ROOM, NO_LIMIT)))
     yield volume
     volume.close()
 
@@ -38,7 +38,7 @@ async def until_it_waits(world: World) -> None:
     await world.run(until=lambda: len(world.errors) > known)
 
 
-async def test_trials_that_wait_for_each_others_room_all_end(volume: Volume) -> None:
+async def test_trials_that_wait_for_each_others_room_all_end(volume: ResultsVolume) -> None:
     worlds = [World(trial=trial(f"trial-{number}"), volume=volume, durations=DURATIONS) for number in range(4)]
     for world in worlds[:2]:
         await at_step(world, "b")  # each trial now has a checkpoint, taken after step a

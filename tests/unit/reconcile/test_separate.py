@@ -18,7 +18,7 @@ from multistep.pods import pod_identity
 from multistep.reconcile.trial import run_sessions
 from multistep.runner_client.perform_operations import upload
 from multistep.runner_client.session import Session
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from tests.support.fake_cluster import image_id
 from tests.support.world import CONFIG, KEY, MIXED, SEPARATE, World, manifest
 from tests.support.wrapped_cluster import Wrapped
@@ -152,7 +152,7 @@ async def test_what_was_collected_is_handed_over_and_logs_come_from_the_verifier
 
 
 async def test_a_real_volume_hands_the_files_over_at_their_source_paths(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
+    volume = ResultsVolume(tmp_path)
     world = await ran(volume=volume)
     volume.close()
     top = tmp_path / "default/t/trial-uid"

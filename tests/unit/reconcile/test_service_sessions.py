@@ -13,7 +13,7 @@ from multistep.engine.journal.operations import Source
 from multistep.engine.journal.results_limits import Headroom
 from multistep.errors import StreamLost
 from multistep.reconcile.trial.sidecar_sessions import Joined, of_main
-from multistep.store.results_volume import TrialKey
+from multistep.store.files.trial_key import TrialKey
 from tests.support.fake_volume import FakeSpool, FakeVolume
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import World

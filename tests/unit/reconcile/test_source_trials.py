@@ -10,7 +10,7 @@ import pytest
 
 from multistep.errors import NotFound
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
-from multistep.store.results_volume import TrialKey
+from multistep.store.files.trial_key import TrialKey
 
 KEY = TrialKey("default", "source", "u")
 STEPS = [{"name": "a", "checkpoint": {"digest": {"sha256": "d"}}}]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from multistep.api.sweep.sweep import Scoring
-from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.reconcile.sweep.trial_cache import SweepCache
 
 KEY = ("default", "s")
@@ -55,7 +55,7 @@ async def test_a_list_reports_all_objects_except_those_with_newer_events() -> No
     entry.start_reconcile(Scoring())
     cache.observe(trial(1, phase="Running"))
     cache.observe(trial(9))
-    await entry.fill(listing(trial(1), trial(2, phase="Running"), trial(3), trial(4, uid="another")), Members("u"))
+    await entry.fill(listing(trial(1), trial(2, phase="Running"), trial(3), trial(4, uid="another")), SweepMembers("u"))
     assert {name: each.phase for name, each in entry.trials.items()} == {
         "t1": "Running", "t2": "Running", "t3": "Pending", "t9": "Pending",
     }  # fmt: skip
@@ -73,7 +73,7 @@ async def test_trials_read_before_the_sweeps_scoring_was_known_are_read_again() 
     entry = cache.entry(KEY, "u", "", finished=False)
     entry.start_reconcile(Scoring(key="style"))
     assert not entry.trials and not entry.listed
-    await entry.fill(listing(styled), Members("u"))
+    await entry.fill(listing(styled), SweepMembers("u"))
     assert entry.trials["t0"].score == 1
     entry.start_reconcile(Scoring(key="style"))
     cache.observe(styled)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.sweep.sweep import parse_sweep
-from multistep.engine.sweep.trial_manifests import Plan, manifest, plan
+from multistep.engine.sweep.trial_manifests import SweepPlan, manifest, plan
 from multistep.kube.cluster_protocols import Cluster
 from multistep.reconcile.sweep.decide_at_start import regraded_sweep
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_SECONDS
@@ -58,12 +58,12 @@ async def test_a_sweep_that_does_not_exist_is_awaited_shortly_as_it_may_be_creat
     assert world.why == ("Complete", "SweepComplete")
 
 
-def source_plan(*retries: int) -> tuple[Any, Plan]:
+def source_plan(*retries: int) -> tuple[Any, SweepPlan]:
     found = parse_sweep(former("Complete", *retries))
     return found, plan(found, found.spec.tasks)
 
 
-def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> Plan:
+def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> SweepPlan:
     """Put the source sweep and trials of it into the cluster. numbers: by trial number, the argument with which ``ended`` returns
     the trial's status; retries: the source sweep's spec.retries."""
     found, its = source_plan(*retries)
@@ -76,7 +76,7 @@ def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: s
     return its
 
 
-async def regraded(world: SweepWorld, its: Plan) -> dict[int, int]:
+async def regraded(world: SweepWorld, its: SweepPlan) -> dict[int, int]:
     """Run the regrade. Return the number of the source's trial, by the number of the regrade's trial, where these differ."""
     await world.run()
     trials = [each for each in world.trials if "regrade" in each["spec"]]
@@ -160,7 +160,7 @@ async def test_retries_of_a_deleted_sweep_of_that_name_do_not_count() -> None:
 
 @in_part_or_whole
 async def test_wherever_the_operator_dies_the_same_trials_are_regraded(whole: bool) -> None:
-    def world(faults: Faults) -> tuple[SweepWorld, Plan]:
+    def world(faults: Faults) -> tuple[SweepWorld, SweepPlan]:
         made = SweepWorld(manifest=REGRADE, faults=faults)
         return made, put_source(made, {4: 4, 8: 1}, 4)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multistep.kube.cluster_protocols import Object
-from multistep.report.rows import counted, row
+from multistep.report.rows import rows_that_count, trial_row
 from multistep.report.summary import summarize
 from tests.support.sweep_world import START, SweepWorld, assert_each_once, ended, sweep
 
@@ -52,7 +52,7 @@ async def test_of_300_trials_with_3_excluded_exactly_3_run_again_and_each_number
     assert world.status.excluded == {}
     assert [each.counted for each in world.status.agents] == [150, 150]
     assert_each_once(world, 40)
-    rows = counted(map(row, world.trials))
+    rows = rows_that_count(map(trial_row, world.trials))
     assert len(rows) == 300 and all(each.counts == 1.0 for each in rows)
     assert [(each.trials, each.counted, each.excluded) for each in summarize(rows).standings] == [(150, 150, {}), (150, 150, {})]
 
@@ -76,7 +76,7 @@ async def test_a_scored_trial_is_never_replaced() -> None:
     world.change(retries=[0])
     await world.run()
     assert len(world.trials) == 9 and world.status.agents == before
-    assert [each.trial for each in counted(map(row, world.trials)) if each.number == 8] == []
+    assert [each.trial for each in rows_that_count(map(trial_row, world.trials)) if each.number == 8] == []
 
 
 async def test_a_sweep_that_its_failures_ended_continues_with_their_retries() -> None:
@@ -127,7 +127,7 @@ async def test_a_deleted_trial_of_a_number_leaves_the_other_one(which: int) -> N
     there: list[Any] = [each for each in world.trials if each["metadata"]["labels"]["multistep.dev/number"] == "4"]
     names = (there[0]["metadata"]["name"], again["metadata"]["name"])
     world.cluster.remove("MultiStepTrial", "default", names[which])
-    rows = counted(map(row, world.trials))
+    rows = rows_that_count(map(trial_row, world.trials))
     assert len(rows) == 8 and names[1 - which] in {each.trial for each in rows}
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from multistep.reconcile.trial.session_state import Drive
 from multistep.runner_client.frame_stream import DATA, encode
-from multistep.store.checkpoints.checkpoint_files import Commit, Name
-from multistep.store.results_volume import TrialKey
+from multistep.store.checkpoints.checkpoint_files import CheckpointCommit, CheckpointFile
+from multistep.store.files.trial_key import TrialKey
 from tests.support.fake_runner import FakeRunner
 from tests.support.fake_volume import FakeCheckpoints
 from tests.support.virtual_time import in_virtual_time
@@ -27,7 +27,9 @@ def slow_volume(patch: pytest.MonkeyPatch, world: World, seconds: float) -> None
     """Delay each read of a checkpoint's file by this time. Meanwhile, the runner sends keep-alive frames."""
     at_once = FakeCheckpoints.contents
 
-    async def contents(self: FakeCheckpoints, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
+    async def contents(
+        self: FakeCheckpoints, key: TrialKey, commit: CheckpointCommit, name: CheckpointFile
+    ) -> AsyncGenerator[bytes, None]:
         for _ in range(int(seconds / BEAT)):
             await asyncio.sleep(BEAT)
             world.runner.streams[-1]._answers.put_nowait(encode(DATA, b""))

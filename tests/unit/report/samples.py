@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from multistep.report.rows import Row, row
+from multistep.report.rows import TrialRow, trial_row
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -70,7 +70,7 @@ def _score(reward: float | None, failure: tuple[str, str] | None, steps: Sequenc
     return {"score": reward, "passed": reward >= 1, "outcome": "Passed" if reward >= 1 else "NotPassed", "scoreRule": rule}
 
 
-def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[Row]:
+def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> list[TrialRow]:
     """Return a report's rows. outcomes: each trial's reward (number) or failure class (str), by task and agent; None: active."""
     found = []
     for (task, agent), those in outcomes.items():
@@ -81,5 +81,5 @@ def sweep(outcomes: Mapping[tuple[str, str], Sequence[float | str | None]]) -> l
                 made = trial(task, agent, attempt, ended="Failed", failure=(outcome, f"{outcome}Reason"))
             else:
                 made = trial(task, agent, attempt, reward=outcome, steps=[step("only", outcome, seconds={"agent": 5.0})])
-            found.append(row(made))
+            found.append(trial_row(made))
     return found

@@ -17,17 +17,17 @@ from multistep.api.sweep.sweep import Scoring
 from multistep.report.branches import branches_of
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import page
-from multistep.report.rows import Row, row
-from multistep.report.summary import About, summarize
+from multistep.report.rows import TrialRow, trial_row
+from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, trial
 from tests.unit.report.test_page import Document
 
-ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
+ABOUT = ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
 STEPS = ("z", "b", "c")
 
 
-def ordinary(attempt: int, reached: int = 3, task: str = "t", agent: str = "mine") -> Row:
-    return row(trial(task, agent, attempt, reward=0.5, steps=[step(name, 1.0) for name in STEPS[:reached]]))
+def ordinary(attempt: int, reached: int = 3, task: str = "t", agent: str = "mine") -> TrialRow:
+    return trial_row(trial(task, agent, attempt, reward=0.5, steps=[step(name, 1.0) for name in STEPS[:reached]]))
 
 
 def branch(
@@ -38,7 +38,7 @@ def branch(
     task: str = "t",
     scoring: Scoring | None = None,
     **fields: Any,
-) -> Row:
+) -> TrialRow:
     """Return a branch that ran the step ``name`` after its kept steps. reward: the step's reward."""
     before = STEPS[: STEPS.index(name)]
     kept = [step(each, 1.0, trial="another") for each in before]
@@ -49,7 +49,7 @@ def branch(
     made["metadata"]["annotations"]["multistep.dev/step"] = name
     if state == "Own":
         made["spec"]["from"] = {"trial": f"s-{task}-mine-{attempt % 2}", "step": before[-1]}
-    return row(made, scoring)
+    return trial_row(made, scoring)
 
 
 ROWS = [

@@ -6,18 +6,20 @@ import pytest
 
 from multistep.report.page import CostPicture, cost_picture
 from multistep.report.statistics import Estimate
-from multistep.report.summary import Standing
+from multistep.report.summary import LeaderboardRow
 
 
 def standing(
     agent: str, cost: float | None, score: float | None = 0.5, low: float | None = None, high: float | None = None
-) -> Standing:
+) -> LeaderboardRow:
     mean = None if score is None else Estimate(score, low, high, 4, 8)
     counts = {"trials": 8, "active": 0, "counted": 8, "tasks": 4}
-    return Standing(agent, mean, {}, **counts, excluded={}, scored_failures={}, mean_if_excluded_zero=None, cost_per_trial=cost)
+    return LeaderboardRow(
+        agent, mean, {}, **counts, excluded={}, scored_failures={}, mean_if_excluded_zero=None, cost_per_trial=cost
+    )
 
 
-def picture(*standings: Standing) -> CostPicture:
+def picture(*standings: LeaderboardRow) -> CostPicture:
     found = cost_picture(standings)
     assert found is not None
     return found

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.rows import row
-from multistep.report.summary import About, summarize
+from multistep.report.rows import trial_row
+from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, sweep, trial, used
 
-ABOUT = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
+ABOUT = ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned=4, phase="Running")
 ROWS = [
-    row(trial('t,"1"\n', reward=0.25, steps=[step("a", 0.25, seconds={"agent": 1.5})])),
-    row(trial("b", ended="Failed", failure=("Infrastructure", "NodeLost"))),
-    row(trial("c", ended=None)),
+    trial_row(trial('t,"1"\n', reward=0.25, steps=[step("a", 0.25, seconds={"agent": 1.5})])),
+    trial_row(trial("b", ended="Failed", failure=("Infrastructure", "NodeLost"))),
+    trial_row(trial("c", ended=None)),
 ]
 
 
@@ -60,8 +60,8 @@ def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> N
 
 
 def test_each_file_has_the_requests_that_are_in_no_tokens_and_no_cost() -> None:
-    rows = [row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1, 2)]
-    rows.append(row(trial("other", reward=1.0)))
+    rows = [trial_row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1, 2)]
+    rows.append(trial_row(trial("other", reward=1.0)))
     found = document(ABOUT, summarize(rows))
     assert [each["incomplete_requests"] for each in found["trials"]] == [0, 1, 2, None]
     assert [each["incomplete_requests"] for each in found["agents"]] == [3]
@@ -86,7 +86,7 @@ def test_each_file_has_the_requests_that_are_in_no_tokens_and_no_cost() -> None:
     ],
 )
 def test_a_name_that_is_a_formula_is_text_for_a_spreadsheet_and_numbers_stay_numbers(name: str) -> None:
-    made = row(trial(name, name, reward=-0.5, steps=[step(name, -0.5)]))
+    made = trial_row(trial(name, name, reward=-0.5, steps=[step(name, -0.5)]))
     (found,) = csv.DictReader(io.StringIO(csv_text([made]), newline=""))
     assert (found["task"], found["agent"]) == (f"'{name}", f"'{name}")
     assert found["trial"] == f"s-{name}-{name}-1"

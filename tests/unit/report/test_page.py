@@ -9,8 +9,8 @@ import pytest
 
 from multistep.report.excerpts import Excerpts, FailingTest
 from multistep.report.page import dollars, number, page, probability, seconds, signed
-from multistep.report.rows import Row, row
-from multistep.report.summary import About, summarize
+from multistep.report.rows import TrialRow, trial_row
+from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, sweep, trial, used
 
 _VOID = {"meta", "link", "br", "input"}
@@ -45,8 +45,8 @@ class Document(HTMLParser):
         return [value for _, attributes in self.elements if (value := attributes.get(attribute))]
 
 
-def made(rows: list[Row], planned: int | None = 8) -> Document:
-    return Document(page(About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned, "Running"), summarize(rows)))
+def made(rows: list[TrialRow], planned: int | None = 8) -> Document:
+    return Document(page(ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned, "Running"), summarize(rows)))
 
 
 ROWS = sweep(
@@ -78,7 +78,7 @@ def test_pass_at_k_has_a_table_of_its_own_so_that_the_page_is_wide_enough_for_bo
 
 def test_the_page_marks_trials_with_evidence_of_tampering() -> None:
     evidence = [{"attempt": 1, "step": "a", "kind": "TestHook", "detail": "/conftest.py"}]
-    text = made([row(trial(reward=1.0, tampering=evidence))]).text
+    text = made([trial_row(trial(reward=1.0, tampering=evidence))]).text
     assert "passed evidence of tampering: TestHook" in text and "1 of 1 trials of mine have evidence of tampering" in text
 
 
@@ -112,16 +112,16 @@ def test_every_heading_cell_shows_what_it_heads() -> None:
 
 @pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "\"'><b>", "</style></title>{{ 7 * 7 }}"])
 def test_names_are_text_whatever_is_in_them(hostile: str) -> None:
-    document = made([row(trial(hostile, hostile, reward=1.0, steps=[step(hostile, 1.0)], resultsStore=hostile))])
+    document = made([trial_row(trial(hostile, hostile, reward=1.0, steps=[step(hostile, 1.0)], resultsStore=hostile))])
     assert " ".join(hostile.split()) in document.text
     assert [tag for tag, _ in document.elements].count("script") == 1
 
 
 @pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "</pre></details></table><video>", "{{ 7 * 7 }}", "\"'><video>"])
 def test_outputs_and_failing_tests_are_text_that_can_be_folded(hostile: str) -> None:
-    failed = row(trial(reward=0.0, steps=[step("one", 0.0)]))
+    failed = trial_row(trial(reward=0.0, steps=[step("one", 0.0)]))
     found = Excerpts(((f"step 1 {hostile}", hostile),), (FailingTest(hostile, hostile, hostile),))
-    about = About("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), 1, "Complete")
+    about = ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), 1, "Complete")
     document = Document(page(about, summarize([failed]), {failed.trial: found}))
     assert f"Failing tests {hostile} {hostile} {hostile} step 1 {hostile} {hostile}" in document.text
     assert [tag for tag, _ in document.elements].count("script") == 1 and "video" not in [tag for tag, _ in document.elements]
@@ -129,9 +129,9 @@ def test_outputs_and_failing_tests_are_text_that_can_be_folded(hostile: str) -> 
     assert [tag for tag, _ in document.elements].count("details") == [tag for tag, _ in plain.elements].count("details") + 1
 
 
-def priced(agent: str, *, incomplete: int = 0) -> list[Row]:
+def priced(agent: str, *, incomplete: int = 0) -> list[TrialRow]:
     steps = [step("a", 1.0, usage=used(0.02, incomplete=incomplete))]
-    return [row(trial(task, agent, reward=1.0, steps=steps)) for task in ("t", "u")]
+    return [trial_row(trial(task, agent, reward=1.0, steps=steps)) for task in ("t", "u")]
 
 
 def test_the_page_has_a_picture_of_score_against_cost_for_eyes_and_screen_readers() -> None:

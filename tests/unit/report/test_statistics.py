@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.rows import ks
+from multistep.report.rows import pass_at_ks
 from multistep.report.statistics import difference, difference_of_chances, holm, mean_score, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
@@ -135,7 +135,7 @@ def test_the_estimate_of_pass_at_k_is_right_on_average_whatever_the_chance_of_a_
 
 
 def test_the_ks_that_are_shown_are_powers_of_two_and_the_most() -> None:
-    assert [ks(most) for most in (0, 1, 2, 3, 4, 5, 100)] == [
+    assert [pass_at_ks(most) for most in (0, 1, 2, 3, 4, 5, 100)] == [
         [],
         [1],
         [1, 2],

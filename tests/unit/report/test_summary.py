@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.report.rows import Row, row
+from multistep.report.rows import TrialRow, trial_row
 from multistep.report.summary import compare, summarize
 from tests.unit.report.samples import step, sweep, trial, used
 
@@ -70,10 +70,10 @@ def test_two_sweeps_are_compared_by_the_tasks_they_share() -> None:
 def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_count() -> None:
     far = [step("a", 1.0, seconds={"agent": 2, "verifier": 1}), step("b", 0.5, seconds={"agent": 5})]
     rows = [
-        row(trial(attempt=1, reward=0.5, steps=[step("a", 0.0, gate=False)])),
-        row(trial(attempt=2, reward=0.5, steps=far)),
-        row(trial(attempt=3, failure=("Agent", "NonZeroAgentExitCodeError"), steps=[])),
-        row(trial(attempt=4, ended="Failed", failure=("Infrastructure", "NodeLost"), steps=[step("a", 1.0)])),
+        trial_row(trial(attempt=1, reward=0.5, steps=[step("a", 0.0, gate=False)])),
+        trial_row(trial(attempt=2, reward=0.5, steps=far)),
+        trial_row(trial(attempt=3, failure=("Agent", "NonZeroAgentExitCodeError"), steps=[])),
+        trial_row(trial(attempt=4, ended="Failed", failure=("Infrastructure", "NodeLost"), steps=[step("a", 1.0)])),
     ]
     (found,) = summarize(rows).tasks
     assert found.counted == 3
@@ -84,7 +84,7 @@ def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_
 
 
 def test_durations_are_by_agent_of_trials_and_of_phases() -> None:
-    rows = [row(trial(attempt=n, reward=1.0, seconds=n, steps=[step("a", seconds={"agent": n})])) for n in range(1, 12)]
+    rows = [trial_row(trial(attempt=n, reward=1.0, seconds=n, steps=[step("a", seconds={"agent": n})])) for n in range(1, 12)]
     found = summarize(rows).durations
     assert [(each.agent, each.what, each.count, each.median, each.p90, each.longest) for each in found] == [
         ("mine", "trial", 11, 6, 10, 11),
@@ -106,9 +106,9 @@ def test_no_trial_at_all_is_a_summary_too() -> None:
 
 
 def test_the_cost_of_a_pass_includes_the_trials_that_did_not_pass() -> None:
-    def priced(attempt: int, reward: float, cost: float | None) -> Row:
+    def priced(attempt: int, reward: float, cost: float | None) -> TrialRow:
         usage = {"inputTokens": 1, **({} if cost is None else {"costUSD": cost})}
-        return row(trial(attempt=attempt, reward=reward, steps=[step("a", reward, usage=usage)]))
+        return trial_row(trial(attempt=attempt, reward=reward, steps=[step("a", reward, usage=usage)]))
 
     rows = [priced(1, 1.0, 0.5), priced(2, 0.0, 1.0), priced(3, 1.0, 0.5)]
     (found,) = summarize(rows).standings
@@ -120,14 +120,14 @@ def test_the_cost_of_a_pass_includes_the_trials_that_did_not_pass() -> None:
 
 
 def test_the_mean_cost_of_a_trial_is_of_scored_trials_and_every_task_weighs_the_same() -> None:
-    def priced(task: str, attempt: int, cost: float | None, **fields: Any) -> Row:
-        return row(trial(task, attempt=attempt, steps=[step("a", 1.0, usage=used(cost))], **fields))
+    def priced(task: str, attempt: int, cost: float | None, **fields: Any) -> TrialRow:
+        return trial_row(trial(task, attempt=attempt, steps=[step("a", 1.0, usage=used(cost))], **fields))
 
     scored = [priced("a", n, cost, reward=1.0) for n, cost in enumerate((0.1, 0.3))] + [priced("b", 1, 1.0, reward=0.0)]
     others = [priced("b", 2, 5.0, ended="Failed", failure=("Infrastructure", "NodeLost")), priced("b", 3, 7.0, ended=None)]
     (found,) = summarize([*scored, *others]).standings
     assert [found.cost_usd, found.cost_per_trial] == pytest.approx([13.4, 0.6])
-    (with_free,) = summarize([*scored, row(trial("c", reward=0.0))]).standings  # its agent sent no model request
+    (with_free,) = summarize([*scored, trial_row(trial("c", reward=0.0))]).standings  # its agent sent no model request
     assert with_free.cost_per_trial == pytest.approx(0.4)
     (unknown,) = summarize([*scored, priced("c", 1, None, reward=1.0)]).standings
     (none,) = summarize(others).standings
@@ -135,11 +135,11 @@ def test_the_mean_cost_of_a_trial_is_of_scored_trials_and_every_task_weighs_the_
 
 
 def test_the_cost_of_an_agent_includes_the_trials_that_were_run_again() -> None:
-    def priced(attempt: int, cost: float, **fields: Any) -> Row:
-        return row(trial(attempt=attempt, steps=[step("a", 1.0, usage=used(cost, incomplete=1))], **fields))
+    def priced(attempt: int, cost: float, **fields: Any) -> TrialRow:
+        return trial_row(trial(attempt=attempt, steps=[step("a", 1.0, usage=used(cost, incomplete=1))], **fields))
 
     lost = priced(2, 4.0, ended="Failed", failure=("Infrastructure", "NodeLost"))
-    other = row(trial(agent="other", attempt=9, ended="Failed", failure=("Infrastructure", "NodeLost")))
+    other = trial_row(trial(agent="other", attempt=9, ended="Failed", failure=("Infrastructure", "NodeLost")))
     found = summarize([priced(1, 1.0, reward=1.0), priced(2, 1.0, reward=1.0)], [lost, other])
     (standing,) = found.standings
     assert (standing.trials, standing.counted, standing.excluded, len(found.rows)) == (2, 2, {}, 2)
@@ -148,9 +148,9 @@ def test_the_cost_of_an_agent_includes_the_trials_that_were_run_again() -> None:
 
 
 def test_a_standing_says_what_its_cost_does_not_include() -> None:
-    rows = [row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1)]
+    rows = [trial_row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1)]
     (found,) = summarize(rows).standings
     assert (found.incomplete_requests, found.omission) == (1, "without 1 request of unknown usage")
     assert summarize(rows[:1]).standings[0].omission == ""
-    (unpriced,) = summarize([row(trial(reward=1.0, steps=[step("a", 1.0, usage=used(None, incomplete=4))]))]).standings
+    (unpriced,) = summarize([trial_row(trial(reward=1.0, steps=[step("a", 1.0, usage=used(None, incomplete=4))]))]).standings
     assert (unpriced.incomplete_requests, unpriced.omission) == (4, "")

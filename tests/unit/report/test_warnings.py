@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from multistep.report.rows import Row, row
-from multistep.report.summary import Broken, broken_tasks, summarize, uneven_exclusions, warnings
+from multistep.report.rows import TrialRow, trial_row
+from multistep.report.summary import BrokenTask, broken_tasks, summarize, uneven_exclusions, warnings
 from tests.unit.report.samples import step, sweep, trial
 
 LOST, GOOD = "Infrastructure", 1.0
 
 
-def agents(**outcomes: Sequence[float | str | None]) -> dict[str, list[Row]]:
+def agents(**outcomes: Sequence[float | str | None]) -> dict[str, list[TrialRow]]:
     return {agent: sweep({("t", agent): those}) for agent, those in outcomes.items()}
 
 
@@ -33,24 +33,24 @@ def test_an_agent_alone_or_without_a_finished_trial_is_not_compared() -> None:
 
 def test_evidence_of_tampering_is_reported_for_each_agent() -> None:
     evidence = [{"attempt": 1, "step": "a", "kind": "TestHook", "detail": "/conftest.py"}]
-    rows = [row(trial(reward=1.0, tampering=evidence)), row(trial(attempt=2, reward=1.0))]
+    rows = [trial_row(trial(reward=1.0, tampering=evidence)), trial_row(trial(attempt=2, reward=1.0))]
     warned = list(warnings({"mine": rows, "other": sweep({("t", "other"): [GOOD]})}))
     assert warned == ["1 of 2 trials of mine have evidence of tampering: their rewards may be forged"]
     (standing,) = summarize(rows).standings
     assert standing.tampered == 1
 
 
-def ended(task: str, program: str, class_: str, reason: str, attempt: int = 1) -> Row:
+def ended(task: str, program: str, class_: str, reason: str, attempt: int = 1) -> TrialRow:
     made = trial(task, f"the-{program}", attempt, failure=(class_, reason), steps=[step("a")])
     made["status"] |= {"score": 0.0, "passed": False}
     made["spec"]["agent"]["name"] = program
-    return row(made)
+    return trial_row(made)
 
 
 def test_a_task_is_not_broken_because_its_trials_are_not_verified() -> None:
     made = trial()
     made["spec"]["agent"]["name"] = "oracle"
-    assert (row(made).excluded, broken_tasks([row(made)])) == (True, [])
+    assert (trial_row(made).excluded, broken_tasks([trial_row(made)])) == (True, [])
 
 
 def test_a_task_whose_verifier_fails_for_the_oracle_is_broken_and_one_that_fails_for_others_is_not() -> None:
@@ -61,7 +61,7 @@ def test_a_task_whose_verifier_fails_for_the_oracle_is_broken_and_one_that_fails
         ended("d", "oracle", "Infrastructure", "PodDeleted"),
         ended("e", "oracle", "Agent", "AgentTimeoutError"),
     ]
-    assert broken_tasks(rows) == [Broken("b", ["HealthcheckError", "VerifierTimeoutError"], 2)]
+    assert broken_tasks(rows) == [BrokenTask("b", ["HealthcheckError", "VerifierTimeoutError"], 2)]
     reported = "task b is broken: it failed for the agent oracle, too, in 2 trials (HealthcheckError, VerifierTimeoutError)"
     assert list(warnings({"x": rows})) == [reported]
     found = summarize(rows)

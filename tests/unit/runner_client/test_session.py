@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from multistep.engine.journal.operations import Directory, Source
+from multistep.engine.journal.operations import ResetDirectory, Source
 from multistep.errors import CollectionCut, NoCommonProtocol, PodError, RunnerError, StoreError, StreamLost
 from multistep.runner_client.frame_stream import MESSAGE, encode_json
 from multistep.runner_client.session import Session
@@ -168,7 +168,7 @@ async def test_the_runners_no_is_an_error_with_its_code_and_the_session_continue
 async def test_directories_are_reset_as_asked() -> None:
     runner = FakeRunner()
     async with session(runner) as talk:
-        await talk.reset("1/a/reset", [Directory("/logs/agent", 0o777, "bob"), Directory("/app", keep=True)])
+        await talk.reset("1/a/reset", [ResetDirectory("/logs/agent", 0o777, "bob"), ResetDirectory("/app", keep=True)])
     assert runner.requests[0]["directories"] == [
         {"path": "/logs/agent", "mode": 511, "user": "bob"},
         {"path": "/app", "mode": 511, "user": "", "keep": True},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from multistep.engine.journal.operations import Directory, Source
+from multistep.engine.journal.operations import ResetDirectory, Source
 from multistep.errors import InvalidRequest, PodError, RunnerError, StreamLost
 from multistep.runner_client.exchange import Printed
 from multistep.runner_client.frame_stream import DATA, END, MESSAGE, encode, encode_json
@@ -29,7 +29,7 @@ async def test_a_request_too_large_to_send_leaves_the_session_usable() -> None:
 
 async def everything(talk: Session) -> None:
     await talk.hello()
-    await talk.reset("1/a/reset", [Directory("/logs")])
+    await talk.reset("1/a/reset", [ResetDirectory("/logs")])
     await talk.upload("1/a/upload", "/app", b"x" * 600_000)
     await talk.start({"id": "1/a/agent", "argv": ["true"]}, 1)
     await talk.healthcheck({"id": "1/a/healthcheck", "argv": ["true"]})

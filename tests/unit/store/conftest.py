@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 
 
 @pytest.fixture
-def volume(tmp_path: Path) -> Iterator[Volume]:
-    volume = Volume(tmp_path / "results", 2)
+def volume(tmp_path: Path) -> Iterator[ResultsVolume]:
+    volume = ResultsVolume(tmp_path / "results", 2)
     yield volume
     volume.close()

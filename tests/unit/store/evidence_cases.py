@@ -11,9 +11,9 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 from multistep.client.results.unpack import unpack
-from multistep.store.evidence.compare_results import Checked
+from multistep.store.evidence.compare_results import EvidenceCheck
 from multistep.store.evidence.signing import Signer
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from tests.harbor.samples import FIRST, SAMPLES, make_results
 from tests.support.signing_keys import write_keys
 
@@ -39,7 +39,7 @@ def fetched(path: Path, to: Path) -> Path:
     """Copy a trial's directory on a volume as `multistep results` fetches it."""
 
     async def archive() -> bytes:
-        volume = Volume(path.parents[2])
+        volume = ResultsVolume(path.parents[2])
         try:
             key = next(key for key in await volume.trials() if volume.root / str(key) == path)
             async with aclosing(volume.archive(key)) as chunks:
@@ -57,5 +57,5 @@ def copy_of(path: Path) -> Iterator[Path]:
         yield Path(shutil.copytree(path, Path(top, "trial"), symlinks=True))
 
 
-def problems(checked: Checked) -> dict[str, str]:
+def problems(checked: EvidenceCheck) -> dict[str, str]:
     return {each.file: each.problem for each in checked.findings}

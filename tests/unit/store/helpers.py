@@ -12,7 +12,8 @@ from pathlib import Path
 
 from multistep.api.task.task_toml import ArtifactConfig
 from multistep.engine.journal.journal import Collected
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 KEY = TrialKey("default", "trial-1", "0b5b3c9e-6d1f-4c0e-9b4e-1d1c6f1b2a3c")
 _HEADER_ONLY = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE)
@@ -58,7 +59,7 @@ def entries(*sources: str) -> tuple[ArtifactConfig, ...]:
 
 
 async def keep(
-    volume: Volume,
+    volume: ResultsVolume,
     data: bytes,
     types: Iterable[str] = ("directory", "directory"),
     step: Step = Step(),
@@ -73,7 +74,7 @@ async def keep(
         return await volume.collections.store_step(key, spool, attempt=attempt, step=step, types=tuple(types))
 
 
-def trial_path(volume: Volume, key: TrialKey = KEY) -> Path:
+def trial_path(volume: ResultsVolume, key: TrialKey = KEY) -> Path:
     """Return the directory of a trial's results."""
     return volume.root / key.namespace / key.name / key.uid
 

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from multistep.api.trial.status import StepStatus
-from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Limits
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, ResultsLimits
 from multistep.errors import CheckpointLost, StoreError
-from multistep.store.checkpoints.checkpoint_files import NAMES
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.checkpoints.checkpoint_files import CHECKPOINT_FILES
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from tests.unit.store.helpers import KEY
 from tests.unit.store.test_checkpoints import commit_of, data_of, two
 
 OTHER = TrialKey(KEY.namespace, "other", "u-2")
 
 
-async def test_copies_are_a_chain_of_attempt_0_with_the_same_files(volume: Volume) -> None:
+async def test_copies_are_a_chain_of_attempt_0_with_the_same_files(volume: ResultsVolume) -> None:
     chain = await two(volume)
     copies = await volume.checkpoints.adopt(OTHER, KEY, chain)
     first, second = copies
@@ -29,17 +30,17 @@ async def test_copies_are_a_chain_of_attempt_0_with_the_same_files(volume: Volum
     assert (dict(stored.commits), dict(stored.damaged)) == ({each.id: each for each in copies}, {})
     for layer, copy in zip(chain, copies, strict=True):
         assert copy.files == layer.files
-        for name in NAMES:
+        for name in CHECKPOINT_FILES:
             assert b"".join([chunk async for chunk in volume.checkpoints.contents(OTHER, copy, name)]) == data_of(layer.id)[name]
 
 
-async def test_the_copy_of_a_last_checkpoint_is_none(volume: Volume) -> None:
+async def test_the_copy_of_a_last_checkpoint_is_none(volume: ResultsVolume) -> None:
     chain = await two(volume)
     last = await volume.checkpoints.complete(KEY, chain[1].model_copy(update={"final": True}))
     assert [each.final for each in await volume.checkpoints.adopt(OTHER, KEY, [chain[0], last])] == [False, False]
 
 
-async def test_copies_have_the_names_of_the_trials_that_ran_the_steps(volume: Volume) -> None:
+async def test_copies_have_the_names_of_the_trials_that_ran_the_steps(volume: ResultsVolume) -> None:
     first, second = await two(volume)
     mine, others = StepStatus(name="s0"), StepStatus(name="s1", trial="base")
     chain = [
@@ -50,7 +51,7 @@ async def test_copies_have_the_names_of_the_trials_that_ran_the_steps(volume: Vo
     assert [[(step.name, step.trial) for step in each.steps] for each in copies] == [[("s0", KEY.name)], [("s1", "base")]]
 
 
-async def test_copies_of_a_step_that_the_source_ran_again_meanwhile_are_replaced(volume: Volume) -> None:
+async def test_copies_of_a_step_that_the_source_ran_again_meanwhile_are_replaced(volume: ResultsVolume) -> None:
     """An operator that stops between two copies must not leave a chain of layers of different attempts."""
     first, second = await two(volume)
     await volume.checkpoints.adopt(OTHER, KEY, [first])
@@ -61,12 +62,12 @@ async def test_copies_of_a_step_that_the_source_ran_again_meanwhile_are_replaced
     assert (dict(stored.commits), dict(stored.damaged)) == ({each.id: each for each in copies}, {})
 
 
-async def test_copying_again_changes_nothing(volume: Volume) -> None:
+async def test_copying_again_changes_nothing(volume: ResultsVolume) -> None:
     chain = await two(volume)
     assert await volume.checkpoints.adopt(OTHER, KEY, chain) == await volume.checkpoints.adopt(OTHER, KEY, chain)
 
 
-async def test_copies_stay_when_the_source_is_deleted_and_the_source_when_copies_are(volume: Volume) -> None:
+async def test_copies_stay_when_the_source_is_deleted_and_the_source_when_copies_are(volume: ResultsVolume) -> None:
     chain = await two(volume)
     await volume.checkpoints.adopt(OTHER, KEY, chain)
     await volume.checkpoints.remove(OTHER)
@@ -76,7 +77,7 @@ async def test_copies_stay_when_the_source_is_deleted_and_the_source_when_copies
     assert set((await volume.checkpoints.stored(OTHER)).commits) == {(0, 0), (0, 1)}
 
 
-async def test_a_file_system_without_hard_links_gets_copies(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_without_hard_links_gets_copies(volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = await two(volume)
 
     def refuse(*_: object) -> None:
@@ -87,7 +88,7 @@ async def test_a_file_system_without_hard_links_gets_copies(volume: Volume, monk
     assert b"".join([chunk async for chunk in volume.checkpoints.contents(OTHER, copies[1], "layer")]) == data_of((2, 1))["layer"]
 
 
-async def test_a_source_that_was_deleted_meanwhile_is_a_lost_checkpoint(volume: Volume) -> None:
+async def test_a_source_that_was_deleted_meanwhile_is_a_lost_checkpoint(volume: ResultsVolume) -> None:
     chain = await two(volume)
     shutil.rmtree(volume.disk.path(KEY))
     with pytest.raises(CheckpointLost, match=f"a checkpoint of trial {KEY.name} was deleted"):
@@ -98,8 +99,8 @@ async def test_a_source_that_was_deleted_meanwhile_is_a_lost_checkpoint(volume: 
 async def test_copies_count_toward_the_limits_of_their_trial_and_namespace(tmp_path: Path) -> None:
     size = commit_of((1, 0)).bytes
     most = Amount(NO_LIMIT, 100)
-    limits = Limits(step=most, trial=most, namespace=Amount(3 * size, 100))
-    volume = Volume(tmp_path, checkpoint_limits=lambda _: limits)
+    limits = ResultsLimits(step=most, trial=most, namespace=Amount(3 * size, 100))
+    volume = ResultsVolume(tmp_path, checkpoint_limits=lambda _: limits)
     chain = await two(volume)
     with pytest.raises(StoreError, match=f"have {2 * size} bytes; the limit of the namespace's checkpoints leaves {size}"):
         await volume.checkpoints.adopt(OTHER, KEY, chain)
@@ -111,9 +112,9 @@ async def test_copies_count_toward_the_limits_of_their_trial_and_namespace(tmp_p
 async def test_copying_again_after_a_crash_needs_room_for_what_is_missing_only(tmp_path: Path, copied: int) -> None:
     size = commit_of((1, 0)).bytes
     most = Amount(NO_LIMIT, 100)
-    limits = Limits(step=most, trial=Amount(2 * size, 100), namespace=most)
-    volume = Volume(tmp_path, checkpoint_limits=lambda _: limits)
+    limits = ResultsLimits(step=most, trial=Amount(2 * size, 100), namespace=most)
+    volume = ResultsVolume(tmp_path, checkpoint_limits=lambda _: limits)
     chain = await two(volume)
     await volume.checkpoints.adopt(OTHER, KEY, chain[:copied])
-    again = Volume(tmp_path, checkpoint_limits=lambda _: limits)
+    again = ResultsVolume(tmp_path, checkpoint_limits=lambda _: limits)
     assert [each.id for each in await again.checkpoints.adopt(OTHER, KEY, chain)] == [(0, 0), (0, 1)]

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.engine.journal.operations import Part
 from multistep.errors import StoreError
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from tests.unit.store.helpers import KEY, Step, directory, entries, link, member, tar
 
 ENTRIES = entries("/logs/artifacts", "/app/out", "/app/dir", "/app/none")
@@ -32,13 +32,13 @@ STREAM = tar(
 )
 
 
-async def keep(volume: Volume, stream: bytes, types: tuple[str, ...], part: Part, step: Step = STEP) -> None:
+async def keep(volume: ResultsVolume, stream: bytes, types: tuple[str, ...], part: Part, step: Step = STEP) -> None:
     async with volume.collections.spool(KEY) as spool:
         await spool.write(stream)
         await volume.collections.store_step(KEY, spool, attempt=1, step=step, types=types, part=part)
 
 
-async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | None]:
+async def handed_over(volume: ResultsVolume, entry: int) -> dict[str, bytes | str | None]:
     """Return the files, links and directories that the verifier's pod receives for an artifact entry.
 
     Each path maps to the file's contents, to the link's target, or to None for a directory.
@@ -51,7 +51,7 @@ async def handed_over(volume: Volume, entry: int) -> dict[str, bytes | str | Non
         }
 
 
-async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: Volume) -> None:
+async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: ResultsVolume) -> None:
     await keep(volume, STREAM, TYPES, "agent")
     assert await handed_over(volume, 0) == {"published": b"p"}
     assert await handed_over(volume, 1) == {"out": b"out"}
@@ -59,7 +59,7 @@ async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: Vo
     assert await handed_over(volume, 3) == {}
 
 
-async def test_the_parts_make_one_step(volume: Volume) -> None:
+async def test_the_parts_make_one_step(volume: ResultsVolume) -> None:
     await keep(volume, STREAM, TYPES, "agent")
     verdict = tar(directory("0"), member("0/reward.txt", b"1"))
     for _ in range(2):
@@ -72,7 +72,7 @@ async def test_the_parts_make_one_step(volume: Volume) -> None:
     assert (step / "artifacts/manifest.json").exists()
 
 
-async def test_of_a_single_step_task_the_parts_are_at_the_top(volume: Volume) -> None:
+async def test_of_a_single_step_task_the_parts_are_at_the_top(volume: ResultsVolume) -> None:
     step = Step(name="task", directory=None, artifacts=ENTRIES)
     await keep(volume, STREAM, TYPES, "agent", step)
     await keep(volume, tar(directory("0")), ("directory",), "verifier", step)
@@ -80,12 +80,12 @@ async def test_of_a_single_step_task_the_parts_are_at_the_top(volume: Volume) ->
     assert shown == {"agent", "verifier", "artifacts"}
 
 
-async def test_nothing_to_hand_over_is_an_error(volume: Volume) -> None:
+async def test_nothing_to_hand_over_is_an_error(volume: ResultsVolume) -> None:
     with pytest.raises(StoreError, match="no longer exist"):
         await handed_over(volume, 0)
 
 
-async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
+async def test_records_are_kept_by_attempt_and_step(volume: ResultsVolume) -> None:
     assert (await volume.collections.stored(KEY, 1)).records == {}
     for _ in range(2):
         await volume.collections.store_records(KEY, attempt=1, step=Step(), records=[{"id": "a"}])
@@ -96,14 +96,14 @@ async def test_records_are_kept_by_attempt_and_step(volume: Volume) -> None:
     assert (await volume.collections.stored(KEY, 2)).records == {0: [{"id": "c"}]}
 
 
-async def test_the_volume_knows_which_steps_it_has_collected_for_a_verifier(volume: Volume) -> None:
+async def test_the_volume_knows_which_steps_it_has_collected_for_a_verifier(volume: ResultsVolume) -> None:
     assert list((await volume.collections.stored(KEY, 1)).collected) == []
     await keep(volume, STREAM, TYPES, "agent")
     assert list((await volume.collections.stored(KEY, 1)).collected) == [0]
     assert list((await volume.collections.stored(KEY, 2)).collected) == []
 
 
-async def test_nobody_else_sees_them(volume: Volume) -> None:
+async def test_nobody_else_sees_them(volume: ResultsVolume) -> None:
     await keep(volume, STREAM, TYPES, "agent")
     await volume.collections.store_records(KEY, attempt=1, step=Step(), records=[])
     data = b"".join([chunk async for chunk in volume.archive(KEY)])

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import NotLeading, StoreError
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from tests.unit.store.helpers import Step
 
 KEY = TrialKey("ns", "t", "uid-1")
@@ -26,13 +27,13 @@ class Gate:
             raise NotLeading("not leading")
 
 
-async def store_step(volume: Volume) -> None:
+async def store_step(volume: ResultsVolume) -> None:
     async with volume.collections.spool(KEY) as spool:
         await spool.write(bytes(1024))  # the end marker of a tar stream
         await volume.collections.store_step(KEY, spool, attempt=1, step=Step(), types=["missing"] * 2)
 
 
-WRITES: dict[str, Callable[[Volume], Awaitable[object]]] = {
+WRITES: dict[str, Callable[[ResultsVolume], Awaitable[object]]] = {
     "store_step": store_step,
     "store_records": lambda volume: volume.collections.store_records(KEY, attempt=1, step=Step(), records=[]),
     "start_attempt": lambda volume: volume.start_attempt(KEY, 2),
@@ -46,7 +47,7 @@ WRITES: dict[str, Callable[[Volume], Awaitable[object]]] = {
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_replica_that_does_not_lead_changes_nothing(tmp_path: Path, name: str) -> None:
     gate = Gate()
-    volume = Volume(tmp_path, check=gate.check)
+    volume = ResultsVolume(tmp_path, check=gate.check)
     await volume.finish(KEY, {"result.json": b'{"a": "secret"}'})
     before = contents(tmp_path)
     gate.leading = False
@@ -63,7 +64,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 async def test_the_write_check_leaves_nothing(tmp_path: Path) -> None:
-    volume = Volume(tmp_path / "v")
+    volume = ResultsVolume(tmp_path / "v")
     before = contents(tmp_path)
     await volume.disk.try_to_write()
     assert contents(tmp_path) == before
@@ -75,7 +76,7 @@ async def test_the_write_check_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("code", "ready"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
 async def test_a_volume_without_inodes_serves_its_results(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch, code: int, *, ready: bool
+    volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch, code: int, *, ready: bool
 ) -> None:
     def fail(**_: object) -> None:
         raise OSError(code, os.strerror(code))

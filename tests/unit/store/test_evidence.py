@@ -20,9 +20,9 @@ from multistep.store.evidence import compare_results as checking
 from multistep.store.evidence import file_list
 from multistep.store.evidence.compare_results import check
 from multistep.store.evidence.fetched_results import trial_directories
-from multistep.store.evidence.file_list import Item
+from multistep.store.evidence.file_list import ListedItem
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey, Signer, parse
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from tests.harbor.samples import FIRST, finish
 from tests.support.hostile import spoilt, spoilt_bytes
 from tests.support.signing_keys import write_keys
@@ -228,7 +228,7 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=4), st.binary(max_size=50)), max_size=8))
 def test_whatever_names_an_agent_chose_its_results_are_as_their_evidence_says(files: list[tuple[list[str], bytes]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        volume = Volume(Path(directory, "v"))
+        volume = ResultsVolume(Path(directory, "v"))
         top = volume.root / str(SAMPLE.key) / f"steps/{FIRST}/artifacts"
         top.mkdir(parents=True)
         for names, data in files:
@@ -246,7 +246,7 @@ def test_whatever_names_an_agent_chose_its_results_are_as_their_evidence_says(fi
 
 
 def test_a_line_has_few_bytes_however_long_its_path_is() -> None:
-    item = Item(path="\x01" * 2000, kind="link", target="\udcff" * 4000)
+    item = ListedItem(path="\x01" * 2000, kind="link", target="\udcff" * 4000)
     assert set(item.fields()) == {"pathSha256", "kind", "targetSha256"}
     assert len(item.line()) < 300
 

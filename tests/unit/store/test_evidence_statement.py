@@ -20,15 +20,15 @@ from multistep.api.trial.status import AttemptStatus, CheckpointStatus, ResumeSt
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Journal, StepRun
 from multistep.store.bucket.object_store import Bucket
-from multistep.store.bucket.upload_results import Shipping
+from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.evidence import statement
 from multistep.store.evidence.compare_results import check, compare
-from multistep.store.evidence.file_list import Digests
+from multistep.store.evidence.file_list import ListDigests
 from multistep.store.evidence.signing import PublicKey, Signer
 from multistep.store.evidence.statement import parse_predicate
 from multistep.store.harbor import trial_files
-from multistep.store.results_volume import Volume
-from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.results_volume import ResultsVolume
+from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
 from tests.harbor.samples import BEGIN, FIRST, SECOND, SECRET, Sample, finish, journal, run
 from tests.support.signing_keys import write_keys
 
@@ -39,7 +39,7 @@ from .helpers import Step, entries, member, tar
 def finished(sample: Sample, trial: MultiStepTrial | None = None, played: Journal | None = None) -> dict[str, Any]:
     plan, played = sample.plan(), played or sample.journal
     tests = {each: (each.step or "").encode().hex() for each in statement.uploads(plan, played)}
-    of = statement.Finished(plan, trial or sample.trial(), played, Digests(), tests, sample.failure, {SECRET})
+    of = statement.FinishedTrial(plan, trial or sample.trial(), played, ListDigests(), tests, sample.failure, {SECRET})
     found: dict[str, Any] = json.loads(statement.statement(of))["predicate"]
     return found
 
@@ -116,7 +116,7 @@ def test_a_failed_trial_has_evidence_without_a_reward() -> None:
 def test_the_statement_has_the_failure_and_the_score_without_secrets() -> None:
     failure = TrialFailure(class_="Agent", reason=f"Error{SECRET}", step="a")
     ended = TrialStatus(failure=failure, score=0.0, passed=False)
-    of = statement.Finished(SAMPLE.plan(), SAMPLE.trial(), SAMPLE.journal, Digests(), {}, None, {SECRET}, ended)
+    of = statement.FinishedTrial(SAMPLE.plan(), SAMPLE.trial(), SAMPLE.journal, ListDigests(), {}, None, {SECRET}, ended)
     of = replace(of, tests=dict.fromkeys(statement.uploads(of.plan, of.journal), ""))
     text = statement.statement(of)
     stated, parsed = json.loads(text)["predicate"], parse_predicate(text)
@@ -146,7 +146,7 @@ def test_no_secret_of_a_verifier_or_agent_is_in_the_statement() -> None:
     assert found["rewards"] == found["steps"][0]["rewards"] == {"key [REDACTED]": 1}
 
 
-async def test_evidence_is_also_right_where_secrets_were_replaced(volume: Volume) -> None:
+async def test_evidence_is_also_right_where_secrets_were_replaced(volume: ResultsVolume) -> None:
     """A short secret is replaced everywhere in result.json, but not in digests."""
     spec = {**SAMPLE.spec, "agent": {"name": "nop", "env": [{"name": "KEY", "value": "a"}]}}
     path = await finish(volume, Short("rewards", SAMPLE.journal, spec=spec))
@@ -163,7 +163,7 @@ class Short(Sample):
         return replace(super().env, agent={"KEY": "a"})
 
 
-async def test_the_evidence_of_a_trial_that_is_finished_again_replaces_the_former(volume: Volume, tmp_path: Path) -> None:
+async def test_the_evidence_of_a_trial_that_is_finished_again_replaces_the_former(volume: ResultsVolume, tmp_path: Path) -> None:
     private, _ = write_keys(tmp_path)
     await finish(volume, SAMPLE, Signer.load(private).envelope)
     path = await finish(volume, SAMPLE)
@@ -179,7 +179,9 @@ def test_steps_without_a_plan_are_listed() -> None:
 # -- on the volume
 
 
-async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(
+    volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = Step(name=FIRST, directory=FIRST, artifacts=entries("/out"))
     data = bytes(range(256)) * 8192
     async with volume.collections.spool(SAMPLE.key) as spool:
@@ -229,7 +231,7 @@ async def objects(bucket: Bucket, prefix: str, to: Path) -> Path:
     return to
 
 
-async def test_objects_of_a_store_are_as_their_evidence_says(volume: Volume, tmp_path: Path) -> None:
+async def test_objects_of_a_store_are_as_their_evidence_says(volume: ResultsVolume, tmp_path: Path) -> None:
     artifacts = volume.root / str(SAMPLE.key) / f"steps/{FIRST}/artifacts"
     artifacts.mkdir(parents=True)
     (artifacts / os.fsdecode(b"not-\xff-utf-8")).write_bytes(b"bytes")
@@ -237,7 +239,7 @@ async def test_objects_of_a_store_are_as_their_evidence_says(volume: Volume, tmp
     private, public = write_keys(tmp_path)
     await finish(volume, SAMPLE, Signer.load(private).envelope)
     bucket = Bucket(MemoryStore(), "memory://", lambda: None)
-    await Shipping(bucket, volume).ship(SAMPLE.key)
+    await ResultsUploader(bucket, volume).ship(SAMPLE.key)
     top = await objects(bucket, str(SAMPLE.key), tmp_path / "out")
     key = PublicKey.load(public)
     checked = check(top, key)
@@ -255,14 +257,14 @@ async def test_objects_of_a_store_are_as_their_evidence_says(volume: Volume, tmp
     assert not check(top, key).ok
 
 
-async def test_a_file_that_the_pod_uploaded_has_the_digest_that_the_pod_reported(volume: Volume, tmp_path: Path) -> None:
+async def test_a_file_that_the_pod_uploaded_has_the_digest_that_the_pod_reported(volume: ResultsVolume, tmp_path: Path) -> None:
     data, step = b"large", Step(name=FIRST, directory=FIRST, artifacts=entries("/out"))
-    pointer = Pointer("sent/1/0/0", len(data), "ab" * 32, "v")
+    pointer = UploadedObject("sent/1/0/0", len(data), "ab" * 32, "v")
     async with volume.collections.spool(SAMPLE.key) as spool:
         await spool.write(tar(member("2")))
         types = ("missing", "missing", "file")
         await volume.collections.store_step(
-            SAMPLE.key, spool, attempt=1, step=step, types=types, sent={"2": pointer}, received=Received()
+            SAMPLE.key, spool, attempt=1, step=step, types=types, sent={"2": pointer}, received=DownloadFacts()
         )
     path = await finish(volume, SAMPLE)
     lines = [json.loads(line) for line in (path / "evidence.files.jsonl").read_text().splitlines()]

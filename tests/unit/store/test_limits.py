@@ -12,12 +12,13 @@ import pytest
 
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import Part
-from multistep.engine.journal.results_limits import Amount, Headroom, Limits
+from multistep.engine.journal.results_limits import Amount, Headroom, ResultsLimits
 from multistep.errors import CollectionCut, StoreError
 from multistep.store.files.file_trees import MAX_DEPTH
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial import unpack_download
-from multistep.store.trial.unpack_download import Received
+from multistep.store.trial.unpack_download import DownloadFacts
 from multistep.store.trial.volume_usage import ADMITTED_BYTES, Collection
 
 from .helpers import KEY, Step, directory, entries, member, snapshot, tar, trial_path
@@ -31,34 +32,34 @@ STREAM = tar(
 )  # fmt: skip
 
 
-def limited(root: Path, **changes: Amount) -> Volume:
-    limits = Limits(step=Amount(10_000, 100), trial=Amount(50_000, 500), namespace=Amount(100_000, 1000))
-    return Volume(root, limits=lambda _: replace(limits, **changes))
+def limited(root: Path, **changes: Amount) -> ResultsVolume:
+    limits = ResultsLimits(step=Amount(10_000, 100), trial=Amount(50_000, 500), namespace=Amount(100_000, 1000))
+    return ResultsVolume(root, limits=lambda _: replace(limits, **changes))
 
 
 async def collect(
-    volume: Volume,
+    volume: ResultsVolume,
     key: TrialKey = KEY,
     data: bytes = STREAM,
     step: Step = STEP,
-    received: Received | None = None,
+    received: DownloadFacts | None = None,
     part: Part = "all",
 ) -> Collected:
     headroom = await volume.collections.headroom(key, Collection(1, step.index, part))
     async with volume.collections.spool(key, headroom=headroom) as spool:
         await spool.write(data)
-        reported = replace(received or Received(), headroom=headroom)
+        reported = replace(received or DownloadFacts(), headroom=headroom)
         return await volume.collections.store_step(key, spool, attempt=1, step=step, types=TYPES, received=reported)
 
 
-def manifest(volume: Volume, key: TrialKey = KEY) -> list[dict[str, Any]]:
+def manifest(volume: ResultsVolume, key: TrialKey = KEY) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((trial_path(volume, key) / "steps/one/artifacts/manifest.json").read_text())
     return found
 
 
 async def test_what_changed_or_could_not_be_read_is_reported(tmp_path: Path) -> None:
     volume = limited(tmp_path)
-    collected = await collect(volume, received=Received(changed=("2/small", "9/x", "0/log"), unreadable=("2/dir", "3")))
+    collected = await collect(volume, received=DownloadFacts(changed=("2/small", "9/x", "0/log"), unreadable=("2/dir", "3")))
     assert collected.incomplete == (
         "/logs/agent: 1 file: changed while it was read",
         "/logs/artifacts: 1 file: changed while it was read; 1 file: could not be read",
@@ -94,7 +95,7 @@ async def test_a_file_beyond_the_steps_limit_is_left_out_and_named_and_all_other
 async def test_a_file_whose_contents_were_not_asked_for_is_not_there_empty(tmp_path: Path) -> None:
     volume = limited(tmp_path)
     data = tar(directory("2"), member("2/huge", b""), member("2/small", b"y"))
-    collected = await collect(volume, data=data, received=Received(left_out={"2/huge": "its 3221225472 bytes exceed"}))
+    collected = await collect(volume, data=data, received=DownloadFacts(left_out={"2/huge": "its 3221225472 bytes exceed"}))
     assert sorted(each.name for each in (trial_path(volume) / "steps/one/artifacts").iterdir()) == ["manifest.json", "small"]
     assert collected.incomplete and manifest(volume)[0]["incomplete"][0]["path"] == "huge"
 
@@ -124,7 +125,7 @@ async def test_what_a_trial_and_a_namespace_have_leaves_less_room_and_deleting_f
     assert (await room_of(volume, OTHER, index=1)).bytes == 6000 - 5114
 
 
-async def room_of(volume: Volume, key: TrialKey, *, index: int) -> Headroom:
+async def room_of(volume: ResultsVolume, key: TrialKey, *, index: int) -> Headroom:
     return await volume.collections.headroom(key, Collection(1, index, "all"))
 
 
@@ -139,12 +140,12 @@ async def test_results_of_an_earlier_release_count_as_they_lie_there(tmp_path: P
 LONE = Step(artifacts=entries("/app/out"))
 
 
-async def handed_over(volume: Volume, *, cut: str = "", files: int | None = None) -> Collected:
+async def handed_over(volume: ResultsVolume, *, cut: str = "", files: int | None = None) -> Collected:
     """Store the artifacts of a step with a separate verifier."""
     collection = Collection(1, LONE.index, "agent")
     room, alone = [await each(KEY, collection) for each in (volume.collections.headroom, volume.collections.most)]
     room = room if files is None else replace(room, files=files)
-    received = Received(headroom=room, alone=alone, cut=cut)
+    received = DownloadFacts(headroom=room, alone=alone, cut=cut)
     async with volume.collections.spool(KEY) as spool:
         await spool.write(tar(directory("0"), member("0/log", b"x" * 10), member("1", b"z" * 5000)))
         return await volume.collections.store_step(
@@ -152,7 +153,7 @@ async def handed_over(volume: Volume, *, cut: str = "", files: int | None = None
         )
 
 
-async def fill(volume: Volume, size: int) -> None:
+async def fill(volume: ResultsVolume, size: int) -> None:
     """Store results of another trial of the namespace."""
     old = trial_path(volume, OTHER)
     old.mkdir(parents=True)
@@ -217,7 +218,7 @@ async def test_a_download_beyond_its_room_is_cut_off_and_what_came_is_kept(tmp_p
         with pytest.raises(CollectionCut, match="what is left of the step's results limit"):
             for start in range(0, len(data), 100_000):
                 await spool.write(data[start : start + 100_000])
-        received = Received(cut="why", headroom=headroom)
+        received = DownloadFacts(cut="why", headroom=headroom)
         collected = await volume.collections.store_step(KEY, spool, attempt=1, step=STEP, types=TYPES, received=received)
     found = snapshot(trial_path(volume) / "steps/one")
     assert found["agent/log"][2] == b"log" and found["verifier/reward.txt"][2] == b"1" and "artifacts/flood" not in found
@@ -267,6 +268,6 @@ async def test_the_files_of_a_namespace_leave_inodes_for_others(tmp_path: Path, 
     real = os.statvfs(tmp_path)
     small = os.statvfs_result([*real[:5], 1000, 900, *real[7:]])  # f_files: all inodes of the volume; f_ffree: free ones
     monkeypatch.setattr(os, "statvfs", lambda _: small)
-    limits = Limits(step=Amount(10_000, 5000), trial=Amount(50_000, 5000), namespace=Amount(100_000, 5000))
-    headroom = await Volume(tmp_path, limits=lambda _: limits).collections.headroom(KEY, Collection(1, 0, "all"))
+    limits = ResultsLimits(step=Amount(10_000, 5000), trial=Amount(50_000, 5000), namespace=Amount(100_000, 5000))
+    headroom = await ResultsVolume(tmp_path, limits=lambda _: limits).collections.headroom(KEY, Collection(1, 0, "all"))
     assert (headroom.files, headroom.files_of) == (800, "namespace")

@@ -12,7 +12,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from multistep.errors import StoreError
 from multistep.store import results_server as server
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 from .helpers import KEY, keep, member, opened, tar
 
@@ -20,14 +21,14 @@ Client = TestClient[web.Request, web.Application]
 
 
 @pytest.fixture
-async def client(volume: Volume) -> AsyncIterator[Client]:
+async def client(volume: ResultsVolume) -> AsyncIterator[Client]:
     app = web.Application()
     server.add_routes(app, volume)
     async with TestClient(TestServer(app)) as client:
         yield client
 
 
-async def test_the_public_key_is_public(volume: Volume, client: Client) -> None:
+async def test_the_public_key_is_public(volume: ResultsVolume, client: Client) -> None:
     assert (await client.get("/signing-key.pem")).status == 404
     app = web.Application()
     server.add_routes(app, volume, public_key=b"PEM")
@@ -35,7 +36,7 @@ async def test_the_public_key_is_public(volume: Volume, client: Client) -> None:
         assert await (await signed.get("/signing-key.pem")).read() == b"PEM"
 
 
-async def test_results_come_as_a_tar(volume: Volume, client: Client) -> None:
+async def test_results_come_as_a_tar(volume: ResultsVolume, client: Client) -> None:
     await keep(volume, tar(member("0/a", b"text")))
     response = await client.get(volume.access.uri("", KEY))
     assert response.status == 200
@@ -59,17 +60,19 @@ async def test_results_come_as_a_tar(volume: Volume, client: Client) -> None:
         "/results/default/trial-1/{uid}/%C3%A9",
     ],
 )
-async def test_anything_else_is_not_found(volume: Volume, client: Client, path: str) -> None:
+async def test_anything_else_is_not_found(volume: ResultsVolume, client: Client, path: str) -> None:
     await keep(volume, tar(member("0/a", b"text")))
     response = await client.get(path.format(uid=KEY.uid, token=volume.access.token(KEY)))
     assert response.status == 404
 
 
-async def test_a_trial_without_results_is_not_found_even_with_its_token(volume: Volume, client: Client) -> None:
+async def test_a_trial_without_results_is_not_found_even_with_its_token(volume: ResultsVolume, client: Client) -> None:
     assert (await client.get(volume.access.uri("", KEY))).status == 404
 
 
-async def test_what_breaks_off_cannot_be_taken_for_whole(volume: Volume, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_breaks_off_cannot_be_taken_for_whole(
+    volume: ResultsVolume, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await keep(volume, tar(member("0/a", b"text")))
 
     async def broken(_: TrialKey) -> AsyncGenerator[bytes, None]:
@@ -81,7 +84,9 @@ async def test_what_breaks_off_cannot_be_taken_for_whole(volume: Volume, client:
         await (await client.get(volume.access.uri("", KEY))).read()
 
 
-async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(
+    volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "MAX_DOWNLOADS", 2)
     running: list[int] = []
     most, two = 0, asyncio.Barrier(2)
@@ -104,7 +109,7 @@ async def test_more_downloads_than_are_allowed_at_once_wait_for_each_other(volum
     assert most == 2
 
 
-async def _read(client: Client, volume: Volume) -> bytes:
+async def _read(client: Client, volume: ResultsVolume) -> bytes:
     return await (await client.get(volume.access.uri("", KEY))).read()
 
 
@@ -129,7 +134,7 @@ async def _read(client: Client, volume: Volume) -> bytes:
     ],
 )
 async def test_a_part_of_one_file_can_be_read(
-    volume: Volume, client: Client, path: str, query: str, status: int, body: bytes | None
+    volume: ResultsVolume, client: Client, path: str, query: str, status: int, body: bytes | None
 ) -> None:
     await keep(volume, tar(member("0/a", b"0123456789"), member("0/link", kind=b"2", target="/etc/passwd")))
     response = await client.get(f"{volume.access.uri('', KEY)}/files/{path}{query}")
@@ -137,6 +142,6 @@ async def test_a_part_of_one_file_can_be_read(
     assert body is None or await response.read() == body
 
 
-async def test_a_part_needs_the_token(volume: Volume, client: Client) -> None:
+async def test_a_part_needs_the_token(volume: ResultsVolume, client: Client) -> None:
     await keep(volume, tar(member("0/a", b"text")))
     assert (await client.get(f"{volume.access.uri('', KEY)[:-1]}x/files/steps/one/agent/a")).status == 404

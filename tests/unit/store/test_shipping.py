@@ -17,16 +17,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from obstore.store import MemoryStore
 
-from multistep.engine.journal.results_limits import Large, Sent
+from multistep.engine.journal.results_limits import LargeFile, SentFile
 from multistep.errors import NotLeading, StoreError
 from multistep.store import results_server as server
 from multistep.store.bucket import bucket_results
 from multistep.store.bucket.object_store import Bucket
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.files.trial_key import ResultsStore
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.files.trial_key import ResultsStore, TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial.object_manifest import object_name
-from multistep.store.trial.unpack_download import Pointer
+from multistep.store.trial.unpack_download import UploadedObject
 from tests.support import servers
 
 from .helpers import KEY, Step, entries, member, tar, trial_path
@@ -73,10 +73,10 @@ async def tar_of(place: ResultsStore, key: TrialKey = KEY) -> bytes:
         return b"".join([chunk async for chunk in chunks])
 
 
-async def test_results_come_back_from_s3_byte_for_byte(s3: servers.S3, volume: Volume) -> None:
+async def test_results_come_back_from_s3_byte_for_byte(s3: servers.S3, volume: ResultsVolume) -> None:
     awkward(trial_path(volume))
     wanted = await tar_of(volume)
-    shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/some/prefix"), volume)
+    shipped = ResultsUploader(Bucket.open(f"s3://{s3.bucket}/some/prefix"), volume)
     assert not await shipped.results.exists(KEY)
     assert await shipped.ship(KEY) == f"s3://bucket/some/prefix/{KEY}"
     assert await tar_of(shipped.results) == wanted
@@ -97,9 +97,9 @@ async def test_results_come_back_from_s3_byte_for_byte(s3: servers.S3, volume: V
     assert [each for each in s3.directory.rglob("bucket/some/*/*") if each.is_file()] == []
 
 
-async def test_parts_of_a_file_are_the_same_from_the_store(volume: Volume) -> None:
+async def test_parts_of_a_file_are_the_same_from_the_store(volume: ResultsVolume) -> None:
     awkward(trial_path(volume))
-    shipped = Shipping(memory(), volume)
+    shipped = ResultsUploader(memory(), volume)
     await shipped.ship(KEY)
     for path in ("result.json", "steps/one/artifacts/binary", "steps/one/artifacts/größe 大.txt", "none", ".hidden", "a/../b", ""):
         for offset, limit in ((0, 10), (5, 1 << 20), (-7, 3), (1 << 40, 1)):
@@ -107,10 +107,10 @@ async def test_parts_of_a_file_are_the_same_from_the_store(volume: Volume) -> No
             assert await shipped.results.part(KEY, path, offset=offset, limit=limit) == there, (path, offset)
 
 
-async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_there_is_not_sent_again(volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     awkward(trial_path(volume))
     bucket = memory()
-    shipped = Shipping(bucket, volume)
+    shipped = ResultsUploader(bucket, volume)
     names: list[str] = []
     away_after: list[int] = [4]
     put = Bucket.put
@@ -137,31 +137,31 @@ async def test_what_is_there_is_not_sent_again(volume: Volume, monkeypatch: pyte
     assert await tar_of(shipped.results) == await tar_of(volume)
 
 
-async def test_what_was_lost_in_the_store_is_sent_again(volume: Volume) -> None:
+async def test_what_was_lost_in_the_store_is_sent_again(volume: ResultsVolume) -> None:
     awkward(trial_path(volume))
     bucket = memory()
-    shipped = Shipping(bucket, volume)
+    shipped = ResultsUploader(bucket, volume)
     await shipped.ship(KEY)
     await bucket.delete([f"{KEY}/files/result.json"])
     await shipped.ship(KEY)
     assert await tar_of(shipped.results) == await tar_of(volume)
 
 
-async def test_an_object_that_was_changed_is_not_served_as_what_was_stored(volume: Volume) -> None:
+async def test_an_object_that_was_changed_is_not_served_as_what_was_stored(volume: ResultsVolume) -> None:
     awkward(trial_path(volume))
     bucket = memory()
-    shipped = Shipping(bucket, volume)
+    shipped = ResultsUploader(bucket, volume)
     await shipped.ship(KEY)
     await bucket.put(f"{KEY}/files/result.json", b"[]")
     with pytest.raises(StoreError, match="is not what was stored"):
         await tar_of(shipped.results)
 
 
-async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica may notice late that it lost its lease; the first writer of the manifest wins."""
     awkward(trial_path(volume))
     bucket = memory()
-    first, second = Shipping(bucket, volume), Shipping(bucket, volume)
+    first, second = ResultsUploader(bucket, volume), ResultsUploader(bucket, volume)
     put_if = Bucket.put_if
 
     async def meanwhile(self: Bucket, *args: object) -> None:
@@ -174,10 +174,12 @@ async def test_of_two_that_finish_a_trial_at_once_one_is_refused(volume: Volume,
         await first.ship(KEY)
 
 
-async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_the_volume_after_them(volume: Volume) -> None:
+async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_the_volume_after_them(
+    volume: ResultsVolume,
+) -> None:
     """An operator that read an old version of the trial finishes it again, after the volume was cleared."""
     awkward(trial_path(volume))
-    shipped = Shipping(memory(), volume)
+    shipped = ResultsUploader(memory(), volume)
     await shipped.ship(KEY)
     wanted = await tar_of(volume)
     await volume.remove(KEY)
@@ -187,23 +189,25 @@ async def test_results_that_are_in_the_store_are_not_replaced_by_what_came_onto_
     assert await tar_of(shipped.results) == wanted
 
 
-async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None = None) -> tuple[Shipping, bytes, Pointer]:
+async def collected_directly(
+    volume: ResultsVolume, s3: servers.S3, shown: str | None = None
+) -> tuple[ResultsUploader, bytes, UploadedObject]:
     """Collect a step with one artifact, which its pod uploaded to the object store; return the artifact's data and pointer.
 
     shown: the digest that the pod reports; None: the correct digest.
     """
     data = bytes(range(256)) * 1000
-    shipped = Shipping(Bucket.open(f"s3://{s3.bucket}/x"), volume)
+    shipped = ResultsUploader(Bucket.open(f"s3://{s3.bucket}/x"), volume)
     invitation = await shipped.uploads.invite(KEY, 1, 0, 0)
     assert "ignature" not in repr(invitation)
     async with aiohttp.ClientSession() as session, session.put(invitation.url, data=data) as answer:
         version = answer.headers["ETag"]
         assert answer.status == 200
     digest = shown or hashlib.sha256(data).hexdigest()
-    large = Large(2, "", len(data))
-    assert await shipped.uploads.sent(KEY, 1, 0, Sent(0, large, digest, "another")) is None
-    assert await shipped.uploads.sent(KEY, 1, 0, Sent(1, large, digest, version)) is None
-    pointer = await shipped.uploads.sent(KEY, 1, 0, Sent(0, large, digest, version))
+    large = LargeFile(2, "", len(data))
+    assert await shipped.uploads.sent(KEY, 1, 0, SentFile(0, large, digest, "another")) is None
+    assert await shipped.uploads.sent(KEY, 1, 0, SentFile(1, large, digest, version)) is None
+    pointer = await shipped.uploads.sent(KEY, 1, 0, SentFile(0, large, digest, version))
     assert pointer is not None
     step = Step(artifacts=entries("/app/large"))
     async with volume.collections.spool(KEY) as spool:
@@ -214,7 +218,7 @@ async def collected_directly(volume: Volume, s3: servers.S3, shown: str | None =
     return shipped, data, pointer
 
 
-async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: servers.S3, volume: Volume) -> None:
+async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: servers.S3, volume: ResultsVolume) -> None:
     shipped, data, pointer = await collected_directly(volume, s3)
     assert await volume.collections.pointers(KEY) == {"steps/one/artifacts/large": pointer}
     await volume.start_attempt(KEY, 2)
@@ -224,7 +228,7 @@ async def test_what_a_pod_sent_itself_is_served_also_of_an_earlier_attempt(s3: s
     assert found["attempts/1/steps/one/artifacts/large"] == data and found["result.json"] == b"{}"
 
 
-async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cleared(s3: servers.S3, volume: Volume) -> None:
+async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cleared(s3: servers.S3, volume: ResultsVolume) -> None:
     """A log can be large enough for a direct upload, and `multistep logs` reads files in parts."""
     shipped, data, pointer = await collected_directly(volume, s3)
     await shipped.ship(KEY)
@@ -242,7 +246,9 @@ async def test_parts_of_what_a_pod_sent_itself_are_served_when_the_volume_is_cle
         assert changed.status == 503 and "is not what was collected" in await changed.text()
 
 
-async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_nothing(s3: servers.S3, volume: Volume) -> None:
+async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_nothing(
+    s3: servers.S3, volume: ResultsVolume
+) -> None:
     shipped, _, pointer = await collected_directly(volume, s3)
     await volume.finish(KEY, {"result.json": b"{}"})
     await shipped.ship(KEY)
@@ -253,7 +259,7 @@ async def test_what_was_changed_after_its_collection_is_not_served_and_spoils_no
     assert b"is not what was collected" in found["steps/one/artifacts/large.remark.txt"]
 
 
-async def test_a_pod_that_sent_another_digest_is_found_out(s3: servers.S3, volume: Volume) -> None:
+async def test_a_pod_that_sent_another_digest_is_found_out(s3: servers.S3, volume: ResultsVolume) -> None:
     shipped, data, _ = await collected_directly(volume, s3, shown="ab" * 32)
     await shipped.ship(KEY)
     found = unpacked(await tar_of(shipped.results))
@@ -266,16 +272,16 @@ def unpacked(data: bytes) -> dict[str, bytes]:
         return {each.name: opened.read() for each in archive if (opened := archive.extractfile(each)) is not None}
 
 
-async def test_a_replica_that_does_not_lead_changes_nothing(volume: Volume) -> None:
+async def test_a_replica_that_does_not_lead_changes_nothing(volume: ResultsVolume) -> None:
     awkward(trial_path(volume))
     store = MemoryStore()
     leading = Bucket(store, "memory://")
-    await Shipping(leading, volume).ship(KEY)
+    await ResultsUploader(leading, volume).ship(KEY)
 
     def refuse() -> None:
         raise NotLeading("standing by")
 
-    standing_by = Shipping(Bucket(store, "memory://", refuse), volume)
+    standing_by = ResultsUploader(Bucket(store, "memory://", refuse), volume)
     for change in (
         standing_by.ship(KEY),
         standing_by.results.remove(KEY),
@@ -287,9 +293,9 @@ async def test_a_replica_that_does_not_lead_changes_nothing(volume: Volume) -> N
     assert await tar_of(standing_by.results) == await tar_of(volume)
 
 
-async def test_marks_report_since_when_a_trial_is_gone(volume: Volume) -> None:
+async def test_marks_report_since_when_a_trial_is_gone(volume: ResultsVolume) -> None:
     bucket = memory()
-    shipped = Shipping(bucket, volume)
+    shipped = ResultsUploader(bucket, volume)
     for key in (KEY, OTHER):
         trial_path(volume, key).mkdir(parents=True)
         await shipped.ship(key)
@@ -304,18 +310,18 @@ async def test_marks_report_since_when_a_trial_is_gone(volume: Volume) -> None:
     assert await shipped.results.trials() == {KEY: None, OTHER: None}
 
 
-async def test_many_objects_are_removed_in_lots(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_objects_are_removed_in_lots(volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_results, "_DELETED_AT_ONCE", 3)
     awkward(trial_path(volume))
     bucket = memory()
-    shipped = Shipping(bucket, volume)
+    shipped = ResultsUploader(bucket, volume)
     await shipped.ship(KEY)
     await shipped.results.remove(KEY)
     assert [each async for each in bucket.list("default")] == []
 
 
 async def test_a_store_that_is_away_is_distinguished_from_results_that_are_not_there(
-    volume: Volume, monkeypatch: pytest.MonkeyPatch
+    volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awkward(trial_path(volume))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -323,7 +329,7 @@ async def test_a_store_that_is_away_is_distinguished_from_results_that_are_not_t
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-store")
     bucket = Bucket.open("s3://bucket/prefix", retries=0)
     app = web.Application()
-    server.add_routes(app, volume, Shipping(bucket, volume))
+    server.add_routes(app, volume, ResultsUploader(bucket, volume))
     async with TestClient(TestServer(app)) as client:
         response = await client.get(volume.access.uri("", KEY))
         assert response.status == 503

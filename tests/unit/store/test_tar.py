@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import StoreError
-from multistep.store.files.read_tar import Member, members
+from multistep.store.files.read_tar import TarMember, tar_members
 
 from .helpers import directory, link, member, tar
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
 
 
-def read(data: bytes) -> list[Member]:
+def read(data: bytes) -> list[TarMember]:
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()
-        return list(members(file.fileno()))
+        return list(tar_members(file.fileno()))
 
 
 def test_reads_files_directories_and_links_with_mode_and_time() -> None:
@@ -132,7 +132,7 @@ def test_damage_is_a_store_error_or_some_members_but_nothing_else(data: bytes) -
         assert each.mode == each.mode & 0o777
 
 
-def _until_refused(data: bytes) -> Iterator[Member]:
+def _until_refused(data: bytes) -> Iterator[TarMember]:
     try:
         yield from read(data)
     except StoreError:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from multistep.errors import StoreError
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial import directory
 from multistep.store.trial.disk_calls import Disk
 from tests.support.full_disk import file_on_a_full_disk
@@ -23,11 +24,11 @@ from .helpers import KEY, Step, keep, link, member, opened, snapshot, tar, trial
 OTHER = TrialKey("other", "trial-2", "11111111-2222-3333-4444-555555555555")
 
 
-async def archived(volume: Volume, key: TrialKey = KEY) -> bytes:
+async def archived(volume: ResultsVolume, key: TrialKey = KEY) -> bytes:
     return b"".join([chunk async for chunk in volume.archive(key)])
 
 
-def names(volume: Volume) -> set[str]:
+def names(volume: ResultsVolume) -> set[str]:
     return {name for name in snapshot(trial_path(volume)) if not name.startswith(".")}
 
 
@@ -43,16 +44,18 @@ def test_a_key_is_never_a_way_out(parts: tuple[str, str, str]) -> None:
 async def test_an_unusable_root_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="results directory"):
-        Volume(tmp_path / "file" / "results")
+        ResultsVolume(tmp_path / "file" / "results")
 
 
-async def test_a_download_past_its_limit_is_refused(volume: Volume) -> None:
+async def test_a_download_past_its_limit_is_refused(volume: ResultsVolume) -> None:
     with pytest.raises(StoreError, match="more than 10 bytes"):
         async with volume.collections.spool(KEY, max_bytes=10) as spool:
             await spool.write(b"12345678901")
 
 
-async def test_a_download_onto_a_full_volume_is_an_error_of_the_store(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_download_onto_a_full_volume_is_an_error_of_the_store(
+    volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closing the file fails, too. If that error replaced the StoreError, the wait would count towards the trial's deadline."""
     monkeypatch.setattr(Disk, "new_file", lambda _: file_on_a_full_disk(1 << 22))
     with pytest.raises(StoreError, match="writing the download: No space left on device"):
@@ -60,14 +63,14 @@ async def test_a_download_onto_a_full_volume_is_an_error_of_the_store(volume: Vo
             await spool.write(bytes(3_000_000))
 
 
-async def test_a_spool_leaves_no_name_behind_not_even_while_it_is_used(volume: Volume) -> None:
+async def test_a_spool_leaves_no_name_behind_not_even_while_it_is_used(volume: ResultsVolume) -> None:
     async with volume.collections.spool(KEY) as spool:
         await spool.write(bytes(3_000_000))
         await spool.flush()
         assert [path.name for path in volume.root.iterdir()] == [".access-key"]
 
 
-async def test_an_earlier_attempt_is_kept_on_record(volume: Volume) -> None:
+async def test_an_earlier_attempt_is_kept_on_record(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/a", b"first")))
     await volume.append_log(KEY, "the node was lost")
     await volume.start_attempt(KEY, 2)
@@ -80,7 +83,7 @@ async def test_an_earlier_attempt_is_kept_on_record(volume: Volume) -> None:
     assert "trial.log" in before
 
 
-async def test_a_collection_starts_its_attempt_and_a_late_one_is_refused(volume: Volume) -> None:
+async def test_a_collection_starts_its_attempt_and_a_late_one_is_refused(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/a", b"first")))
     await keep(volume, tar(member("0/a", b"third")), attempt=3)
     with pytest.raises(StoreError, match="attempt 1 has finished"):
@@ -88,21 +91,21 @@ async def test_a_collection_starts_its_attempt_and_a_late_one_is_refused(volume:
     assert {"attempts/1/steps/one/agent/a", "steps/one/agent/a"} <= names(volume)
 
 
-async def test_an_attempt_whose_move_was_broken_off_is_moved_to_the_end(volume: Volume) -> None:
+async def test_an_attempt_whose_move_was_broken_off_is_moved_to_the_end(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/a", b"x")))
     (trial_path(volume) / "attempts/1/steps").mkdir(parents=True)
     await volume.start_attempt(KEY, 2)
     assert "attempts/1/steps.2/one/agent/a" in names(volume)
 
 
-async def test_the_end_writes_all_files_and_the_directories_of_started_steps(volume: Volume) -> None:
+async def test_the_end_writes_all_files_and_the_directories_of_started_steps(volume: ResultsVolume) -> None:
     await volume.finish(KEY, {"result.json": b"{}", "exception.txt": b"x"}, ["steps/a/agent"])
     await volume.finish(KEY, {"result.json": b"[]"}, ["steps/a/agent"])
     assert names(volume) == {"result.json", "steps", "steps/a", "steps/a/agent"}
     assert (trial_path(volume) / "result.json").read_bytes() == b"[]"
 
 
-async def test_the_end_removes_what_crashes_left(volume: Volume) -> None:
+async def test_the_end_removes_what_crashes_left(volume: ResultsVolume) -> None:
     for name in (".work-1/steps", ".new-1x", ".redact-1x"):
         path = trial_path(volume) / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,18 +115,18 @@ async def test_the_end_removes_what_crashes_left(volume: Volume) -> None:
 
 
 @pytest.mark.parametrize("files", [{"../x": b""}, {".attempt": b""}, {"steps/x": b""}])
-async def test_the_end_writes_no_other_files(volume: Volume, files: dict[str, bytes]) -> None:
+async def test_the_end_writes_no_other_files(volume: ResultsVolume, files: dict[str, bytes]) -> None:
     with pytest.raises(StoreError, match="not the name of a file of a trial directory"):
         await volume.finish(KEY, files)
 
 
 @pytest.mark.parametrize("place", ["../x", "/tmp/x", "steps/../../x"])
-async def test_the_end_makes_no_directory_elsewhere(volume: Volume, place: str) -> None:
+async def test_the_end_makes_no_directory_elsewhere(volume: ResultsVolume, place: str) -> None:
     with pytest.raises(StoreError, match="not below"):
         await volume.finish(KEY, {}, [place])
 
 
-async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: Volume) -> None:
+async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: ResultsVolume) -> None:
     await volume.append_log(KEY, "left out\nsomething")
     await volume.append_log(KEY, "left out\nsomething")
     text = b"2020-01-01T00:00:00.000Z started\n9999-01-01T00:00:00.000Z ended\n"
@@ -133,7 +136,7 @@ async def test_the_log_is_in_the_order_of_time_and_has_no_line_twice(volume: Vol
         assert [line.partition(" ")[2] for line in lines] == ["started", "left out something", "ended"]
 
 
-async def test_redacting_reaches_earlier_attempts_too_and_nothing_there_is_no_error(volume: Volume) -> None:
+async def test_redacting_reaches_earlier_attempts_too_and_nothing_there_is_no_error(volume: ResultsVolume) -> None:
     await volume.redact(KEY, ["hunter2"])
     await keep(volume, tar(member("0/a", b"is hunter2")))
     await volume.start_attempt(KEY, 2)
@@ -144,7 +147,7 @@ async def test_redacting_reaches_earlier_attempts_too_and_nothing_there_is_no_er
     assert b"hunter2" not in b"".join(each[2] for each in found.values())
 
 
-async def test_trials_are_listed_and_removed_with_what_crashed_removals_left(volume: Volume) -> None:
+async def test_trials_are_listed_and_removed_with_what_crashed_removals_left(volume: ResultsVolume) -> None:
     for key in (KEY, OTHER):
         await keep(volume, tar(member("0/a", b"x")), key=key)
     (volume.root / "lost+found/a/b").mkdir(parents=True)
@@ -157,7 +160,7 @@ async def test_trials_are_listed_and_removed_with_what_crashed_removals_left(vol
     assert not await volume.exists(KEY)
 
 
-async def test_an_archive_is_the_directory(volume: Volume, tmp_path: Path) -> None:
+async def test_an_archive_is_the_directory(volume: ResultsVolume, tmp_path: Path) -> None:
     sent = tar(
         member("0/big", bytes(600_000)), member("0/" + "n" * 200, b"x"), link("0/l", "/" + "t" * 200),
         member("0/ünï", b"x"), member("0/" + os.fsdecode(b"\xff"), b"x", mode=0o755),
@@ -174,12 +177,12 @@ async def test_an_archive_is_the_directory(volume: Volume, tmp_path: Path) -> No
     assert snapshot(tmp_path / "copy") == kept
 
 
-async def test_an_archive_of_nothing_is_an_error(volume: Volume) -> None:
+async def test_an_archive_of_nothing_is_an_error(volume: ResultsVolume) -> None:
     with pytest.raises(StoreError, match="No such file"):
         await archived(volume)
 
 
-async def test_an_archive_and_a_collection_of_any_size_take_little_memory(volume: Volume) -> None:
+async def test_an_archive_and_a_collection_of_any_size_take_little_memory(volume: ResultsVolume) -> None:
     size = 48 * 2**20
     head = member("0/big", b"")
     async with volume.collections.spool(KEY) as spool:
@@ -204,7 +207,7 @@ def _sized(header: bytes, size: int) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
-async def test_a_file_that_shrinks_while_it_is_sent_keeps_the_archive_whole(volume: Volume) -> None:
+async def test_a_file_that_shrinks_while_it_is_sent_keeps_the_archive_whole(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/big", b"x" * 3_000_000), member("1/z", b"x")))
     chunks = volume.archive(KEY)
     data = await anext(chunks)
@@ -214,7 +217,7 @@ async def test_a_file_that_shrinks_while_it_is_sent_keeps_the_archive_whole(volu
     assert "steps/one/verifier/z" in opened(data)
 
 
-async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: ResultsVolume, monkeypatch: pytest.MonkeyPatch) -> None:
     started, go_on, seen = threading.Event(), threading.Event(), []
 
     def slow(fd: int, *_: object) -> None:
@@ -234,8 +237,8 @@ async def test_cancelling_waits_for_the_thread_that_uses_the_file(volume: Volume
     assert seen == [0]
 
 
-async def test_tokens_differ_by_trial_survive_a_restart_and_are_all_it_takes(volume: Volume) -> None:
-    again = Volume(volume.root)
+async def test_tokens_differ_by_trial_survive_a_restart_and_are_all_it_takes(volume: ResultsVolume) -> None:
+    again = ResultsVolume(volume.root)
     assert again.access.token(KEY) == volume.access.token(KEY) != volume.access.token(OTHER)
     assert len(volume.access.token(KEY)) == 32
     assert volume.access.grants(KEY, volume.access.token(KEY))
@@ -245,8 +248,8 @@ async def test_tokens_differ_by_trial_survive_a_restart_and_are_all_it_takes(vol
     again.close()
 
 
-async def test_another_volume_has_another_key(volume: Volume, tmp_path: Path) -> None:
-    other = Volume(tmp_path / "other")
+async def test_another_volume_has_another_key(volume: ResultsVolume, tmp_path: Path) -> None:
+    other = ResultsVolume(tmp_path / "other")
     assert other.access.token(KEY) != volume.access.token(KEY)
     other.close()
 
@@ -254,27 +257,27 @@ async def test_another_volume_has_another_key(volume: Volume, tmp_path: Path) ->
 async def test_a_damaged_key_is_not_used(tmp_path: Path) -> None:
     (tmp_path / ".access-key").write_bytes(b"")
     with pytest.raises(StoreError, match="does not hold 32 bytes"):
-        Volume(tmp_path)
+        ResultsVolume(tmp_path)
 
 
-async def test_free_bytes(volume: Volume) -> None:
+async def test_free_bytes(volume: ResultsVolume) -> None:
     assert await volume.disk.free_bytes() > 0
 
 
 # -- results of deleted trials
 
 
-async def test_a_mark_reports_since_when_a_trial_is_gone_until_it_is_taken_away(volume: Volume) -> None:
+async def test_a_mark_reports_since_when_a_trial_is_gone_until_it_is_taken_away(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/log", b"x")))
     await volume.mark_gone(KEY, 1_700_000_000.5)
-    assert await Volume(volume.root).trials() == {KEY: 1_700_000_000.5}
+    assert await ResultsVolume(volume.root).trials() == {KEY: 1_700_000_000.5}
     assert "steps/one/agent/log" in opened(await archived(volume)), "its results are as they were"
     await volume.unmark(KEY)
     await volume.unmark(KEY)
     assert await volume.trials() == {KEY: None}
 
 
-async def test_a_mark_is_no_result_and_takes_no_room(volume: Volume) -> None:
+async def test_a_mark_is_no_result_and_takes_no_room(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/log", b"x")))
     before = opened(await archived(volume)).keys()
     await volume.mark_gone(KEY, 1.0)
@@ -282,12 +285,12 @@ async def test_a_mark_is_no_result_and_takes_no_room(volume: Volume) -> None:
     assert (trial_path(volume) / ".gone").stat().st_size == 0
 
 
-async def test_what_has_no_results_gets_no_mark(volume: Volume) -> None:
+async def test_what_has_no_results_gets_no_mark(volume: ResultsVolume) -> None:
     await volume.mark_gone(KEY, 1.0)
     assert await volume.trials() == {}
 
 
-async def test_what_a_crash_left_in_the_directory_of_a_trial_that_is_gone_is_deleted(volume: Volume) -> None:
+async def test_what_a_crash_left_in_the_directory_of_a_trial_that_is_gone_is_deleted(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/log", b"x")))
     before = snapshot(trial_path(volume)).keys()
     (trial_path(volume) / ".work-1234" / "agent").mkdir(parents=True)
@@ -296,7 +299,7 @@ async def test_what_a_crash_left_in_the_directory_of_a_trial_that_is_gone_is_del
     assert snapshot(trial_path(volume)).keys() == before | {".gone"}
 
 
-async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: Volume) -> None:
+async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: ResultsVolume) -> None:
     await keep(volume, tar(member("0/log", b"x")))
     whole = snapshot(volume.root)
     litter = [volume.root / name for name in (".removed-1", ".access-key-1", ".spool-1")]
@@ -312,7 +315,7 @@ async def test_what_crashes_left_at_the_top_is_deleted_when_it_is_old(volume: Vo
     assert snapshot(volume.root).keys() == whole.keys() | {".spool-2"}
 
 
-async def test_logs_of_services_are_files_of_the_trial(volume: Volume) -> None:
+async def test_logs_of_services_are_files_of_the_trial(volume: ResultsVolume) -> None:
     await volume.finish(KEY, {"result.json": b"{}", "services/app.log": b"ready\n"})
     assert (trial_path(volume) / "services" / "app.log").read_bytes() == b"ready\n"
 

@@ -113,7 +113,7 @@ class TrialException(Model):
     """What failed, where, and what to do."""
 
 
-class StepException(TrialException):
+class ExceptionStatus(TrialException):
     """An exception of a step."""
 
     phase: str | None = None
@@ -214,7 +214,7 @@ class StepStatus(Model):
     passed: bool | None = None
     """Whether the step passed: min_reward was met, or, without min_reward, the reward "reward" (every reward if there is no
     "reward") is 1 or more. Unset: no result."""
-    exception: StepException | None = None
+    exception: ExceptionStatus | None = None
     """The first exception, if any."""
     start_time: datetime | None = None
     """Start time."""

@@ -17,8 +17,8 @@ from multistep.client.connection import Cluster
 from multistep.client.options import Target
 from multistep.errors import UsageError
 from multistep.report.page import number, probability
-from multistep.report.rows import FEWEST, Row
-from multistep.report.summary import Pair, compare, judged, warnings
+from multistep.report.rows import FEWEST, TrialRow
+from multistep.report.summary import AgentComparison, compare, judged, warnings
 
 _KEPT = ".json"
 _SOME = 3
@@ -30,7 +30,7 @@ class Side:
 
     name: str
     scoring: Scoring
-    agents: Mapping[str, Sequence[Row]]
+    agents: Mapping[str, Sequence[TrialRow]]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Contest:
 
     first: str
     second: str
-    first_rows: Sequence[Row]
-    second_rows: Sequence[Row]
+    first_rows: Sequence[TrialRow]
+    second_rows: Sequence[TrialRow]
 
 
 async def write_comparison(target: Target, texts: Sequence[str], *, as_json: bool) -> None:
@@ -90,9 +90,9 @@ async def _of_sweep(connected: Cluster, namespace: str, text: str) -> Side:
     return _side(name, agent, about.scoring, rows)
 
 
-def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[Row]) -> Side:
+def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[TrialRow]) -> Side:
     """Return the side, without branches. agent: the only agent to include, "" for all. Raises UsageError if the side lacks it."""
-    agents: dict[str, list[Row]] = defaultdict(list)
+    agents: dict[str, list[TrialRow]] = defaultdict(list)
     for row in rows:
         if not row.branch:
             agents[row.agent].append(row)
@@ -132,7 +132,7 @@ def _listed(agents: Mapping[str, object]) -> str:
     return ", ".join(map(repr, agents)) or "none"
 
 
-def verdict(pair: Pair) -> str:
+def verdict(pair: AgentComparison) -> str:
     """Return the result of a comparison as a sentence."""
     found, first, second = pair.difference.estimate, clean(pair.first), clean(pair.second)
     tasks = f"{found.tasks} shared tasks"
@@ -174,7 +174,7 @@ def _warnings(contest: Contest) -> Iterator[str]:
         yield f"these tasks are not the same in {names[0]} and {names[1]}: {', '.join(differ[:_SOME])}{more}"
 
 
-def _contents(rows: Sequence[Row]) -> dict[str, set[str]]:
+def _contents(rows: Sequence[TrialRow]) -> dict[str, set[str]]:
     """Return the known content digests of each task with scored trials."""
     found: dict[str, set[str]] = defaultdict(set)
     for row in rows:

@@ -20,7 +20,7 @@ from multistep.client.objects import find_trial
 from multistep.client.results.fetch import read_part
 from multistep.errors import ClusterError, StoreError
 from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, lines_of, readable, visible
-from multistep.report.rows import Row
+from multistep.report.rows import TrialRow
 
 MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 4  # concurrent requests; the operator serves at most 8 at onc
 _EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
 
 
-async def read_excerpts(cluster: Cluster, rows: Sequence[Row]) -> dict[str, Excerpts]:
+async def read_excerpts(cluster: Cluster, rows: Sequence[TrialRow]) -> dict[str, Excerpts]:
     """Return excerpts by trial name, for the first MAX_TRIALS trials that finished without passing. A trial that cannot be read
     has none."""
     unpassed = [each for each in rows if each.state != "Active" and not each.passed]
@@ -52,7 +52,7 @@ class _Fetch:
     """Reads excerpts in parallel. found: excerpts by trial; problem: first error, after which no further trial is read; failed:
     number of trials that have no excerpts when the problem occurs."""
 
-    def __init__(self, cluster: Cluster, rows: Sequence[Row]) -> None:
+    def __init__(self, cluster: Cluster, rows: Sequence[TrialRow]) -> None:
         self._cluster, self._rows = cluster, rows
         self._done = 0
         self.found: dict[str, Excerpts] = {}
@@ -72,7 +72,7 @@ class _Fetch:
     def _progress(self) -> str:
         return f"reading the output of trials without a pass: {self._done} of {len(self._rows)}"
 
-    async def _work(self, waiting: Iterator[Row], following: Following) -> None:
+    async def _work(self, waiting: Iterator[TrialRow], following: Following) -> None:
         for each in waiting:
             if self.problem:
                 return
@@ -89,7 +89,7 @@ class _Fetch:
         self.problem = self.problem or why
         self.failed = len(self._rows) - len(self.found)
 
-    async def _read(self, row: Row) -> Excerpts | None:
+    async def _read(self, row: TrialRow) -> Excerpts | None:
         trial = await find_trial(self._cluster, row.namespace, row.trial)
         status = parse_status(trial) if trial else None
         if status is None or status.results is None:

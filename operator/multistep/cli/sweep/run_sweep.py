@@ -38,7 +38,7 @@ from multistep.client.sweep_trials import counted_rows
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate_tasks
 from multistep.errors import ClusterError, UsageError
-from multistep.report.rows import FEWEST, Row
+from multistep.report.rows import FEWEST, TrialRow
 
 _SHOWN = 5
 
@@ -53,8 +53,8 @@ async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[
         return []
 
 
-def _texts(sweep: str, rows: Iterable[Row]) -> list[str]:
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+def _texts(sweep: str, rows: Iterable[TrialRow]) -> list[str]:
+    groups: dict[tuple[str, str], list[TrialRow]] = defaultdict(list)
     for each in rows:
         if each.excluded:
             groups[each.task, each.reason].append(each)

@@ -28,22 +28,22 @@ from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, document, json_text, parquet_bytes
 from multistep.report.page import branch_passes, dollars, interval, number, page, probability, signed
-from multistep.report.rows import Row, StepRow, counted, row
+from multistep.report.rows import StepRow, TrialRow, rows_that_count, trial_row
 from multistep.report.statistics import Estimate
-from multistep.report.summary import About, Pair, Standing, Summary, summarize
+from multistep.report.summary import AgentComparison, LeaderboardRow, ReportedSweep, Summary, summarize
 
 _TRIES = 3
-_Owned: TypeAlias = tuple[str, Row]  # the UID of the sweep that owns a trial, and the trial's row
+_Owned: TypeAlias = tuple[str, TrialRow]  # the UID of the sweep that owns a trial, and the trial's row
 
 
-async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, list[Row]]:
+async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[ReportedSweep, list[TrialRow]]:
     """Return the current state of the sweep and of its trials that count. The sweep itself may be deleted already.
 
     Raises UsageError if neither the sweep nor any of its trials exists, or if the trials belong to several deleted sweeps.
     """
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
-    about = About(
+    about = ReportedSweep(
         sweep,
         namespace,
         datetime.now(UTC),
@@ -59,7 +59,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[About, lis
         print_warning(warning)
     uid = found["metadata"]["uid"] if found else _only_owner(sweep, owned)
     created = [each for owner, each in owned if owner == uid]
-    rows = counted(created)
+    rows = rows_that_count(created)
     if found is None and not rows:
         raise UsageError(f"sweep {sweep!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
     kept = set(map(id, rows))
@@ -75,17 +75,17 @@ def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
     return next(iter(uids), None)
 
 
-async def _rows(cluster: Cluster, namespace: str, sweep: str, found: Object | None, scoring: Scoring) -> Owned[Row]:
+async def _rows(cluster: Cluster, namespace: str, sweep: str, found: Object | None, scoring: Scoring) -> Owned[TrialRow]:
     for _ in range(_TRIES - 1):
         try:
-            return await owned_trials(cluster, namespace, sweep, found, lambda trial: row(trial, scoring))
+            return await owned_trials(cluster, namespace, sweep, found, lambda trial: trial_row(trial, scoring))
         except ClusterError as error:
             if error.status != GONE:  # 410: the list's continue token expired; list again
                 raise
-    return await owned_trials(cluster, namespace, sweep, found, lambda trial: row(trial, scoring))
+    return await owned_trials(cluster, namespace, sweep, found, lambda trial: trial_row(trial, scoring))
 
 
-def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
+def read_report(path: Path) -> tuple[str, Scoring, list[TrialRow]]:
     """Return the sweep's name, its scoring and its trials from a file that `multistep sweep report -o FILE.json` wrote.
 
     Raises UsageError if the file is not a report.
@@ -100,8 +100,8 @@ def read_report(path: Path) -> tuple[str, Scoring, list[Row]]:
         raise UsageError(f"{path} is not a report: `multistep sweep report SWEEP -o {path}` writes one") from error
 
 
-def _row(fields: dict[str, Any]) -> Row:
-    return Row(**{**fields, "steps": tuple(StepRow(**each) for each in fields["steps"])})
+def _row(fields: dict[str, Any]) -> TrialRow:
+    return TrialRow(**{**fields, "steps": tuple(StepRow(**each) for each in fields["steps"])})
 
 
 def branch_tables(branches: Branches) -> list[Text | Table]:
@@ -193,14 +193,14 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
             _print(each.form, about, summary, excerpts)
 
 
-def _missing(about: About, summary: Summary) -> str:
+def _missing(about: ReportedSweep, summary: Summary) -> str:
     """Return how many of the sweep's trials exist, as text; "" if all do, or if their number is unknown."""
     if about.planned is None or len(summary.rows) >= about.planned:
         return ""
     return f"{about.phase}: {len(summary.rows)} of {about.planned} trials were created and exist"
 
 
-def _print(form: str, about: About, summary: Summary, excerpts: Mapping[str, Excerpts]) -> None:
+def _print(form: str, about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts]) -> None:
     if form == "json":
         print_json(document(about, summary), indent=1)
     elif form == "parquet":
@@ -209,7 +209,7 @@ def _print(form: str, about: About, summary: Summary, excerpts: Mapping[str, Exc
         print_text(_content(form, about, summary, excerpts).decode())
 
 
-def _content(form: str, about: About, summary: Summary, excerpts: Mapping[str, Excerpts]) -> bytes:
+def _content(form: str, about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts]) -> bytes:
     if form == "parquet":
         return parquet_bytes(summary.rows)
     if form == "html":
@@ -252,7 +252,7 @@ def _chance(found: Estimate | None, tasks: int) -> str:
     return number(found.value) + (f" of {plural(found.tasks, 'task')}" if found.tasks < tasks else "")
 
 
-def _excluded(standing: Standing) -> Text:
+def _excluded(standing: LeaderboardRow) -> Text:
     active = f"{standing.active} not finished" if standing.active else ""
     excluded = _by_class(standing.excluded) if standing.excluded else ""
     return Text(", ".join(filter(None, (excluded, active))) or "-", style=STYLES["excluded"] if excluded else "")
@@ -267,7 +267,7 @@ def differences(summary: Summary) -> list[Text | Table]:
     return [Text(), pairs_table(summary.pairs)] if summary.pairs else []
 
 
-def pairs_table(pairs: Sequence[Pair]) -> Table:
+def pairs_table(pairs: Sequence[AgentComparison]) -> Table:
     """Return the table of differences in mean score, first agent minus second."""
     found = table("FIRST", "SECOND", "DIFFERENCE", "95 % INTERVAL", "P", "TASKS", "VERDICT", numbers=("DIFFERENCE", "P", "TASKS"))
     for each in pairs:

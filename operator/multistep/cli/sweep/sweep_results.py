@@ -30,8 +30,8 @@ from multistep.client.results.fetch import download
 from multistep.client.sweep_trials import owned_trials
 from multistep.engine.score.usage_totals import of_all_attempts
 from multistep.errors import ClusterError, StoreError, UsageError
-from multistep.report.rows import Row, chances, counted, ks, means, row
-from multistep.store.harbor.job_files import JobStats, Standing, config_json, lock_head, result_json
+from multistep.report.rows import TrialRow, pass_at_ks, pass_chances, rows_that_count, task_means, trial_row
+from multistep.store.harbor.job_files import AgentResult, JobStats, config_json, lock_head, result_json
 
 _PARTIAL: Final = ".partial"  # directory of trials that are not completely fetched yet; Harbor's viewer ignores it
 _OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # suffix of the job's name, by kind of job
@@ -42,7 +42,7 @@ class Entry:
     """A trial of the sweep. usage: tokens and cost of all attempts of the trial; results: status.results, None if the trial has no
     results."""
 
-    row: Row
+    row: TrialRow
     uid: str
     usage: Usage | None
     results: str | None
@@ -114,7 +114,7 @@ class JobDirectory:
         running = sum(each.row.state == "Active" for each in entries)
         rows = [each.row for each in entries]
         now = datetime.now(UTC)
-        numbers = stats.json({} if self._kind else standings(counted(rows)), total, running)
+        numbers = stats.json({} if self._kind else standings(rows_that_count(rows)), total, running)
         return result_json(self._sweep, self._uid, numbers, total, now, finished=not running)
 
     def _total(self, entries: Sequence[Entry]) -> int:
@@ -138,20 +138,20 @@ class JobDirectory:
         partial.replace(self.path / name)
 
 
-def standings(rows: Iterable[Row]) -> dict[str, Standing]:
+def standings(rows: Iterable[TrialRow]) -> dict[str, AgentResult]:
     """Return the score and pass@k of each agent, equal to those of `multistep sweep report`."""
-    scored: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    scored: dict[str, dict[str, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
     for each in rows:
         if each.counts is not None:
             scored[each.agent][each.task].append(each)
     return {agent: _standing(by_task) for agent, by_task in scored.items()}
 
 
-def _standing(scored: Mapping[str, Sequence[Row]]) -> Standing:
+def _standing(scored: Mapping[str, Sequence[TrialRow]]) -> AgentResult:
     scores = {task: [each.counts or 0.0 for each in those] for task, those in scored.items()}
     passed = {task: [bool(each.passed) for each in those] for task, those in scored.items()}
     most = max(map(len, passed.values()))
-    return Standing(fmean(means(scores).values()), {k: fmean(chances(k, passed).values()) for k in ks(most)})
+    return AgentResult(fmean(task_means(scores).values()), {k: fmean(pass_chances(k, passed).values()) for k in pass_at_ks(most)})
 
 
 def _write_items(out: TextIO, files: Iterable[Path]) -> None:
@@ -235,7 +235,7 @@ async def _entries(connected: Cluster, sweep: TrialSweep, found: Mapping[str, An
 
 def _entry(trial: Mapping[str, Any], sweep: TrialSweep) -> Entry:
     status = parse_status(trial)
-    return Entry(row(trial, sweep.spec.scoring), trial["metadata"]["uid"], of_all_attempts(status), status.results)
+    return Entry(trial_row(trial, sweep.spec.scoring), trial["metadata"]["uid"], of_all_attempts(status), status.results)
 
 
 class _Fetch:

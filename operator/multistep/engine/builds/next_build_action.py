@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.runner_records import Fields, PhaseResult, Record
-from multistep.engine.journal.operations import Directory, Reset, Start, Upload
+from multistep.engine.journal.operations import Reset, ResetDirectory, Start, Upload
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.lifecycle.failure_causes import own_usage_exception
 from multistep.engine.plan.image_builds import ImageBuild
@@ -49,7 +49,7 @@ _DISK_FULL = re.compile(r"^Error: .*no space left on device")
 
 
 @dataclass(frozen=True)
-class Limits:
+class BuildLimits:
     """Limits of one build. seconds: timeout of the build without the push; memory, storage: as in the pod's spec, for messages."""
 
     seconds: float
@@ -63,7 +63,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Seen:
+class BuildState:
     """The observed state of a build. image: digest of the image in the registry, "" if it does not exist; unreachable: why the
     registry cannot be queried, "" if it answered; pod: the builder's pod; push_ended: how its container ``push`` ended, "" while
     it runs; records: the records of both runners, None if the pod does not run, so that the records were not read."""
@@ -77,7 +77,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Built:
+class ImageBuilt:
     """Decision: the image is in the registry. Delete the pod."""
 
     image: str
@@ -101,7 +101,7 @@ class StartPush:
 
 
 @dataclass(frozen=True)
-class Pause:
+class BuildPause:
     """Decision: wait for ``seconds``, then observe again. failing: whether an infrastructure failure is the reason."""
 
     message: str
@@ -110,7 +110,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BuildBroken:
     """Decision: give up the build, because the image cannot be built from this task, or because too many pods were lost. Delete the
     pod, and fail the trials that need the image."""
 
@@ -119,35 +119,37 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Lost:
+class BuilderLost:
     """Decision: an infrastructure failure ended the build. Delete the pod; another one is created after a back-off."""
 
     message: str
 
 
-Decision: TypeAlias = Built | CreateBuilder | StartBuild | StartPush | Pause | Broken | Lost
+Decision: TypeAlias = ImageBuilt | CreateBuilder | StartBuild | StartPush | BuildPause | BuildBroken | BuilderLost
 
 
-def decide(seen: Seen, limits: Limits) -> Decision:
+def decide(seen: BuildState, limits: BuildLimits) -> Decision:
     """Return the next decision of the build."""
     if seen.image:
-        return Built(seen.image)
+        return ImageBuilt(seen.image)
     pod = seen.pod
     if pod is None:
-        return Pause(seen.unreachable, failing=True) if seen.unreachable else CreateBuilder()
+        return BuildPause(seen.unreachable, failing=True) if seen.unreachable else CreateBuilder()
     if pod.deleting:
-        return Pause(f"pod {pod.name} of an earlier build is being deleted")
+        return BuildPause(f"pod {pod.name} of an earlier build is being deleted")
     if (ended := _ended(pod, seen.push_ended, limits)) is not None:
         return ended
     if not pod.running or seen.records is None:
         return _starting(pod, seen.now)
     if seen.now - pod.created_at > limits.pod_seconds:
-        return Lost(f"pod {pod.name} did not push the image within {limits.pod_seconds:.0f} s; last: {_push_error(seen.records)}")
+        return BuilderLost(
+            f"pod {pod.name} did not push the image within {limits.pod_seconds:.0f} s; last: {_push_error(seen.records)}"
+        )
     build = seen.records.get(BUILD)
     if build is None:
         return _unprepared(seen.records) or StartBuild()
     if not build.done:
-        return Pause(f"is being built in pod {pod.name}")
+        return BuildPause(f"is being built in pod {pod.name}")
     return _built(PhaseResult.from_record(build), limits) or _push(seen, seen.records)
 
 
@@ -157,48 +159,50 @@ def last_lines(log: str) -> str:
     return "\n".join(lines)[-_MAX_CHARACTERS:]
 
 
-def _ended(pod: PodFacts, push_ended: str, limits: Limits) -> Decision | None:
+def _ended(pod: PodFacts, push_ended: str, limits: BuildLimits) -> Decision | None:
     if pod.terminated and pod.exit_reason == "OOMKilled":
-        return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory})")
+        return BuildBroken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory})")
     if pod.phase == "Failed" and own_usage_exception(pod.message, disrupted=bool(pod.disruption)) is not None:
-        return Broken(BUILD_LIMIT, f"the build used more disk than builds.storage = {limits.storage}: {pod.message}")
+        return BuildBroken(BUILD_LIMIT, f"the build used more disk than builds.storage = {limits.storage}: {pod.message}")
     if not (pod.terminated or push_ended or pod.disruption or pod.phase in ("Failed", "Succeeded")):
         return None
     why = pod.message or pod.exit_message or pod.disruption or pod.reason or push_ended or f"exit code {pod.exit_code}"
-    return Lost(f"pod {pod.name} ended: {why}")
+    return BuilderLost(f"pod {pod.name} ended: {why}")
 
 
 def _starting(pod: PodFacts, now: float) -> Decision:
     if pod.unschedulable:
-        return Pause(f"pod {pod.name}: {pod.unschedulable}", seconds=10.0, failing=True)
+        return BuildPause(f"pod {pod.name}: {pod.unschedulable}", seconds=10.0, failing=True)
     why = f"{pod.waiting_reason} {pod.waiting_message}".strip()
     if pod.scheduled_at is not None and now - pod.scheduled_at > START_SECONDS and not pod.running:
-        return Lost(f"pod {pod.name} did not start within {START_SECONDS:.0f} s: {why or 'no reason given'}")
-    return Pause(f"pod {pod.name} is starting" + (f": {why}" if pod.waiting_message else ""), failing=bool(pod.waiting_message))
+        return BuilderLost(f"pod {pod.name} did not start within {START_SECONDS:.0f} s: {why or 'no reason given'}")
+    return BuildPause(
+        f"pod {pod.name} is starting" + (f": {why}" if pod.waiting_message else ""), failing=bool(pod.waiting_message)
+    )
 
 
 def _unprepared(records: Mapping[str, Record]) -> Decision | None:
     """Return the decision after an operation that prepares the build failed; None if no finished operation failed."""
     for each in records.values():
         if (fault := Fields(each.result or {}, f"result of {each.id}").optional_fault("error")) is not None:
-            return Broken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
+            return BuildBroken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
     return None
 
 
-def _built(result: PhaseResult, limits: Limits) -> Decision | None:
+def _built(result: PhaseResult, limits: BuildLimits) -> Decision | None:
     """Return the decision after a failed build; None if it succeeded."""
     last = f"its last lines:\n{last_lines(result.tail)}"
     if result.timed_out:
-        return Broken(BUILD_LIMIT, f"the build took longer than builds.timeoutSeconds = {limits.seconds:g}; {last}")
+        return BuildBroken(BUILD_LIMIT, f"the build took longer than builds.timeoutSeconds = {limits.seconds:g}; {last}")
     if result.exit_code == 0:
         return None
     if result.error is not None:
-        return Lost(f"the build could not be started: {result.error.message}")
+        return BuilderLost(f"the build could not be started: {result.error.message}")
     if result.oom_kills:
-        return Broken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory}); {last}")
+        return BuildBroken(BUILD_LIMIT, f"the build used more memory than builds.resources allows ({limits.memory}); {last}")
     if (why := _outside_cause(result.tail)) is not None:
-        return Lost(f"{why}; {last}")
-    return Broken(BUILD_FAILED, f"the build failed; {last}")
+        return BuilderLost(f"{why}; {last}")
+    return BuildBroken(BUILD_FAILED, f"the build failed; {last}")
 
 
 def _outside_cause(log: str) -> str | None:
@@ -209,7 +213,7 @@ def _outside_cause(log: str) -> str | None:
     return "the node's disk is full" if _DISK_FULL.match(end) else None
 
 
-def _push(seen: Seen, records: Mapping[str, Record]) -> Decision:
+def _push(seen: BuildState, records: Mapping[str, Record]) -> Decision:
     """Return the decision about the push. Failed pushes are retried with back-off, so that a temporary outage of the registry does
     not require another build."""
     tried = _pushes(records)
@@ -217,17 +221,17 @@ def _push(seen: Seen, records: Mapping[str, Record]) -> Decision:
         return StartPush(f"{_PUSH}1")
     last = tried[-1]
     if not last.done:
-        return Pause("is being pushed")
+        return BuildPause("is being pushed")
     ended, count = last.ended_at or seen.now, len(tried)
     if PhaseResult.from_record(last).exit_code == 0:
         if seen.unreachable:
-            return Pause(seen.unreachable, failing=True)
+            return BuildPause(seen.unreachable, failing=True)
         if seen.now - ended > VERIFY_SECONDS:
-            return Lost("the image was pushed, but the registry does not have it")
-        return Pause("was pushed; the registry does not show it yet")
+            return BuilderLost("the image was pushed, but the registry does not have it")
+        return BuildPause("was pushed; the registry does not show it yet")
     left = ended + min(LAST_PUSH_PAUSE_SECONDS, 2.0**count) - seen.now
     if left > 0:
-        return Pause(f"could not be pushed: {_push_error(records)}", seconds=min(left, POLL_SECONDS), failing=True)
+        return BuildPause(f"could not be pushed: {_push_error(records)}", seconds=min(left, POLL_SECONDS), failing=True)
     return StartPush(f"{_PUSH}{count + 1}")
 
 
@@ -246,18 +250,18 @@ def _push_error(records: Mapping[str, Record]) -> str:
 
 
 @dataclass
-class Retries:
+class BuilderRetries:
     """Counts the pods of one build that were lost in a row. most: maximum number of lost pods; one more fails the build."""
 
     most: int
     losses: int = 0
 
-    def lost(self, loss: Lost) -> Pause | Broken:
+    def lost(self, loss: BuilderLost) -> BuildPause | BuildBroken:
         """Count a lost pod. Return the pause before the next pod is created, or the failure if too many pods were lost."""
         self.losses += 1
         if self.losses > self.most:
-            return Broken(BUILD_LOST, f"{self.losses} pods in a row were lost; the last one: {loss.message}")
-        return Pause(f"retrying: {loss.message}", seconds=min(60.0, math.ldexp(2.5, self.losses)), failing=True)
+            return BuildBroken(BUILD_LOST, f"{self.losses} pods in a row were lost; the last one: {loss.message}")
+        return BuildPause(f"retrying: {loss.message}", seconds=min(60.0, math.ldexp(2.5, self.losses)), failing=True)
 
 
 WORK: Final = "/build"  # writable volume of the container ``main``
@@ -282,7 +286,7 @@ def build_operations(build: ImageBuild, registries: str, timeout: float) -> Sequ
     options = ["--isolation=chroot", "--format=docker", "--layers=false", f"--tag={_IMAGE}", f"--file={context}/{build.dockerfile}"]
     options += [f"--build-arg={name}={value}" for name, value in sorted(build.args.items())]
     options += [f"--target={build.target}"] if build.target else []
-    directories = tuple(Directory(path, mode=0o755) for path in (_CONTEXT, _CONFIG, f"{WORK}/tmp", f"{WORK}/run"))
+    directories = tuple(ResetDirectory(path, mode=0o755) for path in (_CONTEXT, _CONFIG, f"{WORK}/tmp", f"{WORK}/run"))
     env = {
         "HOME": WORK,
         "TMPDIR": f"{WORK}/tmp",

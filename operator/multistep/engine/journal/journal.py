@@ -36,7 +36,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Finding:
+class TamperingTraces:
     """The traces of tampering of one kind (api.trial.status.TamperingKind) that one step of an attempt has. attempt: number of that
     attempt; items: the first traces: paths of files, names of processes, or texts; count: number of all traces."""
 
@@ -90,8 +90,12 @@ class StepRun:
     egress: EgressStatus | None = None  # connections that were refused to the step's pods; None without an egress sidecar
     metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
     checkpoint: CheckpointStatus | None = None
-    findings: tuple[Finding, ...] = ()  # traces of tampering, found before the verification (engine.script.inspect_environment)
-    verdict_differences: tuple[Finding, ...] = ()  # between the two verdicts, or why they were not compared (compare_verdicts)
+    findings: tuple[
+        TamperingTraces, ...
+    ] = ()  # traces of tampering, found before the verification (engine.script.inspect_environment)
+    verdict_differences: tuple[
+        TamperingTraces, ...
+    ] = ()  # between the two verdicts, or why they were not compared (compare_verdicts)
     trial: str | None = None  # name of the trial that ran the step; None: this trial
     lost: AttemptLost | None = None  # set if the step has no result, e.g. because the model provider failed
 

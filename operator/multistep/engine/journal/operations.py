@@ -53,7 +53,7 @@ def place_of(id: str) -> Place:
 
 
 @dataclass(frozen=True)
-class Directory:
+class ResetDirectory:
     """A directory that a Reset creates or empties. keep: whether to retain existing contents; mode: permission bits."""
 
     path: str
@@ -67,7 +67,7 @@ class Reset:
     """Create or empty directories. A link or a file at a directory's path is replaced by the directory."""
 
     id: str
-    directories: tuple[Directory, ...]
+    directories: tuple[ResetDirectory, ...]
     where: Place = "agent"
 
 
@@ -179,7 +179,7 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class Environment:
+class AwaitVerifierPod:
     """Wait for the pod of a step's separate verifier, and read its WORKDIR."""
 
     id: str
@@ -341,7 +341,7 @@ Operation: TypeAlias = (
     | ServiceHook
     | Note
     | Collect
-    | Environment
+    | AwaitVerifierPod
     | Transfer
     | Release
     | Admit

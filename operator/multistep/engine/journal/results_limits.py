@@ -18,7 +18,7 @@ URL_SECONDS = 300.0  # validity of a signed URL: the request must start within i
 
 
 @dataclass(frozen=True)
-class Large:
+class LargeFile:
     """A large output file of a step. source: index in ``Collect.sources`` of the source that contains the file; path: the file's
     path below the source, "" if the source is the file itself; binary: whether the file is not text."""
 
@@ -33,7 +33,7 @@ class Large:
         return f"{self.source}/{self.path}" if self.path else str(self.source)
 
     @classmethod
-    def from_json(cls, value: object, sources: int) -> Large:
+    def from_json(cls, value: object, sources: int) -> LargeFile:
         """Parse an entry of the runner's survey. Raises RunnerError."""
         fields = Fields(value, "a large file")
         source, size = fields.integer("source"), fields.integer("size")
@@ -60,7 +60,7 @@ class Send:
 
     id: str
     number: int
-    file: Large
+    file: LargeFile
 
     @property
     def seconds(self) -> float:
@@ -69,43 +69,43 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentFile:
     """A file that the runner reported as sent. number: index in the survey; version: the store's ETag, "" if it returned none."""
 
     number: int
-    file: Large
+    file: LargeFile
     sha256: str
     version: str
 
 
 @dataclass(frozen=True)
-class Reached:
+class UploadProgress:
     """Progress of the direct upload. next: the next request, None if no request is left; running: the record of ``next`` if the
     runner has started it; failure: why the remaining files are not sent, "" if none failed."""
 
     next: Survey | Send | None = None
     running: Record | None = None
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[SentFile, ...] = ()
     failure: str = ""
 
 
-def reached(collect: Collect, records: Mapping[str, Record]) -> Reached:
+def upload_progress(collect: Collect, records: Mapping[str, Record]) -> UploadProgress:
     """Return the progress of the direct upload of a Collect's large files, according to the runner's records."""
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
-        return Reached(Survey(f"{collect.id}-survey"))
+        return UploadProgress(Survey(f"{collect.id}-survey"))
     found = Fields(survey.result, "survey").sequence("files", SURVEYED_FILES)
-    sent: list[Sent] = []
+    sent: list[SentFile] = []
     for number, value in enumerate(found):
-        send = Send(f"{collect.id}-send-{number}", number, Large.from_json(value, len(collect.sources)))
+        send = Send(f"{collect.id}-send-{number}", number, LargeFile.from_json(value, len(collect.sources)))
         record = records.get(send.id)
         if record is None or not record.done:
-            return Reached(send, record, tuple(sent))
+            return UploadProgress(send, record, tuple(sent))
         result = Fields(record.result, "send")
         if (fault := result.optional_fault("error")) is not None:
-            return Reached(sent=tuple(sent), failure=f"{send.file.member}: {fault.message}")
-        sent.append(Sent(number, send.file, result.text("sha256", 64), result.text("version", 1024)))
-    return Reached(sent=tuple(sent))
+            return UploadProgress(sent=tuple(sent), failure=f"{send.file.member}: {fault.message}")
+        sent.append(SentFile(number, send.file, result.text("sha256", 64), result.text("version", 1024)))
+    return UploadProgress(sent=tuple(sent))
 
 
 NO_LIMIT = 2**62  # more bytes or files than any volume has
@@ -126,13 +126,13 @@ class Amount:
         return Amount(self.bytes - other.bytes, self.files - other.files)
 
 
-def total(amounts: Iterable[Amount]) -> Amount:
+def total_amount(amounts: Iterable[Amount]) -> Amount:
     """Return the sum of amounts."""
     return sum(amounts, Amount())
 
 
 @dataclass(frozen=True)
-class Limits:
+class ResultsLimits:
     """The limits of one step, of one trial (all attempts), and of all trials of a namespace."""
 
     step: Amount
@@ -163,7 +163,7 @@ class Headroom:
         return f"its {size} bytes exceed what is left of the {self.bytes_of}'s results limit"
 
 
-def headroom(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) -> Headroom:
+def remaining_headroom(limits: ResultsLimits, *, step: Amount, trial: Amount, namespace: Amount) -> Headroom:
     """Return how much a Collect may store. step, trial, namespace: their stored results, except files that the Collect replaces."""
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
@@ -171,9 +171,9 @@ def headroom(limits: Limits, *, step: Amount, trial: Amount, namespace: Amount) 
     return Headroom(max(0, left[bytes_of].bytes), max(0, left[files_of].files), bytes_of, files_of)
 
 
-def too_large(files: Iterable[Large], available: Headroom) -> tuple[Large, ...]:
+def too_large(files: Iterable[LargeFile], available: Headroom) -> tuple[LargeFile, ...]:
     """Return the files that do not fit into ``available``. Small files are accepted first, so a huge file displaces no others."""
-    left, out = available.bytes, list[Large]()
+    left, out = available.bytes, list[LargeFile]()
     for file in sorted(files, key=lambda each: each.size):
         if file.size > left:
             out.append(file)
@@ -182,7 +182,7 @@ def too_large(files: Iterable[Large], available: Headroom) -> tuple[Large, ...]:
     return tuple(out)
 
 
-def crowded_out(files: Sequence[Large], available: Headroom, alone: Headroom) -> tuple[Large, ...]:
+def crowded_out(files: Sequence[LargeFile], available: Headroom, alone: Headroom) -> tuple[LargeFile, ...]:
     """Return the files that do not fit into ``available``, but would if the namespace had no other trial (``alone``)."""
     never = too_large(files, alone)
     return tuple(each for each in too_large(files, available) if each not in never)

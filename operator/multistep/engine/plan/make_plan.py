@@ -27,7 +27,7 @@ from multistep.engine.plan.phase_timeouts import real_limit, real_pause, resolve
 from multistep.engine.plan.plan import Env, Hook, StepPlan, TrialEnv, TrialPlan, VerifierPlan
 from multistep.engine.plan.resolve_templates import Unresolved, resolve, resolved_field
 from multistep.engine.plan.select_artifacts import pass_entries
-from multistep.engine.plan.task_steps import branch_of, files_of, hooks_of, steps_of
+from multistep.engine.plan.task_steps import files_of, hooks_of, part_of_task, steps_of
 from multistep.engine.plan.unsupported_parts import refuse_unsupported
 from multistep.engine.plan.verifier_environment import Definition, VerifierEnvironment, definition
 from multistep.errors import InvalidSpec
@@ -119,7 +119,7 @@ def make_plan(
 def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> TrialPlan:
     """Return the plan without its services, and without the variables and the WORKDIR that the compose file sets for main."""
     config, layout, spec, env, reach = inputs.config, inputs.layout, inputs.spec, inputs.env, inputs.networks
-    branch = branch_of(spec, [each.name for each in steps], single=not config.steps)
+    branch = part_of_task(spec, [each.name for each in steps], single=not config.steps)
     return TrialPlan(
         task_name=config.task.name if config.task else name,
         image=inputs.image,

@@ -19,7 +19,7 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.network_types import PUBLIC, Network
 from multistep.engine.plan.plan_services import PodServices
 from multistep.engine.plan.resolve_templates import Unresolved
-from multistep.engine.plan.task_steps import WHOLE_TASK, Branch
+from multistep.engine.plan.task_steps import WHOLE_TASK, TaskPart
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
 
 Env = Mapping[str, str]
@@ -142,7 +142,7 @@ class TrialPlan:
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
-    branch: Branch = WHOLE_TASK
+    branch: TaskPart = WHOLE_TASK
     regrade: bool = False
     services: PodServices | None = None
 

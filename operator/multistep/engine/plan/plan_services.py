@@ -209,7 +209,7 @@ def _invalid(services: Services, service: Service, key: str, message: str) -> In
 
 
 @dataclass(frozen=True)
-class Volume:
+class PodVolume:
     """A volume of the pod. name: unique in the pod; memory: whether it is in memory; size_bytes: maximum size, 0 for no limit."""
 
     name: str
@@ -221,7 +221,7 @@ class Volume:
 class PodMount:
     """A mount of a volume in a container. copied: whether the image's files at ``target`` are copied to the new volume."""
 
-    volume: Volume
+    volume: PodVolume
     target: str
     subpath: str = ""
     read_only: bool = False
@@ -229,7 +229,7 @@ class PodMount:
 
 
 @dataclass(frozen=True)
-class Mounts:
+class PodMounts:
     """The volume mounts of a pod's containers, by service."""
 
     by_service: Mapping[str, tuple[PodMount, ...]] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class Mounts:
         return self.by_service.get(service, ())
 
     @property
-    def volumes(self) -> tuple[Volume, ...]:
+    def volumes(self) -> tuple[PodVolume, ...]:
         """Return all volumes, each once."""
         return tuple({each.volume.name: each.volume for mounts in self.by_service.values() for each in mounts}.values())
 
@@ -247,18 +247,18 @@ class Mounts:
 FILES_VOLUME: Final = "svc-files"
 
 
-def plan_mounts(services: PodServices) -> Mounts:
+def plan_mounts(services: PodServices) -> PodMounts:
     """Return the mounts of all containers. A new named volume gets the files of the image of the first service that mounts it."""
     filled: set[str] = set()
     numbers = iter(range(10**6))
-    named: dict[str, Volume] = {}
+    named: dict[str, PodVolume] = {}
 
-    def volume_of(mount: Mount) -> Volume:
+    def volume_of(mount: Mount) -> PodVolume:
         if mount.kind == "file":
-            return Volume(FILES_VOLUME)
+            return PodVolume(FILES_VOLUME)
         if mount.kind == "volume" and mount.source:
-            return named.setdefault(mount.source, Volume(f"svc-volume-{len(named)}"))
-        return Volume(f"svc-own-{next(numbers)}", mount.kind == "tmpfs", mount.size_bytes)
+            return named.setdefault(mount.source, PodVolume(f"svc-volume-{len(named)}"))
+        return PodVolume(f"svc-own-{next(numbers)}", mount.kind == "tmpfs", mount.size_bytes)
 
     def mounts(service: Service) -> Iterable[PodMount]:
         for mount in service.mounts:
@@ -268,6 +268,6 @@ def plan_mounts(services: PodServices) -> Mounts:
             subpath = mount.source if mount.kind == "file" else mount.subpath
             yield PodMount(volume, mount.target, subpath, mount.read_only, copied)
         if service.shm_bytes:
-            yield PodMount(Volume(f"svc-own-{next(numbers)}", memory=True, size_bytes=service.shm_bytes), "/dev/shm")
+            yield PodMount(PodVolume(f"svc-own-{next(numbers)}", memory=True, size_bytes=service.shm_bytes), "/dev/shm")
 
-    return Mounts({each.name: tuple(mounts(each)) for each in (*(plan.service for plan in services.order), services.main)})
+    return PodMounts({each.name: tuple(mounts(each)) for each in (*(plan.service for plan in services.order), services.main)})

@@ -38,7 +38,7 @@ def hooks_of(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
 
 
 @dataclass(frozen=True)
-class Branch:
+class TaskPart:
     """The part of a task that a trial runs.
 
     kept: number of first steps that the trial does not run, because it starts from a checkpoint of another trial; end: the index
@@ -49,10 +49,10 @@ class Branch:
     end: int | None = None
 
 
-WHOLE_TASK: Final = Branch()
+WHOLE_TASK: Final = TaskPart()
 
 
-def branch_of(spec: TrialSpec, steps: Sequence[str], *, single: bool) -> Branch:
+def part_of_task(spec: TrialSpec, steps: Sequence[str], *, single: bool) -> TaskPart:
     """Return the part of a task that a trial runs. steps: names of the task's steps; single: whether the task has no [[steps]].
 
     Raises InvalidSpec for a step that the task does not have, or if no step is left to run.
@@ -69,7 +69,7 @@ def branch_of(spec: TrialSpec, steps: Sequence[str], *, single: bool) -> Branch:
         end = _index("spec.toStep", spec.to_step, names) + 1
         if end <= kept:
             raise InvalidSpec(f"spec.toStep: {spec.to_step!r} is before the trial's first step, by {start}. {_steps(names)}")
-    return Branch(kept, end)
+    return TaskPart(kept, end)
 
 
 def _index(field: str, name: str, names: Sequence[str]) -> int:

@@ -18,28 +18,28 @@ from multistep.errors import CheckpointLost
 
 MAX_RESTORES: Final = 2  # after this number of failed restores, the next attempt starts where the first attempt started
 
-Id: TypeAlias = tuple[int, int]
+CheckpointId: TypeAlias = tuple[int, int]
 """A checkpoint: the attempt that made it, and the index of the step after which it was made."""
 
 
-class Below(Protocol):
-    """The checkpoint on which a layer builds (checkpoint_files.Base). A layer has only the changes since this checkpoint."""
+class LayerBase(Protocol):
+    """The checkpoint on which a layer builds (checkpoint_files.BaseCheckpoint): a layer has only the changes since this one."""
 
     @property
-    def id(self) -> Id: ...
+    def id(self) -> CheckpointId: ...
     @property
     def digest(self) -> str: ...
 
 
 class Layer(Protocol):
-    """The fields of a stored checkpoint (store.checkpoints.checkpoint_files.Commit) on which the choice depends."""
+    """The fields of a stored checkpoint (store.checkpoints.checkpoint_files.CheckpointCommit) on which the choice depends."""
 
     @property
     def digest(self) -> str: ...
     @property
     def image_id(self) -> str: ...
     @property
-    def base(self) -> Below | None: ...
+    def base(self) -> LayerBase | None: ...
     @property
     def processes(self) -> int: ...
     @property
@@ -49,12 +49,12 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class CheckpointChoice:
     """The chosen checkpoint. chain: attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the
     next attempt starts at step 1, or the trial fails if it started from another trial's checkpoint; refused: for each checkpoint
     that is not used, a line with the reason."""
 
-    chain: tuple[Id, ...]
+    chain: tuple[CheckpointId, ...]
     refused: tuple[str, ...]
 
 
@@ -74,7 +74,9 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
     return lost_after_restore(lost.message) if before else lost
 
 
-def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> Choice:
+def choose(
+    status: TrialStatus, plan: TrialPlan, layers: Mapping[CheckpointId, Layer], damaged: Mapping[CheckpointId, str]
+) -> CheckpointChoice:
     """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).
 
     The candidates are the attempt's own checkpoints and the earlier checkpoints on which they build. The checkpoint after the
@@ -87,7 +89,7 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
     spent, start = len(failed) >= MAX_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
     lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
-        return Choice((), (f"{lost}, so the next attempt starts at step 1",))
+        return CheckpointChoice((), (f"{lost}, so the next attempt starts at step 1",))
     excluded = _excluded(failed, layers[start].digest if start in layers else "")
     image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
     refused: list[str] = []
@@ -105,9 +107,9 @@ def choose(status: TrialStatus, plan: TrialPlan, layers: Mapping[Id, Layer], dam
         if not why and spent and id != start:
             why = lost
         if not why:
-            return Choice(chain, tuple(refused))
+            return CheckpointChoice(chain, tuple(refused))
         refused.append(f"the checkpoint after step {id[1] + 1} of {_attempt(id)} is not used: {why}")
-    return Choice((), tuple(refused))
+    return CheckpointChoice((), tuple(refused))
 
 
 def _excluded(failed: Sequence[str], start: str) -> Collection[str]:
@@ -117,11 +119,11 @@ def _excluded(failed: Sequence[str], start: str) -> Collection[str]:
     return {each for each in failed if each != start or failed.count(each) >= MAX_RESTORES}
 
 
-def _attempt(id: Id) -> str:
+def _attempt(id: CheckpointId) -> str:
     return "the other trial" if id[0] == ANOTHER_TRIAL else f"attempt {id[0]}"
 
 
-def _lineage(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
+def _lineage(last: AttemptStatus, known: Collection[CheckpointId]) -> list[CheckpointId]:
     """Return the checkpoints after the steps that an attempt ran or kept, that of the last step first. known: all checkpoints of
     the trial."""
     kept = last.resumed.attempts if last.resumed else []
@@ -129,10 +131,10 @@ def _lineage(last: AttemptStatus, known: Collection[Id]) -> list[Id]:
     return sorted(lineage, key=lambda id: id[1], reverse=True)
 
 
-def _shown(attempts: Sequence[AttemptStatus]) -> dict[Id, str]:
+def _shown(attempts: Sequence[AttemptStatus]) -> dict[CheckpointId, str]:
     """Return the digests of the checkpoints in the status. The last checkpoint is missing if the operator stopped before it wrote
     the status."""
-    found: dict[Id, str] = {}
+    found: dict[CheckpointId, str] = {}
     for each in attempts:
         kept = each.resumed.attempts if each.resumed else []
         for index, step in enumerate(each.steps):
@@ -141,13 +143,15 @@ def _shown(attempts: Sequence[AttemptStatus]) -> dict[Id, str]:
     return found
 
 
-def chain_of(id: Id, digest: str | None, layers: Mapping[Id, Layer], damaged: Mapping[Id, str]) -> tuple[Id, ...]:
+def chain_of(
+    id: CheckpointId, digest: str | None, layers: Mapping[CheckpointId, Layer], damaged: Mapping[CheckpointId, str]
+) -> tuple[CheckpointId, ...]:
     """Return the layers of a checkpoint, lowest first. Raises CheckpointLost if a layer is missing or was changed.
 
     digest: digest of the checkpoint, None if it is unknown.
     """
-    chain: list[Id] = []
-    below: Id | None = id
+    chain: list[CheckpointId] = []
+    below: CheckpointId | None = id
     while below is not None:
         name = f"the layer of step {below[1] + 1} of {_attempt(below)}"
         if below not in layers:

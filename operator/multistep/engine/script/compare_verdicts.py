@@ -13,7 +13,7 @@ from typing import Any, Final
 from multistep.api.trial.runner_records import Fields
 from multistep.api.trial.status import Tampering, TrialStatus
 from multistep.api.trial.values import VERIFIER
-from multistep.engine.journal.journal import Finding, Number, StepRun
+from multistep.engine.journal.journal import Number, StepRun, TamperingTraces
 from multistep.engine.journal.operations import Release, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
@@ -67,13 +67,13 @@ def _unless_lost(script: Script[bool]) -> Script[tuple[bool, str]]:
         return end.value, ""
 
 
-def _incomplete(scope: Scope, second: StepRun, lost: str = "") -> tuple[Finding, ...]:
+def _incomplete(scope: Scope, second: StepRun, lost: str = "") -> tuple[TamperingTraces, ...]:
     why = lost or (second.lost.message if second.lost else second.exception.message if second.exception else "")
     kind = "ComparisonPrevented" if why.startswith(f"{STORING}{UNUSUAL}") else "ComparisonIncomplete"
-    return (Finding(kind, scope.attempt, (why,), 1),)
+    return (TamperingTraces(kind, scope.attempt, (why,), 1),)
 
 
-def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepRun) -> tuple[Finding, ...]:
+def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepRun) -> tuple[TamperingTraces, ...]:
     """Return a finding with one line for each reward key whose values differ between the two verdicts; () if none differs."""
     here, there = first or {}, second.rewards or {}
     keys = [key for key in dict.fromkeys([*here, *there]) if not _same(here.get(key), there.get(key))]
@@ -81,7 +81,7 @@ def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepR
         return ()
     lines = [f"{key}: {_shown(here.get(key))} in place, {_shown(there.get(key))} in a fresh pod" for key in keys]
     lines += [f"in a fresh pod: {second.exception.message}"] if second.exception else []
-    return (Finding("VerdictsDiffer", scope.attempt, tuple(lines), len(lines)),)
+    return (TamperingTraces("VerdictsDiffer", scope.attempt, tuple(lines), len(lines)),)
 
 
 def _same(one: Number | None, other: Number | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 
 from multistep.api.trial.runner_records import Fields, Record
 from multistep.api.trial.values import VERIFIER
-from multistep.engine.journal.journal import Finding, StepRun
+from multistep.engine.journal.journal import StepRun, TamperingTraces
 from multistep.engine.journal.operations import Baseline, Inspect, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.plan.resolve_templates import Unresolved
@@ -58,7 +58,7 @@ def inspect(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
     run.findings = _findings(record, scope.attempt)
 
 
-def _findings(record: Record, attempt: int) -> tuple[Finding, ...]:
+def _findings(record: Record, attempt: int) -> tuple[TamperingTraces, ...]:
     """Return the findings in the record of an Inspect. Unknown kinds are ignored. () if the runner is of an earlier release, which
     does not inspect."""
     if record.op != "inspect":
@@ -68,11 +68,11 @@ def _findings(record: Record, attempt: int) -> tuple[Finding, ...]:
     processes = result.texts("processes", _MAX_ITEMS)
     if processes:
         names = tuple(dict.fromkeys(each or "?" for each in processes))
-        found.append(Finding("SurvivingProcesses", attempt, names, max(len(names), result.integer("processCount"))))
+        found.append(TamperingTraces("SurvivingProcesses", attempt, names, max(len(names), result.integer("processCount"))))
     if result.optional_boolean("incomplete"):
-        found.append(Finding("InspectionIncomplete", attempt, ("a limit of files, bytes or time was exceeded",), 1))
+        found.append(TamperingTraces("InspectionIncomplete", attempt, ("a limit of files, bytes or time was exceeded",), 1))
     return tuple(each for each in found if each.kind in KINDS)
 
 
-def _finding(fields: Fields, attempt: int) -> Finding:
-    return Finding(fields.text("kind", 64), attempt, fields.texts("paths", _MAX_ITEMS), fields.integer("count"))
+def _finding(fields: Fields, attempt: int) -> TamperingTraces:
+    return TamperingTraces(fields.text("kind", 64), attempt, fields.texts("paths", _MAX_ITEMS), fields.integer("count"))

@@ -19,7 +19,7 @@ from multistep.engine.status.status_size import bounded_rewards
 
 
 @dataclass(frozen=True)
-class Progress:
+class ScriptProgress:
     """Progress of a trial. next: the operation to start, or to wait for if it runs; None if the trial or the attempt has ended."""
 
     journal: Journal
@@ -35,7 +35,7 @@ class Progress:
         return steps[-1].started_at is None if steps else self.journal.started_at is None
 
 
-def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> Progress:
+def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> ScriptProgress:
     """Run the script on the records, up to the first operation that has no record or is still running."""
     return Replay(scope, agent).advance(records)
 
@@ -50,16 +50,16 @@ class Replay:
         self._forget_running: Callable[[], object] = lambda: None
         self._send(None)
 
-    def advance(self, records: Mapping[str, Record]) -> Progress:
+    def advance(self, records: Mapping[str, Record]) -> ScriptProgress:
         """Return the same progress as replay(). records: all records so far, of which finished ones must not change."""
         self._forget_running()
         self._forget_running = lambda: None
         while self._operation is not None and (record := records.get(self._operation.id)) is not None:
             if not record.done:
                 self._forget_running = _note_running(self._journal, record)
-                return Progress(self._journal, self._operation, record)
+                return ScriptProgress(self._journal, self._operation, record)
             self._send(record)
-        return Progress(self._journal, self._operation)
+        return ScriptProgress(self._journal, self._operation)
 
     def _send(self, record: Record | None) -> None:
         try:

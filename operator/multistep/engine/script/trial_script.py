@@ -24,10 +24,10 @@ from multistep.engine.journal.operations import (
     LOGS_VERIFIER,
     TESTS,
     Collect,
-    Directory,
     Note,
     Part,
     Reset,
+    ResetDirectory,
     Script,
     Source,
     Start,
@@ -181,7 +181,7 @@ def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:
 
 def _prepare(scope: Scope, journal: Journal) -> Script[None]:
     record = yield Reset(
-        scope.id("prepare"), tuple(Directory(path, keep=True) for path in (LOGS_AGENT, LOGS_VERIFIER, LOGS_ARTIFACTS))
+        scope.id("prepare"), tuple(ResetDirectory(path, keep=True) for path in (LOGS_AGENT, LOGS_VERIFIER, LOGS_ARTIFACTS))
     )
     journal.started_at = record.started_at
     require(record, "creating /logs")
@@ -245,11 +245,14 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
             yield from verify_apart(scope, step, verifier, apart, run)
 
 
-def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[Directory, ...]:
+def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[ResetDirectory, ...]:
     """Return the directories to empty before a step, as in Harbor 0.25. The image's /tests is kept until the first verification;
     the agent's logs are kept if the agent resumes its trajectory, because the agent reads the trajectory from these logs."""
     resumed = plan.hosted is not None and plan.hosted.resumes(step.index)
-    return (Directory(LOGS_AGENT, keep=resumed), *((Directory(LOGS_VERIFIER), Directory(TESTS)) if verified else ()))
+    return (
+        ResetDirectory(LOGS_AGENT, keep=resumed),
+        *((ResetDirectory(LOGS_VERIFIER), ResetDirectory(TESTS)) if verified else ()),
+    )
 
 
 def _stage(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:

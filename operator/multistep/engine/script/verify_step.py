@@ -16,13 +16,13 @@ from multistep.engine.journal.operations import (
     LOGS_AGENT,
     LOGS_VERIFIER,
     TESTS,
+    AwaitVerifierPod,
     Collect,
-    Directory,
-    Environment,
     Operation,
     Part,
     Release,
     Reset,
+    ResetDirectory,
     Restore,
     Script,
     Source,
@@ -102,7 +102,7 @@ def verify_there(
     """Verify the step in the verifier's own pod. Return whether the tests ran."""
     there = replace(scope, where="verifier")
     run.untouched = True
-    record = yield Environment(there.id("environment"), step.index)
+    record = yield AwaitVerifierPod(there.id("environment"), step.index)
     run.timed(VERIFIER, record)
     environment_facts = Fields(record.result, "environment")
     run.verifier_image_id = environment_facts.optional_text("imageID")
@@ -123,7 +123,11 @@ def _furnish(
     there: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[StepException | None]:
     """Prepare the verifier's environment for its tests. Return the exception if that failed, else None."""
-    directories = (Directory(LOGS_AGENT, keep=True), Directory(LOGS_VERIFIER), Directory(LOGS_ARTIFACTS, keep=True))
+    directories = (
+        ResetDirectory(LOGS_AGENT, keep=True),
+        ResetDirectory(LOGS_VERIFIER),
+        ResetDirectory(LOGS_ARTIFACTS, keep=True),
+    )
     if fault := (yield from _timed(Reset(there.id("prepare"), directories, where="verifier"), run)):
         return _not_taken(fault, "creating /logs")
     if environment.own_image or there.plan.regrade:
@@ -165,7 +169,7 @@ def _restore(
         yield from resume_steps(there, there.plan.steps[: step.index + 1], verifier.timeout)
     except TrialError as error:
         return replace(error.exception, phase=VERIFIER)
-    directories = (Directory(LOGS_VERIFIER), Directory(TESTS))
+    directories = (ResetDirectory(LOGS_VERIFIER), ResetDirectory(TESTS))
     if fault := (yield from _timed(Reset(there.id("verify"), directories, where="verifier"), run)):
         return _not_taken(fault, "emptying /logs/verifier and /tests")
     return None
@@ -181,7 +185,7 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepExcepti
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
     found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
-    directories = [Directory(str(path)) for _, path, kind in found if kind == "directory" and path.name]
+    directories = [ResetDirectory(str(path)) for _, path, kind in found if kind == "directory" and path.name]
     if directories:
         reset = Reset(there.id("artifacts"), tuple(dict.fromkeys(directories)), where="verifier")
         if fault := (yield from _timed(reset, run)):
@@ -209,16 +213,16 @@ def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) 
     require(record, "emptying /logs/verifier and /tests", VERIFIER)
 
 
-def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[Directory, ...]:
+def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[ResetDirectory, ...]:
     """Return the directories of tests and verdicts, with their permissions. All users may write verdicts and, in a multi-step
     trial, tests, as in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not
     write to them or, in a multi-step trial, read the tests, because a later step may use the same tests."""
-    verdicts, tests = Directory(LOGS_VERIFIER), Directory(TESTS)
+    verdicts, tests = ResetDirectory(LOGS_VERIFIER), ResetDirectory(TESTS)
     if scope.isolated:
-        verdicts = Directory(LOGS_VERIFIER, mode=0o755, user=verifier.user)
-        tests = Directory(TESTS, mode=0o700, user=verifier.user)
+        verdicts = ResetDirectory(LOGS_VERIFIER, mode=0o755, user=verifier.user)
+        tests = ResetDirectory(TESTS, mode=0o700, user=verifier.user)
     if scope.plan.single:
-        return (replace(verdicts, keep=True), Directory(TESTS, mode=0o755, user=verifier.user, keep=True))
+        return (replace(verdicts, keep=True), ResetDirectory(TESTS, mode=0o755, user=verifier.user, keep=True))
     return (verdicts, tests)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from multistep.api.trial.status import Tampering, TamperingKind, TrialStatus
-from multistep.engine.journal.journal import Finding, Journal, StepRun
+from multistep.engine.journal.journal import Journal, StepRun, TamperingTraces
 from multistep.engine.status.status_size import bounded
 
 KINDS: Final[Sequence[TamperingKind]] = get_args(TamperingKind)
@@ -65,7 +65,7 @@ def _entries(runs: Iterable[StepRun]) -> Iterable[Tampering]:
         yield from (_entry(run, finding, finding.items) for finding in run.verdict_differences)
 
 
-def _entry(run: StepRun, finding: Finding, items: Sequence[str]) -> Tampering:
+def _entry(run: StepRun, finding: TamperingTraces, items: Sequence[str]) -> Tampering:
     detail = _detail(items, finding.count - len(finding.items))
     return Tampering.model_validate({"attempt": finding.attempt, "step": run.name, "kind": finding.kind, "detail": detail})
 

@@ -12,10 +12,10 @@ from multistep.api.trial.status import (
     ArtifactsSummary,
     AttemptStatus,
     Condition,
+    ExceptionStatus,
     ImageStatus,
     PhaseSeconds,
     ResumeStatus,
-    StepException,
     StepStatus,
     TrialException,
     TrialFailure,
@@ -26,8 +26,7 @@ from multistep.api.trial.status import total as refused_total
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.api.trial.values import AGENT, BUILT_IN, FINISHED_PHASES, Phase
-from multistep.engine.journal.journal import Collected, Journal, StepRun
-from multistep.engine.journal.journal import StepException as JournalStepException
+from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
 from multistep.engine.lifecycle.pod_start import POD_STARTING, starting_message
 from multistep.engine.lifecycle.stop_and_suspend import DEADLINE_EXCEEDED, prestarts, suspended_seconds, suspension
 from multistep.engine.score import failure_class as failures
@@ -275,7 +274,7 @@ def step_status(run: StepRun) -> StepStatus:
         score=None if run.rewards is None else step_score(verdict),
         passed=None if run.rewards is None else step_passes(verdict),
         exception=exception
-        and StepException(type=exception.type, message=bounded(exception.message), phase=exception.phase or None),
+        and ExceptionStatus(type=exception.type, message=bounded(exception.message), phase=exception.phase or None),
         start_time=_optional_time(run.started_at),
         phase_start_time=_optional_time(run.timings[run.phase][0] if began else None),
         completion_time=_optional_time(run.completed_at),
@@ -298,8 +297,8 @@ def _artifacts(collected: Collected) -> ArtifactsSummary:
     return ArtifactsSummary(count=collected.count, bytes=collected.bytes, incomplete=shown or None)
 
 
-def _exception(exception: StepException | None) -> JournalStepException | None:
-    return JournalStepException(exception.type, exception.message, exception.phase or "") if exception else None
+def _exception(exception: ExceptionStatus | None) -> StepException | None:
+    return StepException(exception.type, exception.message, exception.phase or "") if exception else None
 
 
 def step_run(step: StepStatus) -> StepRun:

@@ -46,12 +46,12 @@ def retries_of(numbers: Iterable[int], total: int) -> Sequence[Retry]:
     return found
 
 
-def unknown(numbers: Iterable[int], total: int) -> Sequence[int]:
+def unknown_numbers(numbers: Iterable[int], total: int) -> Sequence[int]:
     """Return the numbers in spec.retries that the sweep does not have."""
     return [number for number in numbers if number >= total]
 
 
-def current(trials: Iterable[tuple[int, int, T]], is_scored: Callable[[T], bool]) -> dict[int, T]:
+def trials_that_count(trials: Iterable[tuple[int, int, T]], is_scored: Callable[[T], bool]) -> dict[int, T]:
     """Return, by number, the trial that counts: the first scored one, or the newest if none is scored. trials: tuples of the number
     that a trial counts for, the trial's own number, and the trial."""
     found: dict[int, T] = {}
@@ -84,9 +84,10 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the Grid; attempt: number from 1, counted for
-    branches per step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number, then 1, 2, ..."""
+class TrialCell:
+    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the TrialGrid; attempt: number from 1, counted
+    for branches per step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number, then 1, 2,
+    ..."""
 
     task: int
     agent: int
@@ -96,7 +97,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TrialGrid:
     """The trials of a sweep, numbered in this order: the product of tasks, agents and attempts (the ordinary trials), the branches,
     the retries. tasks, agents: their names.
 
@@ -109,7 +110,7 @@ class Grid:
     agents: Sequence[str]
     attempts: int
     order: Order = "Attempts"
-    branches: Sequence[Cell] | None = ()
+    branches: Sequence[TrialCell] | None = ()
     retries: Sequence[Retry] = ()
 
     @property
@@ -129,7 +130,7 @@ class Grid:
         """Return the number for which the trial with this number counts: for a retry, the number of the retried trial."""
         return number if number < self.total else self.retries[number - self.total].number
 
-    def cell(self, number: int) -> Cell:
+    def cell(self, number: int) -> TrialCell:
         """Return the cell of a trial. number: the trial's number in the sweep, from 0."""
         if number >= self.total:
             retry = self.retries[number - self.total]
@@ -142,7 +143,7 @@ class Grid:
         else:
             rest, attempt = divmod(number, self.attempts)
             task, agent = divmod(rest, len(self.agents))
-        return Cell(task, agent, attempt + 1)
+        return TrialCell(task, agent, attempt + 1)
 
     def number(self, task: int, agent: int, attempt: int) -> int:
         """Return the number of an ordinary trial."""
@@ -195,7 +196,7 @@ class TrialFacts:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SweepLimits:
     """Limits at which a sweep creates no more trials; None: no limit.
 
     failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: number of trials that
@@ -213,7 +214,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class AgentTally:
+class AgentCounts:
     """An agent's results in its ordinary trials. counted: number of trials that count in the mean; finished: number of finished
     trials; passed: number of trials that count and passed; mean: the mean over the tasks of each task's mean score."""
 
@@ -224,7 +225,7 @@ class AgentTally:
 
 
 @dataclass(frozen=True)
-class Tally:
+class TrialCounts:
     """The counts and results of a sweep's trials. Each trial counts once, however often it was retried; only phases, cost_usd,
     pod_hours and refused_at include all trials.
 
@@ -246,7 +247,7 @@ class Tally:
     excluded: Mapping[FailureClass, int]
     scored: Mapping[FailureClass, int]
     pod_hours: float
-    agents: Sequence[AgentTally]
+    agents: Sequence[AgentCounts]
     stopped: bool
     unplanned: bool = False
     cost_usd: float | None = None
@@ -298,7 +299,9 @@ class Halt:
         return self.reason in ("DeadlineExceeded", "LeaseExpired", "Stopped")
 
 
-def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None) -> Tally:
+def count_trials(
+    grid: TrialGrid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None
+) -> TrialCounts:
     """Count the existing trials. created: known number of created trials, including retries; now: seconds since the epoch."""
     scoring, states = scoring or Scoring(), Counter[State]()
     phases = Counter[ActivePhase](each.phase for each in trials if each.state == "Active")
@@ -321,7 +324,7 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
             passed[cell.agent] += each.passed and not is_zeroed(each, scoring)
         if (failure_class := failure_class_of(each, scoring)) is not None:
             scored[failure_class] += 1
-    return Tally(
+    return TrialCounts(
         total=grid.total,
         created=min(created, grid.total),
         phases=phases,
@@ -340,14 +343,16 @@ def tally(grid: Grid, created: int, trials: Collection[TrialFacts], now: float, 
     )
 
 
-def _counting(grid: Grid, created: int, trials: Collection[TrialFacts], scoring: Scoring) -> tuple[Collection[TrialFacts], int]:
+def _counting(
+    grid: TrialGrid, created: int, trials: Collection[TrialFacts], scoring: Scoring
+) -> tuple[Collection[TrialFacts], int]:
     """Return the trials that count, at most one of each group (a trial and its retries), and how many groups have a trial. If a
     group has no score and its next retry is not created yet, the group is unfinished, so no trial of the group counts."""
 
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None
 
-    found = current(((grid.sweep_number(each.number), each.number, each) for each in trials), is_scored)
+    found = trials_that_count(((grid.sweep_number(each.number), each.number, each) for each in trials), is_scored)
     due = {each.number for each in grid.retries[max(0, created - grid.total) :]}
     counting = [each for number, each in found.items() if number not in due or is_scored(each)]
     return counting, len(found)
@@ -365,12 +370,12 @@ def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
     return {"cost_usd": cost, "refused_at": at, "refused_usd": usd}
 
 
-def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> AgentTally:
+def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> AgentCounts:
     means = [math.fsum(each) / len(each) for each in by_task]
-    return AgentTally(sum(map(len, by_task)), finished, passed, math.fsum(means) / len(means) if means else None)
+    return AgentCounts(sum(map(len, by_task)), finished, passed, math.fsum(means) / len(means) if means else None)
 
 
-def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
+def halt_reason(counts: TrialCounts, limits: SweepLimits, now: float) -> Halt | None:
     """Return why the sweep creates no more trials; None if it continues. now: seconds since the epoch."""
     if limits.stop:
         return Halt("Stopped", "spec.stop is true")
@@ -389,7 +394,7 @@ def halt(counts: Tally, limits: Limits, now: float) -> Halt | None:
     return None
 
 
-def to_create(counts: Tally, limits: Limits) -> range:
+def numbers_to_create(counts: TrialCounts, limits: SweepLimits) -> range:
     """Return the numbers of the trials to create now."""
     room, start = max(limits.parallelism + limits.prestart - counts.active, 0), counts.next_number
     return range(start, min(start + room, start + CREATE_AT_ONCE, counts.total + counts.retries))

@@ -19,7 +19,7 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Members:
+class SweepMembers:
     """The trials of a sweep. uid: the sweep's UID; names: name of each planned trial, by its number; None if the plan is unknown,
     for example because the sweep was deleted: then its UID as owner decides."""
 
@@ -40,7 +40,7 @@ class Members:
         return self.names is None or (0 <= number < len(self.names) and self.names[number] == name)
 
 
-def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> Members:
+def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> SweepMembers:
     """Return the members of a sweep that exists. tasks, branches: texts of the ConfigMaps that status.tasksFrom and status.branches
     name; None if they cannot be read."""
     uid, status = sweep.metadata.uid, sweep.status
@@ -49,10 +49,10 @@ def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> Me
         if status.branches is not None and branches is not None:
             found = with_branches(sweep, found, from_text(branches, found.grid))
     except (InvalidSpec, ValueError):
-        return Members(uid)
+        return SweepMembers(uid)
     if status.branches is not None and branches is None:
-        return Members(uid)
-    return Members(uid, found.names)
+        return SweepMembers(uid)
+    return SweepMembers(uid, found.names)
 
 
 def _tasks(sweep: TrialSweep, text: str | None) -> Sequence[SweepTask]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from multistep.api.sweep.sweep import EACH, SweepBranch
-from multistep.engine.sweep.next_trials import Branch, Cell, Grid
+from multistep.engine.sweep.next_trials import Branch, TrialCell, TrialGrid
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def step_checkpoints(trial: Mapping[str, Any]) -> StepCheckpoints:
     return StepCheckpoints(status.get("taskSteps") or [], stored)
 
 
-def states_of(grid: Grid, checkpoints: Mapping[int, StepCheckpoints]) -> States:
+def states_of(grid: TrialGrid, checkpoints: Mapping[int, StepCheckpoints]) -> States:
     """Return the ordinary trials' checkpoints, by task. checkpoints: by trial number, without deleted trials."""
     found = [TaskStates([], [[0] * grid.attempts for _ in grid.agents]) for _ in grid.tasks]
     for number, each in sorted(checkpoints.items()):
@@ -71,7 +71,7 @@ def to_text(states: States) -> str:
     return json.dumps([asdict(each) for each in states], ensure_ascii=False, separators=(",", ":"))
 
 
-def from_text(text: str, grid: Grid) -> States:
+def from_text(text: str, grid: TrialGrid) -> States:
     """Parse the text of a record. Raises ValueError if it is invalid, or has other tasks, agents or attempts than the grid."""
     try:
         found = _RECORD.validate_json(text)
@@ -86,12 +86,12 @@ def _shape(states: TaskStates) -> list[int]:
     return [len(masks) for masks in states.left]
 
 
-def count(grid: Grid, branch: SweepBranch, states: States) -> int:
+def count(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
     """Return the number of branches."""
     return branch.attempts * sum(1 for _ in _groups(grid, branch, states))
 
 
-def cells_of(grid: Grid, branch: SweepBranch, states: States) -> Sequence[Cell]:
+def cells_of(grid: TrialGrid, branch: SweepBranch, states: States) -> Sequence[TrialCell]:
     """Return the branches, in the order of their numbers."""
     groups = list(_groups(grid, branch, states))
     attempts = range(1, branch.attempts + 1)
@@ -100,7 +100,7 @@ def cells_of(grid: Grid, branch: SweepBranch, states: States) -> Sequence[Cell]:
     return [_cell(states, *group, attempt) for group in groups for attempt in attempts]
 
 
-def _groups(grid: Grid, branch: SweepBranch, states: States) -> Iterator[tuple[int, int, int, bool]]:
+def _groups(grid: TrialGrid, branch: SweepBranch, states: States) -> Iterator[tuple[int, int, int, bool]]:
     """Yield each group of branches: the indexes of task, agent and step, and whether the branches start from the agent's own state
     (else from the reference state or the image)."""
     for task, agent in product(range(len(grid.tasks)), range(len(grid.agents))):
@@ -110,20 +110,20 @@ def _groups(grid: Grid, branch: SweepBranch, states: States) -> Iterator[tuple[i
             yield task, agent, step, False
 
 
-def _cell(states: States, task: int, agent: int, step: int, own: bool, attempt: int) -> Cell:
+def _cell(states: States, task: int, agent: int, step: int, own: bool, attempt: int) -> TrialCell:
     """Return a branch. Branches from the agent's own state are distributed over the trials that have a checkpoint for the step."""
     names, sources = states[task].steps, states[task].sources(agent, step)
     if not own:
-        return Cell(task, agent, attempt, Branch(names[step], "Reference" if step else "Start", alone=len(names) == 1))
+        return TrialCell(task, agent, attempt, Branch(names[step], "Reference" if step else "Start", alone=len(names) == 1))
     source = sources[(attempt - 1) % len(sources)]
-    return Cell(task, agent, attempt, Branch(names[step], "Own", after=names[step - 1], source=source))
+    return TrialCell(task, agent, attempt, Branch(names[step], "Own", after=names[step - 1], source=source))
 
 
 def _chosen(branch: SweepBranch, states: TaskStates) -> Iterator[int]:
     return (index for index, name in enumerate(states.steps) if branch.includes(name))
 
 
-def missing(grid: Grid, branch: SweepBranch, states: States) -> int:
+def missing(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
     """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial of the agent has a checkpoint. The
     first step of a task is not counted, because it starts from the image."""
     pairs = product(states, range(len(grid.agents)))

@@ -24,10 +24,20 @@ from multistep.api.trial.values import FINISHED_PHASES, Phase
 from multistep.engine.lifecycle.stop_and_suspend import suspended_seconds
 from multistep.engine.status.status_size import bounded, shortened
 from multistep.engine.status.trial_status import conditions, time
-from multistep.engine.sweep import plan_branches as branches
-from multistep.engine.sweep.next_trials import Halt, Limits, Tally, TrialFacts, halt, retries_of, tally, to_create, unknown
+from multistep.engine.sweep import plan_branches
+from multistep.engine.sweep.next_trials import (
+    Halt,
+    SweepLimits,
+    TrialCounts,
+    TrialFacts,
+    count_trials,
+    halt_reason,
+    numbers_to_create,
+    retries_of,
+    unknown_numbers,
+)
 from multistep.engine.sweep.plan_branches import States
-from multistep.engine.sweep.trial_manifests import Plan
+from multistep.engine.sweep.trial_manifests import SweepPlan
 
 _MAX_RENEWAL: Final = 64  # characters; the status has the digest of a longer annotation, to limit its size
 
@@ -71,7 +81,7 @@ class CreationError:
 
 
 @dataclass(frozen=True)
-class Next:
+class SweepDecision:
     """The next actions: the numbers of the trials to create, suspend, resume or stop, and the status if all actions succeed.
 
     early: trials from this number on are created suspended, with spec.prestart. plan_branches: whether to plan the branches now.
@@ -90,26 +100,26 @@ class Next:
 
 def decide(
     sweep: TrialSweep,
-    plan: Plan,
+    plan: SweepPlan,
     created: int,
     trials: Collection[TrialFacts],
     now: float,
     error: CreationError | None = None,
     *,
     watched_since: float = 0.0,
-) -> Next:
+) -> SweepDecision:
     """Return the next actions of an active sweep. watched_since: when this operator first read the sweep."""
-    counts = tally(plan.grid, created, trials, now, plan.spec.scoring)
+    counts = count_trials(plan.grid, created, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now, watched_since)
-    halted = halt(counts, limits, now)
+    halted = halt_reason(counts, limits, now)
     budget = _budget(sweep, now)
     suspended = sweep.spec.suspend or _is_spent(budget, counts)
     stopped = halted is not None or suspended
     active = [each for each in trials if each.state == "Active"]
     waiting = sorted(each.number for each in active if each.suspend and each.by_sweep)
     room = 0 if suspended else max(0, limits.parallelism - (len(active) - len(waiting)))
-    create = range(0) if stopped else to_create(counts, limits)
-    return Next(
+    create = range(0) if stopped else numbers_to_create(counts, limits)
+    return SweepDecision(
         create=create,
         early=create.start + max(0, room - len(waiting)),
         suspend=[each.number for each in active if suspended and not each.suspend],
@@ -121,7 +131,7 @@ def decide(
     )
 
 
-def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
+def started(sweep: TrialSweep, plan: SweepPlan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
     """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
     total = plan.grid.total
     tasks_and_agents = f"{plural(len(plan.grid.tasks), 'task')}, {plural(len(plan.grid.agents), 'agent')}"
@@ -131,15 +141,15 @@ def started(sweep: TrialSweep, plan: Plan, now: float, tasks: SweepTasksStatus |
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 
-def branches_planned(plan: Plan, states: States, config_map: str, digest: str) -> SweepBranchesStatus:
+def branches_planned(plan: SweepPlan, states: States, config_map: str, digest: str) -> SweepBranchesStatus:
     """Return the status of the branches. config_map, digest: name and digest of the ConfigMap with the record of the ordinary
     trials' checkpoints."""
     branch = plan.spec.branch
     assert branch is not None
     return SweepBranchesStatus(
-        trials=branches.count(plan.grid, branch, states),
-        missing=branches.missing(plan.grid, branch, states),
-        unknown=[shortened(each) for each in branches.unknown(branch, states)[:MAX_UNKNOWN]],
+        trials=plan_branches.count(plan.grid, branch, states),
+        missing=plan_branches.missing(plan.grid, branch, states),
+        unknown=[shortened(each) for each in plan_branches.unknown(branch, states)[:MAX_UNKNOWN]],
         config_map=config_map,
         digest=digest,
     )
@@ -209,13 +219,13 @@ def headline(status: SweepStatus) -> object:
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
 
-def _limits(sweep: TrialSweep, now: float, watched_since: float) -> Limits:
+def _limits(sweep: TrialSweep, now: float, watched_since: float) -> SweepLimits:
     spec, start = sweep.spec, sweep.status.start_time
     deadline = None
     if spec.active_deadline_seconds is not None and start is not None:
         deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
     stop_when, lease_end = spec.stop_when, expires_at(sweep, now, watched_since)
-    return Limits(
+    return SweepLimits(
         spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=lease_end, stop=spec.stop
     )
 
@@ -228,7 +238,7 @@ def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
     return known if known is not None and known.cost_usd == limit else SweepBudgetStatus(cost_usd=limit, since=time(now))
 
 
-def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
+def _is_spent(budget: SweepBudgetStatus | None, counts: TrialCounts) -> bool:
     """Return whether the budget in effect refused a model request of a step.
 
     A step that started in the same second as the budget does not count, because the former budget may have refused it. If it
@@ -238,7 +248,7 @@ def _is_spent(budget: SweepBudgetStatus | None, counts: Tally) -> bool:
     return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
 
 
-def _due(counts: Tally, limits: Limits, now: float, *, suspended: bool) -> float | None:
+def _due(counts: TrialCounts, limits: SweepLimits, now: float, *, suspended: bool) -> float | None:
     running = limits.deadline is not None and not suspended  # a suspension postpones the deadline
     times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
     if limits.lease is not None and now < limits.lease:
@@ -250,8 +260,8 @@ def _due(counts: Tally, limits: Limits, now: float, *, suspended: bool) -> float
 
 def _reached(
     sweep: TrialSweep,
-    plan: Plan,
-    counts: Tally,
+    plan: SweepPlan,
+    counts: TrialCounts,
     halted: Halt | None,
     error: CreationError | None,
     budget: SweepBudgetStatus | None,
@@ -281,7 +291,7 @@ def _reached(
     )  # fmt: skip
 
 
-def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
+def _where(sweep: TrialSweep, counts: TrialCounts, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
     """Return the sweep's phase, reason and message. A sweep that stopped some of its trials is Failed, not Complete."""
     cut_off = halted is not None and halted.stops and counts.stopped
     if counts.all_finished and not cut_off:
@@ -301,18 +311,18 @@ def _where(sweep: TrialSweep, counts: Tally, halted: Halt | None, budget: SweepB
     return "Running", "Running", f"{counts.created} of {counts.total} trials were created{_retried(counts)}{follow}"
 
 
-def _retried(counts: Tally) -> str:
+def _retried(counts: TrialCounts) -> str:
     return f", {counts.retried} of {counts.retries} retries were created" if counts.retries else ""
 
 
 def _unknown(sweep: TrialSweep) -> str:
     names = sweep.status.branches.unknown if sweep.status.branches else []
     steps = f"; no task has the steps {', '.join(map(repr, names))} of spec.branch.at" if names else ""
-    numbers = unknown(sweep.spec.retries, sweep.status.trials.total)
+    numbers = unknown_numbers(sweep.spec.retries, sweep.status.trials.total)
     return steps + (f"; the sweep has no trials {', '.join(map(str, numbers[:MAX_UNKNOWN]))} of spec.retries" if numbers else "")
 
 
-def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
+def _spent_text(budget: SweepBudgetStatus, counts: TrialCounts) -> str:
     spent, most = counts.cost_usd or 0.0, counts.refused_usd
     known = "an unknown part" if counts.cost_usd is None else f"{spent:.6g}"
     used = f"the trials used {known} of {budget.cost_usd:g} US dollars"
@@ -322,7 +332,7 @@ def _spent_text(budget: SweepBudgetStatus, counts: Tally) -> str:
     return f"{used}, and a model request could have cost {most:.6g}; raise spec.budget.costUSD to {least:g} or more to continue"
 
 
-def _trials(counts: Tally) -> SweepTrials:
+def _trials(counts: TrialCounts) -> SweepTrials:
     return SweepTrials(
         total=counts.total,
         created=counts.created,

@@ -14,15 +14,15 @@ from multistep.api.common.base_model import API_VERSION, GROUP
 from multistep.api.sweep.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.sweep.tasks_source import DatasetSource, TasksSource
 from multistep.api.task.allowed_names import same_server
-from multistep.api.trial.status import AttemptStatus, StepException, StepStatus, TrialStatus, holds
+from multistep.api.trial.status import AttemptStatus, ExceptionStatus, StepStatus, TrialStatus, holds
 from multistep.api.trial.trial import KIND, parse_status
 from multistep.api.trial.values import AGENT, FINISHED_PHASES
 from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
 from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
 from multistep.engine.score.usage_totals import usages
 from multistep.engine.status.tampering_findings import evidence
-from multistep.engine.sweep import plan_branches as branches
-from multistep.engine.sweep.next_trials import ActivePhase, Cell, Grid, TrialFacts, retries_of
+from multistep.engine.sweep import plan_branches
+from multistep.engine.sweep.next_trials import ActivePhase, TrialCell, TrialFacts, TrialGrid, retries_of
 from multistep.engine.sweep.plan_branches import States
 from multistep.errors import InvalidSpec
 
@@ -41,22 +41,22 @@ class RegradedSweep:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number;
     source: the sweep that this one regrades."""
 
     spec: SweepSpec
-    grid: Grid
+    grid: TrialGrid
     sources: Sequence[Mapping[str, Any]]
     names: Sequence[str]
     source: RegradedSweep = field(default_factory=RegradedSweep)
 
 
-def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
+def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
     """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
     spec = sweep.spec
-    branches = None if spec.branch else ()
-    grid = Grid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order, branches)
+    plan_branches = None if spec.branch else ()
+    grid = TrialGrid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order, plan_branches)
     grid = grid if spec.branch else replace(grid, retries=retries_of(spec.retries, grid.total))
     text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
     _refuse_many(f"spec: {text}", grid.total)
@@ -64,7 +64,7 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
         check_overrides(spec.overrides, grid.tasks)
     except ValueError as error:
         raise InvalidSpec(f"spec.{error}") from None
-    return Plan(
+    return SweepPlan(
         spec,
         grid,
         [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks],
@@ -72,13 +72,13 @@ def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> Plan:
     )
 
 
-def with_branches(sweep: TrialSweep, plan: Plan, states: States) -> Plan:
+def with_branches(sweep: TrialSweep, plan: SweepPlan, states: States) -> SweepPlan:
     """Return the plan with the branches. states: checkpoints of the ordinary trials. Raises InvalidSpec."""
     branch = plan.spec.branch
     assert branch is not None
-    more = branches.count(plan.grid, branch, states)
+    more = plan_branches.count(plan.grid, branch, states)
     _refuse_many(f"spec.branch: {plan.grid.ordinary} ordinary trials and {more} branches", plan.grid.ordinary + more)
-    grid = replace(plan.grid, branches=branches.cells_of(plan.grid, branch, states))
+    grid = replace(plan.grid, branches=plan_branches.cells_of(plan.grid, branch, states))
     grid = replace(grid, retries=retries_of(plan.spec.retries, grid.total))
     names = [grid.trial_name(sweep.metadata.name, number) for number in range(grid.ordinary, len(grid))]
     return replace(plan, grid=grid, names=[*plan.names, *names])
@@ -123,7 +123,7 @@ _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude
 
 
 def manifest(
-    sweep: TrialSweep, plan: Plan, number: int, *, early: bool = False, limited_models: Container[str] = ()
+    sweep: TrialSweep, plan: SweepPlan, number: int, *, early: bool = False, limited_models: Container[str] = ()
 ) -> dict[str, Any]:
     """Return the manifest of the trial with this number.
 
@@ -159,7 +159,7 @@ def manifest(
     }
 
 
-def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
+def _labels(sweep: TrialSweep, plan: SweepPlan, number: int) -> dict[str, str]:
     owner, cell = sweep.metadata, plan.grid.cell(number)
     found = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
     if (shard := owner.labels.get(labels.SHARD)) is not None:
@@ -171,7 +171,7 @@ def _labels(sweep: TrialSweep, plan: Plan, number: int) -> dict[str, str]:
     return found
 
 
-def _regrade(plan: Plan, number: int) -> dict[str, Any]:
+def _regrade(plan: SweepPlan, number: int) -> dict[str, Any]:
     """Return the spec field ``regrade`` of a trial; {} if the sweep is no regrade. The trial regrades the other sweep's trial that
     counts for the same number."""
     source, sweep_number = plan.spec.regrade, plan.grid.sweep_number(number)
@@ -181,7 +181,7 @@ def _regrade(plan: Plan, number: int) -> dict[str, Any]:
     return {"regrade": {"trial": name, **({"sweepUID": plan.source.uid} if plan.source.uid else {})}}
 
 
-def _started(plan: Plan, cell: Cell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
+def _started(plan: SweepPlan, cell: TrialCell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a trial's spec, completed for branches: a branch gets the state from which it starts; an ordinary trial of a sweep
     with branches gets the setting to store checkpoints, from which branches start. merged: the spec without these fields."""
     branch = cell.branch
@@ -321,7 +321,7 @@ def _refused_usd(attempt: AttemptStatus) -> float | None:
     return None if found is None else float(found[1])
 
 
-def _is_agent_error(exception: StepException | None) -> bool:
+def _is_agent_error(exception: ExceptionStatus | None) -> bool:
     return exception is not None and exception.phase == AGENT and exception.type in AGENT_ERRORS
 
 

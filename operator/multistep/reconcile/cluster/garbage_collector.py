@@ -28,9 +28,9 @@ from multistep.pods import builder_pod, pod_identity
 from multistep.pods.pod_facts import pod_facts
 from multistep.reconcile.loading.build_images import Builds
 from multistep.settings import Settings
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.files.trial_key import ResultsStore
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.files.trial_key import ResultsStore, TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 
 T = TypeVar("T")
@@ -47,11 +47,11 @@ class OrphanRemoval:
     builds that trials wait for; None: no trial waits for a build."""
 
     cluster: Cluster
-    volume: Volume
+    volume: ResultsVolume
     settings: Settings
     metrics: Metrics
     clock: Callable[[], float] = time.time
-    shipping: Shipping | None = None
+    shipping: ResultsUploader | None = None
     builds: Builds | None = None
     _wanted: dict[str, str] = field(default_factory=dict)  # by a pod's UID: the trial's resourceVersion when it last needed the pod
 

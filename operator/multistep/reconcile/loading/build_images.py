@@ -16,7 +16,7 @@ from typing import Final
 
 from multistep.api.trial.status import ImageStatus
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.builds.next_build_action import BUILD_FAILED, BUILD_LIMIT, Pause
+from multistep.engine.builds.next_build_action import BUILD_FAILED, BUILD_LIMIT, BuildPause
 from multistep.engine.plan.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Cluster
@@ -33,7 +33,8 @@ from multistep.settings import Settings
 from multistep.sources.load.image_registry import BuiltImages
 from multistep.sources.load.load_trial import BUILDING, RETRYING, ImageMissing
 from multistep.sources.reader.read_task import ReadTask
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,13 @@ class Builds:
     """The builds of all trials. wake: requeues a trial."""
 
     def __init__(
-        self, cluster: Cluster, volume: Volume, settings: Settings, registry: BuiltImages, wake: Wake, clock: Callable[[], float]
+        self,
+        cluster: Cluster,
+        volume: ResultsVolume,
+        settings: Settings,
+        registry: BuiltImages,
+        wake: Wake,
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._access = volume.access
@@ -66,7 +73,7 @@ class Builds:
         self._lookups: BackgroundJobs[str, str] = BackgroundJobs(_LOOKUPS, wake)
         self._jobs: BackgroundJobs[str, str] = BackgroundJobs(settings.builds.parallelism, wake)
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by the build's id
-        self._reports: dict[str, Pause] = {}  # by the build's id: its last report
+        self._reports: dict[str, BuildPause] = {}  # by the build's id: its last report
         self._absent: OrderedDict[str, str] = OrderedDict()  # by a trial's UID: id of its build whose image is not in the registry
 
     @property
@@ -126,7 +133,7 @@ class Builds:
             text = f"is queued: builds.parallelism = {self._settings.builds.parallelism} images are being built"
             raise SourceError(text, transient=True, reason=BUILDING, retry_seconds=RECHECK_SECONDS)
         job.waiting[uid] = key
-        report = self._reports.get(id) or Pause("is being built")
+        report = self._reports.get(id) or BuildPause("is being built")
         reason = RETRYING if report.failing else BUILDING
         raise SourceError(report.message, transient=True, reason=reason, retry_seconds=_REPORT_SECONDS)
 
@@ -158,7 +165,7 @@ class Builds:
         return self._registry.pinned(digest) if digest else ""
 
     async def _build(self, build: ImageBuild, id: str, task: ReadTask, about: str) -> str:
-        self._reports[id] = Pause("is being built")
+        self._reports[id] = BuildPause("is being built")
         try:
             image = await BuildJob(self._tools, build, id, task, about, partial(self._reports.__setitem__, id)).run()
         except SourceError as error:

@@ -16,13 +16,13 @@ from typing import Protocol
 from multistep.api.trial.runner_records import Record
 from multistep.engine.builds import next_build_action
 from multistep.engine.builds.next_build_action import (
-    Broken,
-    Built,
+    BuildBroken,
+    BuilderLost,
+    BuilderRetries,
+    BuildPause,
+    BuildState,
     Decision,
-    Lost,
-    Pause,
-    Retries,
-    Seen,
+    ImageBuilt,
     build_operations,
     push_operation,
     registries_conf,
@@ -72,7 +72,7 @@ class BuildJob:
     with the build's progress or transient error."""
 
     def __init__(
-        self, tools: Tools, build: ImageBuild, id: str, task: ReadTask, about: str, report: Callable[[Pause], None]
+        self, tools: Tools, build: ImageBuild, id: str, task: ReadTask, about: str, report: Callable[[BuildPause], None]
     ) -> None:
         self._t = tools
         self._build = build
@@ -82,7 +82,7 @@ class BuildJob:
         self._report = report
         self._namespace = pods.namespace(tools.settings)
         self._limits = pods.limits(tools.settings)
-        self._retries = Retries(tools.settings.builds.retries)
+        self._retries = BuilderRetries(tools.settings.builds.retries)
         self._logged = "", 0  # UID of the pod whose log is copied, and the number of copied bytes
         self._step = ""
 
@@ -92,37 +92,37 @@ class BuildJob:
             try:
                 decision = await self._next()
             except (ClusterError, PodError) as error:
-                decision = Pause(f"retrying: {error}", seconds=ERROR_SECONDS, failing=True)
+                decision = BuildPause(f"retrying: {error}", seconds=ERROR_SECONDS, failing=True)
             match decision:
-                case Built(digest):
+                case ImageBuilt(digest):
                     return self._t.registry.pinned(digest)
-                case Broken(reason, message):
+                case BuildBroken(reason, message):
                     raise SourceError(message, reason=reason)
-                case Pause():
+                case BuildPause():
                     self._report(decision)
                     await asyncio.sleep(decision.seconds)
 
-    async def _next(self) -> Built | Broken | Pause:
+    async def _next(self) -> ImageBuilt | BuildBroken | BuildPause:
         """Take one decision and act on it. Return the result, or how long to wait before the next decision."""
         seen = await self._observe()
         decision = next_build_action.decide(seen, self._limits)
         match decision:
-            case Built() | Broken() | Lost():
+            case ImageBuilt() | BuildBroken() | BuilderLost():
                 await self._delete(seen.pod)
-                return self._retries.lost(decision) if isinstance(decision, Lost) else decision
+                return self._retries.lost(decision) if isinstance(decision, BuilderLost) else decision
             case next_build_action.CreateBuilder():
                 await self._create()
-                return Pause("is being built")
+                return BuildPause("is being built")
             case next_build_action.StartBuild() | next_build_action.StartPush():
                 await self._start(seen, decision)
-                return Pause("is being built", seconds=0.0)
-            case Pause():
+                return BuildPause("is being built", seconds=0.0)
+            case BuildPause():
                 return replace(decision, message=f"{decision.message}{self._step}")
 
-    async def _observe(self) -> Seen:
+    async def _observe(self) -> BuildState:
         pod, push_ended = await self._pod()
         records = await self._records(pod) if pod is not None and pod.running and not pod.deleting and not push_ended else None
-        seen = Seen(self._t.clock(), pod=pod, push_ended=push_ended, records=records)
+        seen = BuildState(self._t.clock(), pod=pod, push_ended=push_ended, records=records)
         if pod is not None and not next_build_action.pushed(records or {}):
             return seen  # the registry cannot have the image yet, because only this pod pushes it
         try:
@@ -174,7 +174,7 @@ class BuildJob:
             with suppress(NotFound, Conflict):
                 await self._t.cluster.delete(PODS, self._namespace, pod.name, uid=pod.uid)
 
-    async def _start(self, seen: Seen, decision: Decision) -> None:
+    async def _start(self, seen: BuildState, decision: Decision) -> None:
         assert seen.pod is not None
         if isinstance(decision, next_build_action.StartPush):
             return await self._push(seen.pod, decision.id)

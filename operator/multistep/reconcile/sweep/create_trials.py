@@ -12,7 +12,7 @@ from prometheus_client import Counter
 from multistep.api.common import labels
 from multistep.api.sweep.sweep import TrialSweep
 from multistep.engine.sweep.sweep_status import CreationError
-from multistep.engine.sweep.trial_manifests import Plan, manifest, owner_of, owner_reference
+from multistep.engine.sweep.trial_manifests import SweepPlan, manifest, owner_of, owner_reference
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS
@@ -24,7 +24,7 @@ REFUSED: Final = "TrialRefused"
 
 
 async def create_trials(
-    run: SweepRun, plan: Plan, numbers: Iterable[int], early: int, limited_models: Collection[str], created: Counter
+    run: SweepRun, plan: SweepPlan, numbers: Iterable[int], early: int, limited_models: Collection[str], created: Counter
 ) -> CreationError | None:
     """Create trials one after the other. Stop at the first trial that cannot be created, and return its error.
 
@@ -65,7 +65,9 @@ async def _adopted(run: SweepRun, trial: Object) -> Object | None:
     return await run.cluster.patch(TRIALS, sweep.namespace, metadata["name"], {"metadata": same})
 
 
-async def change_trials(run: SweepRun, plan: Plan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = "") -> None:
+async def change_trials(
+    run: SweepRun, plan: SweepPlan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = ""
+) -> None:
     """Patch the specs of the trials with these numbers. by: value of the annotation suspended-by; None: delete the annotation; "":
     do not change it."""
     metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}

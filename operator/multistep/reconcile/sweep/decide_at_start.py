@@ -21,13 +21,13 @@ from multistep.api.sweep.sweep import (
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.values import DIGEST
 from multistep.engine.score.score_in_sweep import counted_score
-from multistep.engine.sweep.next_trials import Grid, current
-from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.next_trials import TrialGrid, trials_that_count
+from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.plan_branches import StepCheckpoints, from_text, states_of, step_checkpoints, to_text
 from multistep.engine.sweep.sweep_status import branches_planned
 from multistep.engine.sweep.trial_manifests import (
-    Plan,
     RegradedSweep,
+    SweepPlan,
     facts,
     number_of,
     owner_of,
@@ -47,7 +47,7 @@ from multistep.sources.task.bundle import digest_of
 _BRANCHES_KEY: Final = "states"
 
 
-async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tuple[Plan, SweepBranchesStatus]:
+async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> tuple[SweepPlan, SweepBranchesStatus]:
     """Return the plan with the sweep's branches, and their status. The ordinary trials must have finished.
 
     Raises InvalidSpec if there are too many steps or branches, SourceError if the ConfigMap with the checkpoints is not the
@@ -71,10 +71,10 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> tupl
     return with_branches(sweep, plan, states), branches_planned(plan, states, name, digest)
 
 
-async def _record(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> str:
+async def _record(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> str:
     """Return the record, computed from the ordinary trials. Raises SourceError if one of them is active."""
     checkpoints: dict[int, StepCheckpoints] = {}
-    metadata, known, own = sweep.metadata, sweep.status.branches, Members(sweep.metadata.uid, plan.names)
+    metadata, known, own = sweep.metadata, sweep.status.branches, SweepMembers(sweep.metadata.uid, plan.names)
     async for each in cluster.iterate(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
         if own.has(each):
             if facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
@@ -104,7 +104,7 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
     return "" if is_finished(parse_sweep_status(found)) else f"sweep {regrade.sweep} is to be regraded and is not finished"
 
 
-async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> RegradedSweep:
+async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> RegradedSweep:
     """Return the source's UID and its retries that count, by the number of the trial that each retry replaces. Both are unset if
     the sweep is not a regrade. If the source does not exist, or another sweep has its name since the regrade started, no retry
     counts, and the UID is the one in the status."""
@@ -126,12 +126,12 @@ async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: Plan) -> Reg
             found.append((number, await cluster.get(TRIALS, namespace, plan.grid.trial_name(regrade.sweep, number))))
     its, scoring = await members(cluster, source), parse_scoring(source)
     own = [(number, number_of(each), each) for number, each in found if its.has(each)]
-    chosen = current(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
+    chosen = trials_that_count(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
     counting = {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
     return RegradedSweep(its.uid, counting)
 
 
-def _number_in(grid: Grid, trial: Object) -> int | None:
+def _number_in(grid: TrialGrid, trial: Object) -> int | None:
     """Return the number that a trial's task, agent and attempt have in the regrade, because the source may have another order.
     None for a branch, and if the regrade has no such trial. Users can change annotations and labels, so they may be invalid."""
     metadata = trial["metadata"]

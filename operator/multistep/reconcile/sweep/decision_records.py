@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from multistep.api.common import labels
 from multistep.api.sweep.sweep import TrialSweep, parse_sweep
-from multistep.engine.sweep.own_trials import Members, members_of
+from multistep.engine.sweep.own_trials import SweepMembers, members_of
 from multistep.engine.sweep.trial_manifests import owner_reference
 from multistep.errors import AlreadyExists, InvalidSpec, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
@@ -45,12 +45,12 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
         return await cluster.get(CONFIG_MAPS, owner.namespace, name)
 
 
-async def members(cluster: Reader, found: Mapping[str, Any]) -> Members:
+async def members(cluster: Reader, found: Mapping[str, Any]) -> SweepMembers:
     """Return the members of a sweep, from its spec and from the records that the operator keeps of it. Raises ClusterError."""
     try:
         sweep = parse_sweep(found)
     except InvalidSpec:
-        return Members(found["metadata"]["uid"])
+        return SweepMembers(found["metadata"]["uid"])
     status = sweep.status
     tasks = await _record(cluster, sweep, status.tasks_from.config_map, status.tasks_from.digest) if status.tasks_from else None
     branches = await _record(cluster, sweep, status.branches.config_map, status.branches.digest) if status.branches else None

@@ -20,9 +20,9 @@ from multistep.api.trial.status import holds, is_finished
 from multistep.api.trial.values import FETCHING, FINISHED_PHASES
 from multistep.engine.status.status_size import bounded
 from multistep.engine.sweep import sweep_status
-from multistep.engine.sweep.own_trials import Members
+from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.sweep_status import CreationError
-from multistep.engine.sweep.trial_manifests import Plan, plan
+from multistep.engine.sweep.trial_manifests import SweepPlan, plan
 from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
@@ -135,7 +135,7 @@ class Sweeps:
             await run.write(sweep_status.started(run.sweep, plan, run.clock(), tasks))
         return await self._create_and_count(run, plan)
 
-    async def _create_and_count(self, run: SweepRun, plan: Plan) -> Requeue:
+    async def _create_and_count(self, run: SweepRun, plan: SweepPlan) -> Requeue:
         entry, sweep, name = run.entry, run.sweep, run.sweep.metadata.name
         entry.start_reconcile(sweep.spec.scoring)
         entry.since = run.clock() if entry.since is None else entry.since
@@ -186,7 +186,7 @@ def _parsed(found: Object, entry: SweepEntry) -> TrialSweep:
     return TrialSweep.model_construct(metadata=metadata, spec=kept[1].spec, status=parse_sweep_status(found))
 
 
-async def _planned(run: SweepRun, sweep_tasks: SweepTasks) -> tuple[Plan, SweepTasksStatus | None]:
+async def _planned(run: SweepRun, sweep_tasks: SweepTasks) -> tuple[SweepPlan, SweepTasksStatus | None]:
     """Return the plan of the sweep's trials, and the status of spec.tasksFrom."""
     generation, pinned, entry = run.sweep.metadata.generation, run.sweep.status.tasks_from, run.entry
     if not run.started or entry.plan is None or entry.plan[0] != generation:
@@ -197,7 +197,7 @@ async def _planned(run: SweepRun, sweep_tasks: SweepTasks) -> tuple[Plan, SweepT
     return await _with_branches(run, found) if run.sweep.status.branches and found.grid.branches is None else found, pinned
 
 
-async def _with_branches(run: SweepRun, plan: Plan) -> Plan:
+async def _with_branches(run: SweepRun, plan: SweepPlan) -> SweepPlan:
     """Return the plan with the sweep's branches. All ordinary trials must have finished."""
     found, planned = await load_branches(run.cluster, run.sweep, plan)
     if run.sweep.status.branches is None:
@@ -206,11 +206,11 @@ async def _with_branches(run: SweepRun, plan: Plan) -> Plan:
     return found
 
 
-def _members(run: SweepRun, plan: Plan) -> Members:
-    return Members(run.sweep.metadata.uid, plan.names)
+def _members(run: SweepRun, plan: SweepPlan) -> SweepMembers:
+    return SweepMembers(run.sweep.metadata.uid, plan.names)
 
 
-def _decide(run: SweepRun, plan: Plan, failure: CreationError | None) -> sweep_status.Next:
+def _decide(run: SweepRun, plan: SweepPlan, failure: CreationError | None) -> sweep_status.SweepDecision:
     trials, known = run.entry.of(_members(run, plan)), run.sweep.status.trials
     created = max(run.entry.created, known.created + known.retried)
     since = run.entry.since or 0.0

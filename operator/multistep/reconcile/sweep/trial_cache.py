@@ -12,8 +12,8 @@ from typing import Any
 
 from multistep.api.sweep.sweep import Scoring
 from multistep.engine.sweep.next_trials import TrialFacts
-from multistep.engine.sweep.own_trials import Members
-from multistep.engine.sweep.trial_manifests import Plan, facts, owner_of
+from multistep.engine.sweep.own_trials import SweepMembers
+from multistep.engine.sweep.trial_manifests import SweepPlan, facts, owner_of
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.event_filter import is_older
 
@@ -36,7 +36,7 @@ class SweepEntry:
     listed: bool = False
     observed: set[str] = field(default_factory=set)
     finished: bool = False
-    plan: tuple[int, Plan] | None = None
+    plan: tuple[int, SweepPlan] | None = None
     written: float | None = None
     since: float | None = None
     version: str = ""
@@ -66,7 +66,7 @@ class SweepEntry:
         if (name := trial["metadata"]["name"]) not in self.observed:
             self.trials[name] = facts(trial, self.scoring)
 
-    async def fill(self, trials: AsyncIterator[dict[str, Any]], members: Members) -> None:
+    async def fill(self, trials: AsyncIterator[dict[str, Any]], members: SweepMembers) -> None:
         """Record all listed trials that claim to be the sweep's; drop cached trials that the list lacks."""
         found = set[str]()
         async for each in trials:
@@ -83,13 +83,13 @@ class SweepEntry:
         self.observed.clear()
         self.plan, self.finished = None, True
 
-    def of(self, members: Members) -> list[TrialFacts]:
+    def of(self, members: SweepMembers) -> list[TrialFacts]:
         """Return the facts of the sweep's own trials."""
         found = [each for name, each in self.trials.items() if members.plans(name, each.number)]
         self.created = max(self.created, max((each.number for each in found), default=-1) + 1)
         return found
 
-    def foreign(self, members: Members) -> list[str]:
+    def foreign(self, members: SweepMembers) -> list[str]:
         """Return the names of trials that claim to be the sweep's and are not, without those that this returned before."""
         found = {name for name, each in self.trials.items() if not members.plans(name, each.number)}
         new = sorted(found - self.warned)

@@ -27,8 +27,16 @@ from multistep.runner_client.checkpoint_requests import (
 )
 from multistep.runner_client.session import Session
 from multistep.runner_client.transfer_bodies import DownloadResult
-from multistep.store.checkpoints.checkpoint_files import ADOPTED, NAMES, Base, Blob, Commit, Name
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.checkpoints.checkpoint_files import (
+    ADOPTED,
+    CHECKPOINT_FILES,
+    BaseCheckpoint,
+    CheckpointCommit,
+    CheckpointFile,
+    StoredFile,
+)
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 _INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
 # Error codes of the runner that blame the size or kind of the agent's changes. TooSlow is not listed, because storing is also slow
@@ -37,7 +45,7 @@ _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "Unusual", "DiskFull", "
 _TRIES: Final = 2  # maximum number of tries to pack and store a checkpoint
 _VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
 _MAX_CHARACTERS: Final = 500
-Commits: TypeAlias = Mapping[tuple[int, int], Commit]
+Commits: TypeAlias = Mapping[tuple[int, int], CheckpointCommit]
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Environment:
     image_id: str
     protocol: int
     records: Mapping[str, Record]
-    chain: Sequence[Commit]
+    chain: Sequence[CheckpointCommit]
     shown: TrialStatus
     session: Callable[[], Session]
     reopen: Callable[[], Awaitable[object]]
@@ -66,10 +74,10 @@ class Environment:
 class Checkpointing:
     """Performs the operations Checkpoint and Restore."""
 
-    def __init__(self, volume: Volume) -> None:
+    def __init__(self, volume: ResultsVolume) -> None:
         self._volume = volume
 
-    async def chain(self, trial: MultiStepTrial) -> tuple[Commit, ...]:
+    async def chain(self, trial: MultiStepTrial) -> tuple[CheckpointCommit, ...]:
         """Return the layers of the checkpoint from which the trial's attempt continues, lowest first; () if it started at step 1.
 
         Only the layers' commits (metadata) are read, which contain the records of the steps before the checkpoint; the layers'
@@ -140,14 +148,14 @@ class Checkpointing:
             raise StoreError(why)
         return {"missing": why, "byAgent": False}
 
-    async def _completed(self, operation: Checkpoint, commit: Commit, environment: Environment) -> Commit:
+    async def _completed(self, operation: Checkpoint, commit: CheckpointCommit, environment: Environment) -> CheckpointCommit:
         """Complete a checkpoint that was stored early, because the step's verifier needed it: add the steps' records."""
         records = _records(environment, commit.step, commit.base)
         update = {"complete": True, "final": operation.final, "records": records, **_shown(environment, commit.step, commit.base)}
         complete = commit.model_copy(update=update)
         return await self._volume.checkpoints.complete(environment.key, complete)
 
-    async def _stored(self, operation: Checkpoint, environment: Environment) -> Commit:
+    async def _stored(self, operation: Checkpoint, environment: Environment) -> CheckpointCommit:
         scope, checkpoints = environment.scope, self._volume.checkpoints
         stored = await checkpoints.stored(environment.key)
         known = stored.commits
@@ -188,7 +196,7 @@ class Checkpointing:
         most: int,
         *,
         include_earlier: bool,
-    ) -> Commit:
+    ) -> CheckpointCommit:
         """Pack and store a checkpoint of at most ``most`` bytes. include_earlier: whether the checkpoint also contains the changes
         of earlier steps whose checkpoints were lost; the operation's maximum size then applies per step."""
         max_bytes, full = operation.max_bytes * (operation.step + 1 if include_earlier else 1), operation.alone or include_earlier
@@ -214,7 +222,7 @@ class Checkpointing:
                 chain = await self._chain_of_step(environment, operation.step)
             except CheckpointLost as error:
                 return await environment.session().note(operation.id, {"error": str(error), "byAgent": False})
-        files = (contents(environment.key, commit, name) for commit in chain for name in NAMES)
+        files = (contents(environment.key, commit, name) for commit in chain for name in CHECKPOINT_FILES)
         why = f"it was made in the image {chain[-1].image_id}, and this pod has {environment.image_id}"
         if chain[-1].image_id == environment.image_id:
             try:
@@ -228,7 +236,7 @@ class Checkpointing:
                 await _reopen(environment)
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
-    async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[Commit]:
+    async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[CheckpointCommit]:
         """Return the layers of the current attempt's checkpoint after a step. In a regrade, return the layers of its copy of the
         source trial's checkpoint.
 
@@ -265,7 +273,7 @@ def _pack_seconds(operation: Checkpoint) -> float:
     return VERDICT_PACK_SECONDS if _must_wait(operation) else PACK_SECONDS
 
 
-def _facts(commit: Commit) -> Mapping[str, Any]:
+def _facts(commit: CheckpointCommit) -> Mapping[str, Any]:
     found = {"digest": commit.digest, "bytes": commit.bytes, "entries": commit.entries}
     return {**found, "processes": commit.processes, "sharedMemory": commit.shared_memory}
 
@@ -286,15 +294,15 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
     return f"{error.code}: {str(error)[:_MAX_CHARACTERS]}"
 
 
-def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: Base | None) -> Commit:
+def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: BaseCheckpoint | None) -> CheckpointCommit:
     """Return the commit (metadata) of the checkpoint that the runner packed on top of ``base``."""
     scope, step = environment.scope, operation.step
-    received: dict[Name, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
-    return Commit(
+    received: dict[CheckpointFile, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
+    return CheckpointCommit(
         attempt=scope.attempt,
         step=step,
         manifest=packed.digest,
-        files={name: Blob(sha256=each.sha256, size=each.size) for name, each in received.items()},
+        files={name: StoredFile(sha256=each.sha256, size=each.size) for name, each in received.items()},
         entries=packed.entries,
         image_id=environment.image_id,
         base=base,
@@ -308,31 +316,31 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
     )
 
 
-def _ran(scope: Scope, step: int, base: Base | None) -> Mapping[str, int]:
+def _ran(scope: Scope, step: int, base: BaseCheckpoint | None) -> Mapping[str, int]:
     """Return the attempt that ran each step after the base checkpoint, by the step's name."""
     first = 0 if base is None else base.step + 1
     return {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
 
 
-def _records(environment: Environment, step: int, base: Base | None) -> tuple[dict[str, Any], ...]:
+def _records(environment: Environment, step: int, base: BaseCheckpoint | None) -> tuple[dict[str, Any], ...]:
     """Return the runners' records of the steps after the base checkpoint."""
     prefixes = tuple(f"{attempt}/{name}/" for name, attempt in _ran(environment.scope, step, base).items())
     return tuple(each.to_json() for id, each in sorted(environment.records.items()) if id.startswith(prefixes))
 
 
-def _shown(environment: Environment, step: int, base: Base | None) -> dict[str, Any]:
+def _shown(environment: Environment, step: int, base: BaseCheckpoint | None) -> dict[str, Any]:
     """Return the steps after the base checkpoint, and their tampering findings, as the status shows them."""
     steps, ran = environment.shown.steps, _ran(environment.scope, step, base)
     found = [each for each in environment.shown.tampering if each.step in ran]
     return {"steps": tuple(steps[step + 1 - len(ran) : step + 1]), "tampering": tuple(found)}
 
 
-def _base(previous: str, scope: Scope, step: int, known: Commits) -> Base | None:
+def _base(previous: str, scope: Scope, step: int, known: Commits) -> BaseCheckpoint | None:
     """Return the checkpoint on top of which the runner packed; None if it packed on top of the image, or if that checkpoint is not
     stored."""
     ids = [(_attempt_of(scope, index), index) for index in range(step - 1, -1, -1)]
     found = next((known[id] for id in ids if id in known and known[id].manifest == previous), None)
-    return None if found is None else Base(attempt=found.attempt, step=found.step, digest=found.digest)
+    return None if found is None else BaseCheckpoint(attempt=found.attempt, step=found.step, digest=found.digest)
 
 
 def _attempt_of(scope: Scope, index: int) -> int:
@@ -340,13 +348,13 @@ def _attempt_of(scope: Scope, index: int) -> int:
     return scope.kept[index].attempt if index < len(scope.kept) else scope.attempt
 
 
-def resume_status(chain: Sequence[Commit], plan: TrialPlan) -> ResumeStatus:
+def resume_status(chain: Sequence[CheckpointCommit], plan: TrialPlan) -> ResumeStatus:
     """Return the status of an attempt that continues from a checkpoint."""
     attempts = [attempt for commit in chain for attempt in commit.attempts]
     return ResumeStatus(after=plan.steps[chain[-1].step].name, attempts=attempts, digest=chain[-1].digest)
 
 
-def kept_steps(chain: Sequence[Commit]) -> tuple[KeptStep, ...]:
+def kept_steps(chain: Sequence[CheckpointCommit]) -> tuple[KeptStep, ...]:
     """Return the steps that a checkpoint contains, in order. A layer contains all steps since the layer below it."""
     found: list[KeptStep] = []
     for commit in chain:
@@ -362,7 +370,7 @@ def _reported(step: StepStatus) -> StepStatus:
     return step.model_copy(update={"usage": None, "artifacts": None})
 
 
-def _status(commit: Commit) -> CheckpointStatus:
+def _status(commit: CheckpointCommit) -> CheckpointStatus:
     return CheckpointStatus(
         digest=commit.digest,
         bytes=commit.bytes,
@@ -372,6 +380,6 @@ def _status(commit: Commit) -> CheckpointStatus:
     )
 
 
-def kept_records(chain: Sequence[Commit]) -> dict[str, Record]:
+def kept_records(chain: Sequence[CheckpointCommit]) -> dict[str, Record]:
     """Return the records of the steps that a checkpoint contains, by id."""
     return {each["id"]: Record.from_json(each) for commit in chain for each in commit.records}

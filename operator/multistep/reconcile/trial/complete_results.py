@@ -15,11 +15,12 @@ from multistep.errors import ClusterError, NotFound, StoreError
 from multistep.kube.cluster_protocols import Cluster
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
-from multistep.store.bucket.upload_results import Shipping
+from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.evidence import statement
-from multistep.store.evidence.statement import Finished
+from multistep.store.evidence.statement import FinishedTrial
+from multistep.store.files.trial_key import TrialKey
 from multistep.store.harbor import trial_files
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.results_volume import ResultsVolume
 
 Sign = Callable[[bytes], bytes]
 NO_LOGS: Mapping[str, bytes] = MappingProxyType({})
@@ -46,9 +47,9 @@ class Finisher:
     def __init__(
         self,
         cluster: Cluster,
-        volume: Volume,
+        volume: ResultsVolume,
         settings: Settings,
-        shipping: Shipping | None = None,
+        shipping: ResultsUploader | None = None,
         sign: Sign | None = None,
     ) -> None:
         self._cluster = cluster
@@ -115,7 +116,7 @@ class Finisher:
         uploads = statement.uploads(loaded.plan, journal)
         tests = {each: await loaded.task.sha256(each) for each in uploads}
         files = await self._volume.evidence.list_files(key)
-        text = statement.statement(Finished(loaded.plan, trial, journal, files, tests, failure, secrets, ended))
+        text = statement.statement(FinishedTrial(loaded.plan, trial, journal, files, tests, failure, secrets, ended))
         await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:

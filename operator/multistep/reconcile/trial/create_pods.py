@@ -23,14 +23,15 @@ from multistep.reconcile.trial.owned_pods import QUOTA_EXCEEDED, TrialPods, form
 from multistep.reconcile.trial.session_state import VerifierRequired
 from multistep.reconcile.trial.trial_run import Continue, Observed, ObservedPods, Result, TrialRun
 from multistep.runner_client import exchange as sealed_messages
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 _ROOM_SECONDS = 600.0  # longest wait of a trial that made room for others' verifiers
 _ROOM_RETRY_SECONDS = 10.0
 REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 
 
-async def create_pod(run: TrialRun, observed: Observed, pods: TrialPods, admission: Admission, volume: Volume) -> Result:
+async def create_pod(run: TrialRun, observed: Observed, pods: TrialPods, admission: Admission, volume: ResultsVolume) -> Result:
     """Delete the pods of the previous attempt, then create the pod of the current one. Queue the trial if a limit is reached."""
     earlier = former(run.trial)
     await pods.remove(run.trial, earlier)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.regrade import RegradeSpec, RegradeStatus, SourceAgent, SourceStep
-from multistep.api.trial.status import StepException, StepStatus, TrialFailure, TrialStatus, holds
+from multistep.api.trial.status import ExceptionStatus, StepStatus, TrialFailure, TrialStatus, holds
 from multistep.api.trial.trial import parse_status
 from multistep.engine.lifecycle.decisions import Wait
 from multistep.engine.plan.plan import TrialPlan
@@ -23,7 +23,7 @@ from multistep.reconcile.trial.trial_run import Continue, Result, TrialRun
 from multistep.store.checkpoints.checkpoint_files import ADOPTED
 from multistep.store.checkpoints.checkpoint_store import Checkpoints
 from multistep.store.evidence.statement import PredicateStep
-from multistep.store.results_volume import TrialKey
+from multistep.store.files.trial_key import TrialKey
 
 _HINT: Final = "only a trial that ran with `checkpoints: {policy: AfterStep, keep: WithResults}` can be regraded"
 
@@ -172,11 +172,11 @@ def _status(source: SourceTrial) -> TrialStatus:
     )
 
 
-def _stated_exception(trial: str, step: PredicateStep) -> StepException | None:
+def _stated_exception(trial: str, step: PredicateStep) -> ExceptionStatus | None:
     """Return a step's exception from the evidence, which has no message."""
     if step.exception is None:
         return None
-    return StepException(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
+    return ExceptionStatus(type=step.exception, phase=step.exception_phase, message=f"as in trial {trial}")
 
 
 def _agent(source: SourceTrial) -> SourceAgent:

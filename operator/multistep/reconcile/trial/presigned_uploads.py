@@ -9,14 +9,24 @@ from typing import Final, Self
 from multistep.api.trial.runner_records import Record
 from multistep.engine.journal import results_limits as direct
 from multistep.engine.journal.operations import Collect, Source
-from multistep.engine.journal.results_limits import SURVEYED_FILES, Headroom, Large, Reached, Send, Survey, crowded_out, too_large
+from multistep.engine.journal.results_limits import (
+    SURVEYED_FILES,
+    Headroom,
+    LargeFile,
+    Send,
+    Survey,
+    UploadProgress,
+    crowded_out,
+    too_large,
+)
 from multistep.errors import StoreError
 from multistep.reconcile.trial.session_state import Drive
 from multistep.runner_client.session import Session
 from multistep.store.bucket.upload_results import DirectUploads
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import TrialKey
+from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial.collect_files import Collections
-from multistep.store.trial.unpack_download import CROWDED, Pointer
+from multistep.store.trial.unpack_download import CROWDED, UploadedObject
 from multistep.store.trial.volume_usage import Collection
 
 
@@ -37,23 +47,23 @@ class Direct:
     session waits for one file."""
 
     uploads: DirectUploads
-    volume: Volume
+    volume: ResultsVolume
     min_bytes: int
     linger_seconds: float
 
-    async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> Reached:
+    async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> UploadProgress:
         """Send files until all are sent, or until one takes longer than linger_seconds.
 
         In the second case, ``running`` of the result is the record of the file that is still being sent.
         """
-        while (reached := direct.reached(gathering.collect, records)).next is not None:
+        while (reached := direct.upload_progress(gathering.collect, records)).next is not None:
             record = session.seen(await self._advance(session, gathering, reached))
             records[record.id] = record
             if reached.running is not None and not record.done:
                 return replace(reached, running=record)
         return reached
 
-    async def _advance(self, session: Session, gathering: Gathering, reached: Reached) -> Record:
+    async def _advance(self, session: Session, gathering: Gathering, reached: UploadProgress) -> Record:
         if reached.running is not None:
             return await session.wait(reached.running.id, self.linger_seconds)
         match reached.next:
@@ -64,7 +74,7 @@ class Direct:
                 return await session.note(id, {"files": [each.to_json() for each in found if self._is_sendable(gathering, each)]})
         raise AssertionError("nothing is next")
 
-    def _is_sendable(self, gathering: Gathering, file: Large) -> bool:
+    def _is_sendable(self, gathering: Gathering, file: LargeFile) -> bool:
         return file.size <= direct.MAX_BYTES and (file.binary or not gathering.secret)
 
     async def _send(self, session: Session, gathering: Gathering, send: Send) -> Record:
@@ -81,12 +91,12 @@ class Direct:
         }
         return await session.operate("send", request)
 
-    async def pointers(self, gathering: Gathering, reached: Reached) -> dict[str, Pointer]:
+    async def pointers(self, gathering: Gathering, reached: UploadProgress) -> dict[str, UploadedObject]:
         """Return the objects in the store that match the pod's report of the files it sent, by the files' names in the download.
 
         Files without a matching object are logged in trial.log.
         """
-        found: dict[str, Pointer] = {}
+        found: dict[str, UploadedObject] = {}
         for sent in reached.sent:
             pointer = await self.uploads.sent(gathering.key, gathering.attempt, gathering.collect.step, sent)
             if pointer is None:

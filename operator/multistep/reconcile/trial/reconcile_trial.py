@@ -54,7 +54,7 @@ from multistep.reconcile.trial.trial_run import (
 from multistep.reconcile.trial.write_status import TrialWriter
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import TrialLoader
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class TrialReconciler:
     finisher: Finisher
     sources: SourceTrials
     starting_points: StartingPoints
-    volume: Volume
+    volume: ResultsVolume
     memory: Memory
     metrics: Metrics
     settings: Settings

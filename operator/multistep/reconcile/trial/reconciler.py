@@ -42,8 +42,8 @@ from multistep.sources.load.image_registry import BuiltImages, ImageRegistry
 from multistep.sources.load.load_trial import TrialLoader
 from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.sources.reader.read_task import TaskReader
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.results_volume import Volume
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 
 STARTED_REQUEUE_SECONDS = 1.0  # delay of the reconcile after a pod's scheduling gates or errors are gone: usually the pod runs then
@@ -56,14 +56,14 @@ class Reconciler:
     and the model gateway, None without one; registry: the registry of built images, None for the one in the settings."""
 
     cluster: Cluster
-    volume: Volume
+    volume: ResultsVolume
     settings: Settings
     metrics: Metrics
     clock: Callable[[], float] = time.time
     wake: Wake = lambda _: None
     ended: Callable[[MultiStepTrial], object] = lambda _: None
     changed: Changed = lambda _: False
-    shipping: Shipping | None = None
+    shipping: ResultsUploader | None = None
     models: ModelAccess | None = None
     sign: Sign | None = None
     registry: BuiltImages | None = None

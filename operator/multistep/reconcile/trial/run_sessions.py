@@ -13,10 +13,10 @@ from multistep.api.trial.runner_records import Hello, Record
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Journal
 from multistep.engine.journal.operations import (
+    AwaitVerifierPod,
     Checkpoint,
     CloseModelAccess,
     Collect,
-    Environment,
     HostCall,
     Operation,
     Place,
@@ -31,7 +31,7 @@ from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.lifecycle.stop_and_suspend import prestarts
 from multistep.engine.plan.plan import TrialPlan, isolation, users_of
 from multistep.engine.script.compare_verdicts import lost_pod
-from multistep.engine.script.replay import Progress, Replay, changed_rewards, lost_verdict, missing_records
+from multistep.engine.script.replay import Replay, ScriptProgress, changed_rewards, lost_verdict, missing_records
 from multistep.engine.script.trial_script import AgentScript
 from multistep.errors import (
     CheckpointLost,
@@ -76,10 +76,10 @@ from multistep.runner_client.perform_operations import call_host, perform, uploa
 from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
-from multistep.store.bucket.upload_results import Shipping
+from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.harbor import trial_files
-from multistep.store.results_volume import Volume
-from multistep.store.trial.unpack_download import Pointer, Received
+from multistep.store.results_volume import ResultsVolume
+from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
 from multistep.telemetry.metrics import Metrics
 
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely
@@ -96,10 +96,10 @@ class Driver:
     def __init__(
         self,
         cluster: Cluster,
-        volume: Volume,
+        volume: ResultsVolume,
         settings: Settings,
         metrics: Metrics,
-        shipping: Shipping | None = None,
+        shipping: ResultsUploader | None = None,
         *,
         sessions_queued: Callable[[], bool] = lambda: False,
         models: ModelAccess | None = None,
@@ -245,7 +245,7 @@ class Driver:
                     break
         return Progressed(progress.journal)
 
-    async def _linger(self, drive: Drive, progress: Progress) -> bool:
+    async def _linger(self, drive: Drive, progress: ScriptProgress) -> bool:
         """Wait longer for a phase that may finish soon, unless other trials are queued for a session or this trial needs a
         new reconcile. Return whether the phase has finished."""
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
@@ -277,7 +277,7 @@ class Driver:
         drive.add_records("verifier", hello)
         return None
 
-    async def _give_up(self, drive: Drive, progress: Progress) -> None:
+    async def _give_up(self, drive: Drive, progress: ScriptProgress) -> None:
         """Record that the next operation is not possible, because the pod of a second verification was lost."""
         assert progress.next is not None
         step, now = drive.step(len(progress.journal.steps) - 1), time.time()
@@ -286,7 +286,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
-    async def _advance_or_report(self, drive: Drive, progress: Progress) -> Record:
+    async def _advance_or_report(self, drive: Drive, progress: ScriptProgress) -> Record:
         """Perform the next operation. If the session breaks or the operation is invalid, write the progress to the status, because
         records may be lost.
         If the gateway does not answer after the agent's phase, write that phase's end: the agent's time must not include the
@@ -298,7 +298,7 @@ class Driver:
                 await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
-    async def _advance(self, drive: Drive, progress: Progress) -> Record:
+    async def _advance(self, drive: Drive, progress: ScriptProgress) -> Record:
         """Perform the next operation, or wait briefly for the running one."""
         assert progress.next is not None
         session = drive.sessions[progress.next.where]
@@ -321,7 +321,7 @@ class Driver:
                 more = services * self._settings.results_collect_seconds
                 with drive.limited(self._settings.exec_session_seconds + more):
                     return await self._collect(drive, session, operation)
-            case Environment():
+            case AwaitVerifierPod():
                 image_id = drive.pods.verifier.image_id if drive.pods.verifier else ""
                 return await session.note(operation.id, {"workdir": drive.workdir, **({"imageID": image_id} if image_id else {})})
             case Transfer():
@@ -357,7 +357,7 @@ class Driver:
         """Download and store a step's files, then add a note to the runner's records. Idempotent: a retry replaces stored files."""
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
-        sources, sent = operation.sources, dict[str, Pointer]()
+        sources, sent = operation.sources, dict[str, UploadedObject]()
         of_services = any(each.container for each in sources)
         if self._direct is not None and drive.may_send(operation) and not of_services:
             has_secrets = bool(trial_files.secrets(drive.loaded.env, drive.loaded.task.config, drive.loaded.task.layout))
@@ -374,7 +374,7 @@ class Driver:
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
-            received = Received(found.changed, found.unreadable, left_out, found.cut, headroom, room.alone)
+            received = DownloadFacts(found.changed, found.unreadable, left_out, found.cut, headroom, room.alone)
             collected = await self._collections.store_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )

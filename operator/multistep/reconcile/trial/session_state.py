@@ -25,10 +25,10 @@ from multistep.pods.pod_manifest import chooses_user
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.runner_client.session import Session
 from multistep.sources.load.load_trial import LoadedTrial
-from multistep.store.checkpoints.checkpoint_files import Commit
+from multistep.store.checkpoints.checkpoint_files import CheckpointCommit
+from multistep.store.files.trial_key import TrialKey
 from multistep.store.harbor import trial_files
-from multistep.store.results_volume import TrialKey
-from multistep.store.trial.collect_files import Stored
+from multistep.store.trial.collect_files import StoredVerifierData
 
 Report = Callable[[Journal, str], Awaitable[None]]
 Dismiss = Callable[[StepPlan], Awaitable[None]]
@@ -74,7 +74,7 @@ class Drive:
     records: dict[str, Record] = field(default_factory=dict)
     under_way: set[str] = field(default_factory=set)
     workdir: str = ""
-    chain: Sequence[Commit] = ()
+    chain: Sequence[CheckpointCommit] = ()
     protocol: int = 1
     journal: Journal = field(default_factory=Journal)
     sidecars: dict[str, ExecStream] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Drive:
         self.records |= added
         self.under_way |= {id for id, each in added.items() if not each.done}
 
-    def add_stored(self, stored: Stored) -> None:
+    def add_stored(self, stored: StoredVerifierData) -> None:
         """Add the records of verifiers that have finished. A collection for a verifier that has not finished counts only if the
         volume has it: else it is repeated."""
         for index, step in enumerate(self.loaded.plan.steps):

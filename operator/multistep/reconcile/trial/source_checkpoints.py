@@ -13,13 +13,13 @@ from multistep.engine.script.choose_checkpoint import chain_of
 from multistep.errors import CheckpointLost, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
-from multistep.store.bucket.upload_results import Shipping
-from multistep.store.checkpoints.checkpoint_files import Commit
-from multistep.store.checkpoints.checkpoint_files import Stored as StoredCheckpoints
+from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.checkpoints.checkpoint_files import CheckpointCommit
+from multistep.store.checkpoints.checkpoint_files import StoredCheckpoints as StoredCheckpoints
 from multistep.store.evidence import file_list as file_names
 from multistep.store.evidence.statement import MAX_BYTES, Predicate, parse_predicate
-from multistep.store.files.trial_key import ResultsStore
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.files.trial_key import ResultsStore, TrialKey
+from multistep.store.results_volume import ResultsVolume
 
 GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
 SOURCE_ACTIVE: Final = "SourceActive"
@@ -61,7 +61,7 @@ class SourceTrial:
 class SourceTrials:
     """Reads source trials: the objects of those that exist, and the evidence of those that were deleted and have results."""
 
-    def __init__(self, cluster: Cluster, volume: Volume, shipping: Shipping | None = None) -> None:
+    def __init__(self, cluster: Cluster, volume: ResultsVolume, shipping: ResultsUploader | None = None) -> None:
         self._cluster = cluster
         self._volume = volume
         self._stores: Sequence[ResultsStore] = [volume] if shipping is None else [volume, shipping.results]
@@ -78,16 +78,16 @@ class SourceTrials:
         checkpoints = (found["spec"].get("checkpoints") or {}).get("policy") == "AfterStep"
         return SourceTrial(key, steps, finished, checkpoints, found, await self._evidence(key) if finished else None)
 
-    async def chain(self, source: SourceTrial, step: str) -> Sequence[Commit]:
+    async def chain(self, source: SourceTrial, step: str) -> Sequence[CheckpointCommit]:
         """Return the layers of the checkpoint after a step, lowest first. Raises CheckpointLost if it does not exist."""
         return (await self.chains(source, [step]))[0]
 
-    async def chains(self, source: SourceTrial, steps: Iterable[str]) -> Sequence[Sequence[Commit]]:
+    async def chains(self, source: SourceTrial, steps: Iterable[str]) -> Sequence[Sequence[CheckpointCommit]]:
         """Return the layers of the checkpoint after each of these steps. Raises CheckpointLost if one does not exist."""
         stored = await self._volume.checkpoints.stored(source.key)
         return [self._chain(source, each, stored) for each in steps]
 
-    def _chain(self, source: SourceTrial, step: str, stored: StoredCheckpoints) -> Sequence[Commit]:
+    def _chain(self, source: SourceTrial, step: str, stored: StoredCheckpoints) -> Sequence[CheckpointCommit]:
         made = next((each for each in source.steps if each.name == step), None)
         if made is None or made.digest is None:
             why = f": {made.missing}" if made is not None and made.missing else ""

@@ -11,11 +11,16 @@ from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import Start, StartingPoints
 from multistep.reconcile.trial.trial_run import Continue, Observed, Result, TrialRun
 from multistep.reconcile.trial.write_status import task_warnings
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 
 
 async def start_first_attempt(
-    run: TrialRun, observed: Observed, first: decisions.StartAttempt, starts: StartingPoints, sources: SourceTrials, volume: Volume
+    run: TrialRun,
+    observed: Observed,
+    first: decisions.StartAttempt,
+    starts: StartingPoints,
+    sources: SourceTrials,
+    volume: ResultsVolume,
 ) -> Result:
     """Start the first attempt: from the image, from another trial's checkpoint, or with the checkpoints that a regrade verifies."""
     if (prepared := await prepare_regrade(run, observed.plan, sources, volume.checkpoints)) is not None:

@@ -26,9 +26,10 @@ from multistep.pods.kueue import QUEUE
 from multistep.reconcile.trial.checkpoint_transfers import resume_status
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SourceTrial, SourceTrials
 from multistep.sources.load.load_trial import LoadedTrial
-from multistep.store.checkpoints.checkpoint_files import Commit
+from multistep.store.checkpoints.checkpoint_files import CheckpointCommit
+from multistep.store.files.trial_key import TrialKey
 from multistep.store.harbor.trial_files import task_digest
-from multistep.store.results_volume import TrialKey, Volume
+from multistep.store.results_volume import ResultsVolume
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
 _RETRIES: Final = 10  # infrastructure retries of a reference trial: many, because many trials may wait for it
@@ -154,7 +155,7 @@ class Start:
 class StartingPoints:
     """Finds the starting points of trials. clock: seconds since the epoch."""
 
-    def __init__(self, cluster: Cluster, volume: Volume, sources: SourceTrials, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, volume: ResultsVolume, sources: SourceTrials, clock: Callable[[], float]) -> None:
         self._volume = volume
         self._sources = sources
         self._references = References(cluster)
@@ -235,5 +236,5 @@ def _step(plan: TrialPlan) -> str:
     return plan.steps[plan.branch.kept - 1].name
 
 
-def _tampering(chain: Sequence[Commit]) -> list[Tampering]:
+def _tampering(chain: Sequence[CheckpointCommit]) -> list[Tampering]:
     return [each.model_copy(update={"attempt": ANOTHER_TRIAL}) for layer in chain for each in layer.tampering]

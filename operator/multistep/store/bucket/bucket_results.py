@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from multistep.errors import StoreError
-from multistep.store.bucket.object_store import Bucket, Stored
+from multistep.store.bucket.object_store import Bucket, ObjectInfo
 from multistep.store.files.known_digests import StreamDigest
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.results_volume import Volume
+from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial import object_manifest
-from multistep.store.trial.listing import END, header, is_result, padding
-from multistep.store.trial.object_manifest import DIRECT_UPLOADS, Line
+from multistep.store.trial.listing import TAR_END, is_result, tar_header, tar_padding
+from multistep.store.trial.object_manifest import DIRECT_UPLOADS, ManifestLine
 
 TRIALS, GONE = "_trials", "_gone"  # no trial's results have these prefixes, because a namespace's name has no underscore
 _DELETED_AT_ONCE = 500
@@ -24,7 +24,7 @@ _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile
 class BucketResults:
     """Serves and deletes results in the bucket. volume: disk for temporary copies of manifests."""
 
-    def __init__(self, bucket: Bucket, volume: Volume) -> None:
+    def __init__(self, bucket: Bucket, volume: ResultsVolume) -> None:
         self._bucket = bucket
         self._volume = volume
 
@@ -37,14 +37,15 @@ class BucketResults:
         return await self._bucket.head(manifest_name(key)) is not None
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the same tar stream as Volume.archive. Raises StoreError if an object that the operator uploaded does not match the
-        manifest. For a mismatch of an object that a pod uploaded, the stream has a text file that describes the mismatch."""
+        """Yield the same tar stream as ResultsVolume.archive. Raises StoreError if an object that the operator uploaded does not
+        match the manifest. For a mismatch of an object that a pod uploaded, the stream has a text file that describes the
+        mismatch."""
         async with aclosing(self._lines(key)) as lines:
             async for line in lines:
-                async with aclosing(self._member(key, Line.decode(line))) as pieces:
+                async with aclosing(self._member(key, ManifestLine.decode(line))) as pieces:
                     async for piece in pieces:
                         yield piece
-        yield END
+        yield TAR_END
 
     async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
         """Yield the manifest's lines after the first. The manifest is copied to disk first, because the caller may read slowly."""
@@ -61,11 +62,11 @@ class BucketResults:
                         yield line
                     first = False
 
-    async def _member(self, key: TrialKey, line: Line) -> AsyncGenerator[bytes, None]:
+    async def _member(self, key: TrialKey, line: ManifestLine) -> AsyncGenerator[bytes, None]:
         if line.version and (there := await self._bucket.head(f"{key}/{line.object}")) != _expected(key, line, there):
             yield _remark(line, "it is not what was collected: it was changed later, probably with the presigned upload URL")
             return
-        yield header(line.path, _TYPES[line.kind], line.mode, line.mtime, size=line.size, target=line.target)
+        yield tar_header(line.path, _TYPES[line.kind], line.mode, line.mtime, size=line.size, target=line.target)
         if not line.size:
             return
         digest = StreamDigest()
@@ -75,7 +76,7 @@ class BucketResults:
                 yield chunk
         if (digest.size, digest.sha256) != (line.size, line.sha256) and not line.version:
             raise StoreError(f"{self.url(key)}/{line.object} is not what was stored: its size or digest differs")
-        yield padding(line.size)
+        yield tar_padding(line.size)
         if digest.sha256 != line.sha256:
             yield _remark(line, f"the pod that uploaded it reported another digest: {line.sha256}")
 
@@ -90,14 +91,14 @@ class BucketResults:
             raise StoreError(f"{path!a} is not what was collected: it was changed later, probably with the presigned upload URL")
         return await self._bucket.get_part(there.name, offset, limit)
 
-    async def _sent_line(self, key: TrialKey, path: str) -> Line | None:
+    async def _sent_line(self, key: TrialKey, path: str) -> ManifestLine | None:
         """Return the manifest's line of a file that a pod uploaded. The manifest is read only if the trial has such files."""
         async with aclosing(self._bucket.list(f"{key}/{DIRECT_UPLOADS}")) as found:
             if await anext(found, None) is None:
                 return None
         async with aclosing(self._lines(key)) as lines:
             async for data in lines:
-                if f'"{DIRECT_UPLOADS}/'.encode() in data and (line := Line.decode(data)).path == path:
+                if f'"{DIRECT_UPLOADS}/'.encode() in data and (line := ManifestLine.decode(data)).path == path:
                     return line
         return None
 
@@ -144,11 +145,11 @@ def manifest_name(key: TrialKey) -> str:
     return f"{key}/{object_manifest.NAME}"
 
 
-def _expected(key: TrialKey, line: Line, there: Stored | None) -> Stored:
-    return Stored(f"{key}/{line.object}", line.size, line.version, there.time if there else 0.0)
+def _expected(key: TrialKey, line: ManifestLine, there: ObjectInfo | None) -> ObjectInfo:
+    return ObjectInfo(f"{key}/{line.object}", line.size, line.version, there.time if there else 0.0)
 
 
-def _remark(line: Line, text: str) -> bytes:
+def _remark(line: ManifestLine, text: str) -> bytes:
     """Return a tar member: a text file that describes a problem with a result file. The reader still gets all other files."""
     data = f"{line.path!a}: {text}\n".encode()
-    return header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + padding(len(data))
+    return tar_header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + tar_padding(len(data))

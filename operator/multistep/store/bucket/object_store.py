@@ -38,7 +38,7 @@ _RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # per request; after these 
 
 
 @dataclass(frozen=True)
-class Stored:
+class ObjectInfo:
     """Metadata of an object. version: its ETag; time: when it last changed (seconds since the epoch, by the store's clock)."""
 
     name: str
@@ -123,7 +123,7 @@ class Bucket:
             return bytes(await obstore.get_range_async(self._store, name, start=start, length=min(limit, found.size - start)))
         raise AssertionError
 
-    async def head(self, name: str) -> Stored | None:
+    async def head(self, name: str) -> ObjectInfo | None:
         """Return an object's metadata; None if it does not exist."""
         with self._errors("reading metadata of", name):
             try:
@@ -132,7 +132,7 @@ class Bucket:
                 return None
         raise AssertionError
 
-    async def list(self, prefix: str) -> AsyncGenerator[Stored, None]:
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         """Yield the metadata of all objects below a path."""
         with self._errors("listing", prefix):
             async for batch in obstore.list(self._store, prefix, chunk_size=_LIST_CHUNK):
@@ -163,8 +163,8 @@ class Bucket:
             yield
 
 
-def _stored(found: Any) -> Stored:
-    return Stored(found["path"], found["size"], found["e_tag"] or "", found["last_modified"].timestamp())
+def _stored(found: Any) -> ObjectInfo:
+    return ObjectInfo(found["path"], found["size"], found["e_tag"] or "", found["last_modified"].timestamp())
 
 
 @contextmanager

@@ -15,21 +15,22 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from multistep.engine.journal.results_limits import URL_SECONDS, Sent
+from multistep.engine.journal.results_limits import URL_SECONDS, SentFile
 from multistep.errors import StoreError
 from multistep.store.bucket.bucket_results import TRIALS, BucketResults, manifest_name
-from multistep.store.bucket.object_store import PART_BYTES, Bucket, Stored
+from multistep.store.bucket.object_store import PART_BYTES, Bucket, ObjectInfo
 from multistep.store.files.known_digests import StreamDigest
+from multistep.store.files.thread_pool import Spool
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.results_volume import Spool, Volume
+from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial import object_manifest
-from multistep.store.trial.listing import Found
-from multistep.store.trial.object_manifest import DIRECT_UPLOADS, Line
-from multistep.store.trial.unpack_download import Pointer
+from multistep.store.trial.listing import ResultEntry
+from multistep.store.trial.object_manifest import DIRECT_UPLOADS, ManifestLine
+from multistep.store.trial.unpack_download import UploadedObject
 
 
 @dataclass(frozen=True)
-class Invitation:
+class PresignedUpload:
     """A presigned upload of one object. url: a secret; ca: PEM certificates that verify the store, "" without TLS."""
 
     url: str = field(repr=False)
@@ -48,20 +49,20 @@ class DirectUploads:
         """Return whether the store supports presigned uploads by pods."""
         return self._bucket.can_sign
 
-    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> Invitation:
+    async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> PresignedUpload:
         """Return a presigned URL with which a pod can upload one file. number: the file's number in the step."""
         await self._bucket.put(f"{TRIALS}/{key}", b"")
         url = await self._bucket.sign_put(f"{key}/{_name(attempt, step, number)}", URL_SECONDS)
         headers = {"x-ms-blob-type": "BlockBlob"} if self._bucket.url.startswith("az://") else {}
-        return Invitation(url, headers, self._bucket.ca if url.startswith("https://") else "")
+        return PresignedUpload(url, headers, self._bucket.ca if url.startswith("https://") else "")
 
-    async def sent(self, key: TrialKey, attempt: int, step: int, sent: Sent) -> Pointer | None:
+    async def sent(self, key: TrialKey, attempt: int, step: int, sent: SentFile) -> UploadedObject | None:
         """Return the object that a pod reports to have uploaded; None if it is missing or does not match the report."""
         name = _name(attempt, step, sent.number)
         there = await self._bucket.head(f"{key}/{name}")
         if there is None or there.size != sent.file.size or there.version.strip('"') != sent.version.strip('"'):
             return None
-        return Pointer(name, there.size, sent.sha256, there.version)
+        return UploadedObject(name, there.size, sent.sha256, there.version)
 
 
 def _name(attempt: int, step: int, number: int) -> str:
@@ -76,10 +77,10 @@ _SMALL_AT_ONCE = 8
 _LARGE_AT_ONCE = 1
 
 
-class Shipping:
+class ResultsUploader:
     """Uploads results from the volume to the bucket. results: reads the bucket; uploads: pods' direct uploads of large files."""
 
-    def __init__(self, bucket: Bucket, volume: Volume) -> None:
+    def __init__(self, bucket: Bucket, volume: ResultsVolume) -> None:
         self._bucket = bucket
         self._volume = volume
         self.results = BucketResults(bucket, volume)
@@ -109,7 +110,7 @@ class Shipping:
             await self._put_manifest(key, lines, former)
         return self.results.url(key)
 
-    async def _put_manifest(self, key: TrialKey, lines: Spool, former: Stored | None) -> None:
+    async def _put_manifest(self, key: TrialKey, lines: Spool, former: ObjectInfo | None) -> None:
         """Write the manifest only if the stored one is still ``former``: an operator that lost the lease must not replace it.
 
         A large manifest is written without this condition: it needs a multipart upload, which supports no condition.
@@ -121,7 +122,9 @@ class Shipping:
                 whole = b"".join([chunk async for chunk in chunks])
                 await self._bucket.put_if(manifest_name(key), whole, former.version if former else None)
 
-    async def _ship(self, key: TrialKey, found: Found, sent: frozenset[bytes], pointers: Mapping[str, Pointer]) -> Line | None:
+    async def _ship(
+        self, key: TrialKey, found: ResultEntry, sent: frozenset[bytes], pointers: Mapping[str, UploadedObject]
+    ) -> ManifestLine | None:
         """Return the manifest's line of a file, directory or link, after uploading the file; None for other types."""
         line = _line(found)
         if line is None or line.kind != "file":
@@ -131,7 +134,7 @@ class Shipping:
         async with self._small if line.size <= _SMALL_BYTES else self._large:
             return await self._ship_file(key, line, sent)
 
-    async def _ship_file(self, key: TrialKey, line: Line, sent: frozenset[bytes]) -> Line:
+    async def _ship_file(self, key: TrialKey, line: ManifestLine, sent: frozenset[bytes]) -> ManifestLine:
         if sent:
             line = replace(line, sha256=await self._digest(key, line))
             if _sent(line) in sent and await self._is_uploaded(key, line):
@@ -150,14 +153,14 @@ class Shipping:
         await self._volume.note(key, _SENT, _sent(line) + b"\n")
         return line
 
-    async def _digest(self, key: TrialKey, line: Line) -> str:
+    async def _digest(self, key: TrialKey, line: ManifestLine) -> str:
         digest = StreamDigest()
         async with aclosing(self._volume.contents(key, line.path)) as chunks, aclosing(digest.of(chunks)) as read:
             async for _ in read:
                 pass
         return digest.sha256
 
-    async def _is_uploaded(self, key: TrialKey, line: Line) -> bool:
+    async def _is_uploaded(self, key: TrialKey, line: ManifestLine) -> bool:
         there = await self._bucket.head(f"{key}/{line.object}")
         return there is not None and there.size == line.size
 
@@ -172,19 +175,19 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return found
 
 
-def _sent(line: Line) -> bytes:
+def _sent(line: ManifestLine) -> bytes:
     """Return a file's line in the note that lists uploaded files: a digest, because a path may be long."""
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 
-def _line(found: Found) -> Line | None:
+def _line(found: ResultEntry) -> ManifestLine | None:
     """Return the manifest's line. Return None for file types that tar archives of results also exclude (e.g. sockets)."""
     info = found.info
     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):
-        return Line(found.path, "directory", mode, mtime)
+        return ManifestLine(found.path, "directory", mode, mtime)
     if stat.S_ISLNK(info.st_mode):
-        return Line(found.path, "link", mode, mtime, target=found.target)
+        return ManifestLine(found.path, "link", mode, mtime, target=found.target)
     if stat.S_ISREG(info.st_mode):
-        return Line(found.path, "file", mode, mtime, size=info.st_size, object=object_manifest.object_name(found.path))
+        return ManifestLine(found.path, "file", mode, mtime, size=info.st_size, object=object_manifest.object_name(found.path))
     return None

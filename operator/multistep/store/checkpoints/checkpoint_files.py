@@ -25,19 +25,19 @@ from multistep.store.files.file_trees import pread_all
 from multistep.store.files.thread_pool import as_store_error
 from multistep.store.trial import directory
 from multistep.store.trial.directory import TrialDirectory
-from multistep.store.trial.volume_usage import Collection, Usage
+from multistep.store.trial.volume_usage import Collection, TrialUsage
 
 TOP: Final = ".checkpoints"
 _COMMIT: Final = "commit.json"
 _DRAFT: Final = ".work-checkpoint-"
 _KEPT: Final = "kept"  # an empty file beside the checkpoints that are kept with the results of a finished trial
 
-Name = Literal["manifest", "layer"]
-NAMES: Final[tuple[Name, ...]] = get_args(Name)
+CheckpointFile = Literal["manifest", "layer"]
+CHECKPOINT_FILES: Final[tuple[CheckpointFile, ...]] = get_args(CheckpointFile)
 """The files of a checkpoint, in the order in which they are restored."""
 
 
-class Blob(BaseModel):
+class StoredFile(BaseModel):
     """A stored file. size: in bytes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +46,7 @@ class Blob(BaseModel):
     size: int
 
 
-class Base(BaseModel):
+class BaseCheckpoint(BaseModel):
     """The checkpoint below another one. digest: digest of its commit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +61,7 @@ class Base(BaseModel):
         return self.attempt, self.step
 
 
-class Commit(BaseModel):
+class CheckpointCommit(BaseModel):
     """A stored checkpoint.
 
     attempt, step: the attempt and the index of the step that it follows; manifest: the runner's digest of the changes; files: the
@@ -80,10 +80,10 @@ class Commit(BaseModel):
     attempt: int
     step: int
     manifest: str
-    files: dict[Name, Blob]
+    files: dict[CheckpointFile, StoredFile]
     entries: int
     image_id: str
-    base: Base | None = None
+    base: BaseCheckpoint | None = None
     attempts: tuple[int, ...]
     records: tuple[dict[str, Any], ...] = ()
     steps: tuple[StepStatus, ...] = ()
@@ -119,10 +119,10 @@ class Commit(BaseModel):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredCheckpoints:
     """The checkpoints of a trial, by attempt and step. damaged: the reasons why the other checkpoints cannot be used."""
 
-    commits: Mapping[tuple[int, int], Commit]
+    commits: Mapping[tuple[int, int], CheckpointCommit]
     damaged: Mapping[tuple[int, int], str]
 
 
@@ -147,10 +147,10 @@ def create(path: Path) -> BinaryIO:
         return path.open("xb")
 
 
-def publish(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
+def publish(to: TrialDirectory, draft: Path, commit: CheckpointCommit) -> CheckpointCommit:
     """Publish a checkpoint by one rename, unless it exists. Return the stored commit. draft: directory with layer and manifest."""
     there = to.path / path_of(commit.id)
-    if isinstance(kept := read(there), Commit):
+    if isinstance(kept := read(there), CheckpointCommit):
         return kept
     for name in commit.files:
         directory.sync(draft / name)
@@ -158,18 +158,18 @@ def publish(to: TrialDirectory, draft: Path, commit: Commit) -> Commit:
     directory.write(draft / _COMMIT, data)
     to.put(draft, path_of(commit.id))
     directory.sync(there.parent)
-    return Commit.read(data)
+    return CheckpointCommit.read(data)
 
 
-def complete(to: TrialDirectory, commit: Commit) -> Commit:
+def complete(to: TrialDirectory, commit: CheckpointCommit) -> CheckpointCommit:
     """Replace the commit of a stored checkpoint; return the new commit with its digest."""
     data = _encoded(commit)
     to.check()
     directory.write(to.path / path_of(commit.id) / _COMMIT, data)
-    return Commit.read(data)
+    return CheckpointCommit.read(data)
 
 
-def _encoded(commit: Commit) -> bytes:
+def _encoded(commit: CheckpointCommit) -> bytes:
     """Return the commit as it is stored. Raises StoreError if its records, which may be hostile, cannot be written as JSON."""
     try:
         return commit.to_json()
@@ -177,46 +177,46 @@ def _encoded(commit: Commit) -> bytes:
         raise StoreError(f"the records of the steps cannot be stored: {error}") from error
 
 
-def stored(top: Path) -> Stored:
+def stored(top: Path) -> StoredCheckpoints:
     """Return the checkpoints of a trial. top: the directory that has them."""
-    commits, damaged = dict[tuple[int, int], Commit](), dict[tuple[int, int], str]()
+    commits, damaged = dict[tuple[int, int], CheckpointCommit](), dict[tuple[int, int], str]()
     for path in sorted(top.glob("*-*")):
         if (id := _id(path.name)) is None:
             continue
         match read(path):
-            case Commit() as commit:
+            case CheckpointCommit() as commit:
                 commits[id] = commit
             case str() as why:
                 damaged[id] = why
-    return Stored(commits, damaged)
+    return StoredCheckpoints(commits, damaged)
 
 
-def lineage(top: Path, id: tuple[int, int]) -> Stored:
+def lineage(top: Path, id: tuple[int, int]) -> StoredCheckpoints:
     """Return the commits of a checkpoint and of all checkpoints below it. Their other files may be missing, if ``give_up`` deleted
     them. top: the directory that has the trial's checkpoints."""
-    commits = dict[tuple[int, int], Commit]()
+    commits = dict[tuple[int, int], CheckpointCommit]()
     below: tuple[int, int] | None = id
     while below is not None and below not in commits:
         match _commit(top.parent / path_of(below)):
-            case Commit() as commit:
+            case CheckpointCommit() as commit:
                 commits[below], below = commit, commit.base.id if commit.base else None
             case str() as why:
-                return Stored(commits, {below: why})
+                return StoredCheckpoints(commits, {below: why})
             case None:
                 break
-    return Stored(commits, {})
+    return StoredCheckpoints(commits, {})
 
 
-def read(path: Path) -> Commit | str | None:
+def read(path: Path) -> CheckpointCommit | str | None:
     """Return the commit of a stored checkpoint, or the reason why it cannot be used; None if it does not exist."""
     commit = _commit(path)
-    return _damage(path, commit) or commit if isinstance(commit, Commit) else commit
+    return _damage(path, commit) or commit if isinstance(commit, CheckpointCommit) else commit
 
 
-def _commit(path: Path) -> Commit | str | None:
+def _commit(path: Path) -> CheckpointCommit | str | None:
     """Return the same as ``read``, but without a check of layer and manifest."""
     try:
-        commit = Commit.read((path / _COMMIT).read_bytes())
+        commit = CheckpointCommit.read((path / _COMMIT).read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError:
@@ -231,7 +231,7 @@ def _id(name: str) -> tuple[int, int] | None:
     return (int(attempt), int(step)) if attempt.isdecimal() and step.isdecimal() else None
 
 
-def _damage(place: Path, commit: Commit) -> str:
+def _damage(place: Path, commit: CheckpointCommit) -> str:
     """Return which stored file is missing or has another size, "" if none. The runner compares the digests when it restores."""
     for name, blob in commit.files.items():
         try:
@@ -262,7 +262,7 @@ def give_up(to: TrialDirectory) -> None:
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
     for id in ids:  # newest first: after a crash, a checkpoint that has files must not depend on one that has none
-        for name in NAMES:
+        for name in CHECKPOINT_FILES:
             (to.path / path_of(id) / name).unlink(missing_ok=True)
 
 
@@ -270,7 +270,7 @@ def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
     """Delete a checkpoint unless it is complete, and return whether it no longer exists."""
     to.check()
     path = to.path / path_of(id)
-    if isinstance(commit := _commit(path), Commit) and commit.complete:
+    if isinstance(commit := _commit(path), CheckpointCommit) and commit.complete:
         return False
     shutil.rmtree(path, ignore_errors=True)
     return not path.exists()
@@ -285,12 +285,12 @@ def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
     return not (to.path / TOP).exists()
 
 
-def usage(namespace: Path) -> Mapping[str, Usage]:
+def usage(namespace: Path) -> Mapping[str, TrialUsage]:
     """Measure the checkpoints of all trials of a namespace, by the trial's path (NAME/UID). namespace: its directory."""
     found: dict[str, dict[Collection | None, Amount]] = {}
     for path in namespace.glob(f"*/*/{TOP}/*-*"):
         if (id := _id(path.name)) is not None:
-            sizes = [each.stat().st_size for each in path.iterdir() if each.name in NAMES]
+            sizes = [each.stat().st_size for each in path.iterdir() if each.name in CHECKPOINT_FILES]
             trial = f"{path.parents[2].name}/{path.parents[1].name}"
             found.setdefault(trial, {})[Collection(*id, "all")] = Amount(sum(sizes), len(sizes))
     return found
@@ -300,13 +300,13 @@ ADOPTED: Final = ANOTHER_TRIAL  # attempt number of the copies
 _ATTEMPT = re.compile(r"\d+/")
 
 
-def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Commit]:
+def adopt(to: TrialDirectory, source: Path, chain: Sequence[CheckpointCommit]) -> list[CheckpointCommit]:
     """Copy the layers of a checkpoint, lowest first, and return the copies. source: directory of the trial that has the layers.
 
     Idempotent: an equal copy that exists stays, a different one is replaced. A copy differs if the operator stopped before it made
     all copies, and the source trial then ran the step again.
     """
-    copies: list[Commit] = []
+    copies: list[CheckpointCommit] = []
     for layer in chain:
         copy = adopted(layer, copies[-1] if copies else None, source.parent.name).sealed()
         if read(to.path / path_of(copy.id)) != copy:
@@ -315,7 +315,7 @@ def adopt(to: TrialDirectory, source: Path, chain: Sequence[Commit]) -> list[Com
     return copies
 
 
-def _copy(to: TrialDirectory, layer: Path, commit: Commit) -> None:
+def _copy(to: TrialDirectory, layer: Path, commit: CheckpointCommit) -> None:
     with to.work() as work:
         draft = work / "checkpoint"
         draft.mkdir()
@@ -335,13 +335,13 @@ def _link(file: Path, copy: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def adopted(layer: Commit, below: Commit | None, trial: str) -> Commit:
+def adopted(layer: CheckpointCommit, below: CheckpointCommit | None, trial: str) -> CheckpointCommit:
     """Return the commit of a layer's copy, with attempt number 0 in the commit and in its records. below: the copy of the layer
     below.
 
     trial: name of the trial that has the layer. Steps that it copied from a third trial keep the name of the trial that ran them.
     """
-    base = Base(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
+    base = BaseCheckpoint(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
     return layer.model_copy(
         update={
             "attempt": ADOPTED,

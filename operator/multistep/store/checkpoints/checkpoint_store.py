@@ -9,33 +9,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from multistep.engine.journal.results_limits import Amount, Headroom, Limits
+from multistep.engine.journal.results_limits import Amount, Headroom, ResultsLimits
 from multistep.errors import CheckpointLost, StoreError
-from multistep.store.checkpoints import checkpoint_files as copy_checkpoints
-from multistep.store.checkpoints import checkpoint_files as files
-from multistep.store.checkpoints.checkpoint_files import NAMES, Commit, Name, Stored
-from multistep.store.files.thread_pool import Spool, close
+from multistep.store.checkpoints import checkpoint_files
+from multistep.store.checkpoints.checkpoint_files import CHECKPOINT_FILES, CheckpointCommit, CheckpointFile, StoredCheckpoints
+from multistep.store.files.thread_pool import Spool, close_discarded
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial.disk_calls import Disk
-from multistep.store.trial.volume_usage import Admission, Collection, Ledger
+from multistep.store.trial.volume_usage import Collection, DownloadReservation, VolumeUsage
 
 _MANIFEST_BYTES: Final = 1 << 30  # maximum size; a manifest has at most 500,000 entries
 
 
 @dataclass(frozen=True)
-class Draft:
+class CheckpointDraft:
     """A checkpoint that is being received. path: its temporary directory."""
 
     path: Path
-    spools: Mapping[Name, Spool]
+    spools: Mapping[CheckpointFile, Spool]
 
 
 class Checkpoints:
     """The checkpoints of all trials. Their size does not count towards the limits of the results."""
 
-    def __init__(self, disk: Disk, limits: Limits) -> None:
+    def __init__(self, disk: Disk, limits: ResultsLimits) -> None:
         self._disk = disk
-        self._ledger = Ledger(limits)
+        self._ledger = VolumeUsage(limits)
 
     def close(self) -> None:
         """Reject further calls. Running calls still finish."""
@@ -52,49 +51,49 @@ class Checkpoints:
         return self._ledger.headroom(key.namespace, _trial(key), Collection(attempt, step, "all"))
 
     @asynccontextmanager
-    async def draft(self, key: TrialKey, headroom: Headroom) -> AsyncIterator[Draft]:
+    async def draft(self, key: TrialKey, headroom: Headroom) -> AsyncIterator[CheckpointDraft]:
         """Create temporary files for a checkpoint. Writes beyond ``headroom`` raise CollectionCut."""
-        path = await self._disk.run(key, "creating a checkpoint", files.make_draft)
-        admission = Admission(self._ledger, key.namespace, replace(headroom, files=0))
+        path = await self._disk.run(key, "creating a checkpoint", checkpoint_files.make_draft)
+        admission = DownloadReservation(self._ledger, key.namespace, replace(headroom, files=0))
         try:
             async with AsyncExitStack() as stack:
-                spools: dict[Name, Spool] = {}
-                for name in NAMES:
-                    file = await self._disk.threads.run(files.create, path / name)
-                    stack.push_async_callback(self._disk.threads.run, close, file)
+                spools: dict[CheckpointFile, Spool] = {}
+                for name in CHECKPOINT_FILES:
+                    file = await self._disk.threads.run(checkpoint_files.create, path / name)
+                    stack.push_async_callback(self._disk.threads.run, close_discarded, file)
                     limit = _MANIFEST_BYTES if name == "manifest" else None
                     spools[name] = Spool(key, file, self._disk.threads, limit, admission.admit)
-                yield Draft(path, spools)
+                yield CheckpointDraft(path, spools)
         finally:
             admission.close()
             await self._disk.threads.run(shutil.rmtree, path, True)
 
-    async def store(self, key: TrialKey, draft: Draft, commit: Commit) -> Commit:
+    async def store(self, key: TrialKey, draft: CheckpointDraft, commit: CheckpointCommit) -> CheckpointCommit:
         """Store a checkpoint, and return its commit with the digest. If the trial has this checkpoint already, keep the stored one,
         and return its commit."""
         for spool in draft.spools.values():
             await spool.flush()
         stored = await self._disk.run(
-            key, f"storing the checkpoint after step {commit.step + 1}", lambda to: files.publish(to, draft.path, commit)
+            key, f"storing the checkpoint after step {commit.step + 1}", lambda to: checkpoint_files.publish(to, draft.path, commit)
         )
         await self._count(key, [stored])
         return stored
 
-    async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[Commit]) -> Sequence[Commit]:
+    async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[CheckpointCommit]) -> Sequence[CheckpointCommit]:
         """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which have attempt 0. Idempotent.
 
         Raises StoreError if the copies would exceed the limits of the trial or its namespace, and CheckpointLost if a file is
         missing because the source trial was deleted meanwhile.
         """
         await self._read_usage(key.namespace)
-        copied = [Collection(copy_checkpoints.ADOPTED, each.step, "all") for each in reversed(chain)]
+        copied = [Collection(checkpoint_files.ADOPTED, each.step, "all") for each in reversed(chain)]
         headroom = self._ledger.headroom(key.namespace, _trial(key), *copied)
         if (size := sum(each.bytes for each in chain)) > headroom.bytes:
             left = f"the limit of the {headroom.bytes_of}'s checkpoints leaves {headroom.bytes}"
             raise StoreError(f"the checkpoints of trial {source.name} have {size} bytes; {left}")
         path = self._disk.path(source)
         try:
-            copies = await self._disk.run(key, "copying checkpoints", lambda to: copy_checkpoints.adopt(to, path, chain))
+            copies = await self._disk.run(key, "copying checkpoints", lambda to: checkpoint_files.adopt(to, path, chain))
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise CheckpointLost(f"a checkpoint of trial {source.name} was deleted") from error
@@ -102,51 +101,55 @@ class Checkpoints:
         await self._count(key, copies)
         return copies
 
-    async def complete(self, key: TrialKey, commit: Commit) -> Commit:
+    async def complete(self, key: TrialKey, commit: CheckpointCommit) -> CheckpointCommit:
         """Replace the commit of a stored checkpoint by the complete commit, and return the complete commit with its digest."""
-        return await self._disk.run(key, "completing a checkpoint", lambda to: files.complete(to, commit))
+        return await self._disk.run(key, "completing a checkpoint", lambda to: checkpoint_files.complete(to, commit))
 
-    async def stored(self, key: TrialKey) -> Stored:
+    async def stored(self, key: TrialKey) -> StoredCheckpoints:
         """Return the trial's checkpoints. Raises StoreError if they cannot be read now."""
-        return await self._disk.run(key, "reading checkpoints", lambda to: files.stored(to.path / files.TOP))
+        return await self._disk.run(key, "reading checkpoints", lambda to: checkpoint_files.stored(to.path / checkpoint_files.TOP))
 
-    async def lineage(self, key: TrialKey, id: tuple[int, int]) -> Stored:
+    async def lineage(self, key: TrialKey, id: tuple[int, int]) -> StoredCheckpoints:
         """Return the commits of a checkpoint and of all checkpoints below it, even if layers are missing. Raises StoreError."""
-        return await self._disk.run(key, "reading checkpoints", lambda to: files.lineage(to.path / files.TOP, id))
+        return await self._disk.run(
+            key, "reading checkpoints", lambda to: checkpoint_files.lineage(to.path / checkpoint_files.TOP, id)
+        )
 
-    async def contents(self, key: TrialKey, commit: Commit, name: Name) -> AsyncGenerator[bytes, None]:
+    async def contents(self, key: TrialKey, commit: CheckpointCommit, name: CheckpointFile) -> AsyncGenerator[bytes, None]:
         """Yield a file of a checkpoint in chunks."""
-        async for chunk in self._disk.stream(key, files.chunks(self._disk.path(key) / files.path_of(commit.id) / name)):
+        async for chunk in self._disk.stream(
+            key, checkpoint_files.chunks(self._disk.path(key) / checkpoint_files.path_of(commit.id) / name)
+        ):
             yield chunk
 
     async def retain(self, key: TrialKey) -> None:
         """Keep the checkpoints of a finished trial as long as its results, even if the trial is deleted. Idempotent."""
-        await self._disk.run(key, "keeping checkpoints", files.retain)
+        await self._disk.run(key, "keeping checkpoints", checkpoint_files.retain)
 
     async def give_up(self, key: TrialKey) -> None:
         """Delete layers and manifests of a trial's checkpoints to free their space. The commits stay, so that an attempt that
         resumed from a checkpoint continues; a later attempt starts at step 1. Idempotent."""
         await self._read_usage(key.namespace)
-        await self._disk.run(key, "giving up checkpoints", files.give_up)
+        await self._disk.run(key, "giving up checkpoints", checkpoint_files.give_up)
         self._ledger.free(key.namespace, _trial(key))
 
     async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
         """Delete one of a trial's checkpoints unless it is complete. Idempotent."""
         await self._read_usage(key.namespace)
-        if await self._disk.run(key, "deleting a checkpoint", lambda to: files.discard(to, id)):
+        if await self._disk.run(key, "deleting a checkpoint", lambda to: checkpoint_files.discard(to, id)):
             self._ledger.record(key.namespace, _trial(key), Collection(*id, "all"), Amount())
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
         """Delete all checkpoints of a trial. unless_kept: keep them if ``retain`` marked them. Idempotent."""
         await self._read_usage(key.namespace)
-        if await self._disk.run(key, "deleting checkpoints", lambda to: files.remove(to, unless_kept=unless_kept)):
+        if await self._disk.run(key, "deleting checkpoints", lambda to: checkpoint_files.remove(to, unless_kept=unless_kept)):
             self._ledger.free(key.namespace, _trial(key))
 
     def forget(self, key: TrialKey) -> None:
         """Stop counting the checkpoints of a trial whose directory was deleted."""
         self._ledger.free(key.namespace, _trial(key))
 
-    async def _count(self, key: TrialKey, kept: Sequence[Commit]) -> None:
+    async def _count(self, key: TrialKey, kept: Sequence[CheckpointCommit]) -> None:
         await self._read_usage(key.namespace)
         for each in kept:
             used = Amount(each.bytes, len(each.files))
@@ -154,7 +157,7 @@ class Checkpoints:
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):
-            self._ledger.read(namespace, await self._disk.of_root(lambda: files.usage(self._disk.root / namespace)))
+            self._ledger.read(namespace, await self._disk.of_root(lambda: checkpoint_files.usage(self._disk.root / namespace)))
 
 
 def _trial(key: TrialKey) -> str:

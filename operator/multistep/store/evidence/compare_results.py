@@ -13,9 +13,17 @@ from typing import Any, Final, Literal
 
 from multistep.engine.status.status_size import MARK
 from multistep.store.evidence import file_list, signing, statement
-from multistep.store.evidence import file_list as file_names
-from multistep.store.evidence.fetched_results import Damaged, Directory, Missing, Objects, Present, Results, read, sha256
-from multistep.store.evidence.file_list import Digesting, Digests, Item
+from multistep.store.evidence.fetched_results import (
+    DamagedResults,
+    DownloadedObjects,
+    FetchedItem,
+    FetchedResults,
+    MissingResult,
+    ResultsDirectory,
+    read,
+    sha256,
+)
+from multistep.store.evidence.file_list import ListDigester, ListDigests, ListedItem
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey
 from multistep.store.trial import object_manifest
 
@@ -114,7 +122,7 @@ Signature = Literal["valid", "not checked", "none", "invalid"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Discrepancy:
     """A difference. file: the file that differs, as a path in the results; problem: what differs."""
 
     file: str
@@ -122,15 +130,15 @@ class Finding:
 
 
 @dataclass
-class Checked:
+class EvidenceCheck:
     """The outcome of a check. predicate: the statement's predicate, {} if it cannot be read; more: number of findings beyond the
     first _MAX_FINDINGS."""
 
     directory: Path
     predicate: Mapping[str, Any] = field(default_factory=dict)
-    digests: Digests = field(default_factory=Digests)
+    digests: ListDigests = field(default_factory=ListDigests)
     signature: Signature = "none"
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Discrepancy] = field(default_factory=list)
     more: int = 0
 
     @property
@@ -140,59 +148,59 @@ class Checked:
 
     def add(self, file: str, problem: str) -> None:
         if len(self.findings) < _MAX_FINDINGS:
-            self.findings.append(Finding(file, problem))
+            self.findings.append(Discrepancy(file, problem))
         else:
             self.more += 1
 
 
-def check(directory: Path, key: PublicKey | None = None) -> Checked:
+def check(directory: Path, key: PublicKey | None = None) -> EvidenceCheck:
     """Compare the results of one trial with their evidence. key: the key that must have signed the evidence; None: it may be
     unsigned."""
-    found = Checked(directory)
-    results = Objects(directory) if (directory / object_manifest.NAME).is_file() else Directory(directory)
+    found = EvidenceCheck(directory)
+    results = DownloadedObjects(directory) if (directory / object_manifest.NAME).is_file() else ResultsDirectory(directory)
     try:
         _check(found, results, key)
-    except Damaged as error:
+    except DamagedResults as error:
         found.add(error.path, error.reason)
     except RecursionError:
-        found.add(file_names.STATEMENT, "is nested too deeply")
+        found.add(file_list.STATEMENT, "is nested too deeply")
     return found
 
 
-def _check(found: Checked, results: Results, key: PublicKey | None) -> None:
+def _check(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None) -> None:
     try:
-        text = read(results, file_names.STATEMENT, _MAX_STATEMENT_BYTES)
-    except Missing:
-        return found.add(file_names.STATEMENT, "is missing: it was deleted, or an operator without evidence wrote the results")
+        text = read(results, file_list.STATEMENT, _MAX_STATEMENT_BYTES)
+    except MissingResult:
+        return found.add(file_list.STATEMENT, "is missing: it was deleted, or an operator without evidence wrote the results")
     _check_signature(found, results, key, text)
     subjects, found.predicate = _parse(text)
     listed, list_digests = _read_list(results)
-    if list_digests != subjects.get(file_names.FILES):
-        return found.add(file_names.FILES, f"is not the list of files that {file_names.STATEMENT} names: its SHA-256 differs")
+    if list_digests != subjects.get(file_list.FILES):
+        return found.add(file_list.FILES, f"is not the list of files that {file_list.STATEMENT} names: its SHA-256 differs")
     found.digests = _compare_files(found, results, listed)
     if not found.findings and found.digests.result != subjects.get("result.json"):
-        found.add("result.json", f"is not the one that {file_names.STATEMENT} names: its SHA-256 differs")
+        found.add("result.json", f"is not the one that {file_list.STATEMENT} names: its SHA-256 differs")
     artifacts = None if found.findings else found.digests.artifacts
     for file, problem in compare(found.predicate, _documents(results), artifacts):
         found.add(file, problem)
     return None
 
 
-def _documents(results: Results) -> dict[str, bytes]:
+def _documents(results: FetchedResults) -> dict[str, bytes]:
     """Return the documents to compare with the statement, without unreadable ones: _compare_files has reported those."""
     found = {}
     for name in ("result.json", "lock.json"):
-        with suppress(Damaged):
+        with suppress(DamagedResults):
             found[name] = read(results, name, _MAX_RESULT_BYTES)
     return found
 
 
-def _check_signature(found: Checked, results: Results, key: PublicKey | None, text: bytes) -> None:
+def _check_signature(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None, text: bytes) -> None:
     try:
-        envelope = read(results, file_names.ENVELOPE, 2 * _MAX_STATEMENT_BYTES)
-    except Missing as error:
+        envelope = read(results, file_list.ENVELOPE, 2 * _MAX_STATEMENT_BYTES)
+    except MissingResult as error:
         if key is not None:
-            found.add(file_names.ENVELOPE, f"{error.reason}: the evidence is not signed")
+            found.add(file_list.ENVELOPE, f"{error.reason}: the evidence is not signed")
         return
     found.signature = "not checked"
     try:
@@ -200,14 +208,14 @@ def _check_signature(found: Checked, results: Results, key: PublicKey | None, te
             key.verify(envelope)
             found.signature = "valid"
         if signing.statement_of(envelope) != text:
-            raise InvalidEnvelope(f"signs another statement than {file_names.STATEMENT}")
+            raise InvalidEnvelope(f"signs another statement than {file_list.STATEMENT}")
     except InvalidEnvelope as error:
         found.signature = "invalid"
-        found.add(file_names.ENVELOPE, str(error))
+        found.add(file_list.ENVELOPE, str(error))
 
 
 def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
-    """Return the SHA-256 of each subject, and the predicate. Raises Damaged."""
+    """Return the SHA-256 of each subject, and the predicate. Raises DamagedResults."""
     try:
         whole = json.loads(text)
         types = (whole["_type"], whole["predicateType"])
@@ -216,22 +224,22 @@ def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
         if not isinstance(predicate, dict):
             raise TypeError
     except (ValueError, TypeError, KeyError) as error:
-        raise Damaged(file_names.STATEMENT, "is not an in-toto statement") from error
+        raise DamagedResults(file_list.STATEMENT, "is not an in-toto statement") from error
     if types != (statement.TYPE, statement.PREDICATE_TYPE):
-        raise Damaged(file_names.STATEMENT, f"has the types {types!r:.200}, which this version does not know")
+        raise DamagedResults(file_list.STATEMENT, f"has the types {types!r:.200}, which this version does not know")
     return subjects, predicate
 
 
-def _read_list(results: Results) -> tuple[dict[str, bytes], str]:
-    """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises Damaged."""
+def _read_list(results: FetchedResults) -> tuple[dict[str, bytes], str]:
+    """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises DamagedResults."""
     found: dict[str, bytes] = {}
     digest = hashlib.sha256()
-    with results.open(results.content_path(file_names.FILES)) as lines:
+    with results.open(results.content_path(file_list.FILES)) as lines:
         while line := lines.readline(file_list.MAX_LINE_BYTES):
             digest.update(line)
             name = _name_of(line)
             if name in found or len(found) >= MAX_FILES:
-                raise Damaged(file_names.FILES, f"lists a path twice, or more than {MAX_FILES} paths")
+                raise DamagedResults(file_list.FILES, f"lists a path twice, or more than {MAX_FILES} paths")
             found[name] = line
     return found, digest.hexdigest()
 
@@ -243,18 +251,18 @@ def _name_of(line: bytes) -> str:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         name = None
     if not isinstance(name, str):
-        raise Damaged(file_names.FILES, "has an invalid line")
+        raise DamagedResults(file_list.FILES, "has an invalid line")
     return name
 
 
-def _compare_files(found: Checked, results: Results, listed: dict[str, bytes]) -> Digests:
+def _compare_files(found: EvidenceCheck, results: FetchedResults, listed: dict[str, bytes]) -> ListDigests:
     """Compare all fetched items with the list. Return the digests of the list's lines whose items exist."""
-    digesting, added, count = Digesting(), list[Present](), 0
+    digesting, added, count = ListDigester(), list[FetchedItem](), 0
     for item in results.items():
-        if item.path in file_names.OWN:
+        if item.path in file_list.OWN:
             continue
         if (count := count + 1) > MAX_FILES:
-            raise Damaged(".", f"has more than {MAX_FILES} files, directories and links")
+            raise DamagedResults(".", f"has more than {MAX_FILES} files, directories and links")
         line = listed.pop(_name(item), None)
         if line is None:
             found.add(item.path, "was added: the evidence does not list it")
@@ -264,23 +272,23 @@ def _compare_files(found: Checked, results: Results, listed: dict[str, bytes]) -
         fields = json.loads(line)
         for problem in _differences(results, item, fields):
             found.add(item.path, problem)
-        digesting.add(Item(item.path, item.kind or "file", item.size, str(fields.get("sha256", ""))), line)
+        digesting.add(ListedItem(item.path, item.kind or "file", item.size, str(fields.get("sha256", ""))), line)
     for path, problem in _missing(results, listed, added):
         found.add(path, problem)
     return digesting.digests()
 
 
-def _name(item: Present) -> str:
-    fields = Item(item.path, "directory").fields()
+def _name(item: FetchedItem) -> str:
+    fields = ListedItem(item.path, "directory").fields()
     return fields.get("path") or f"/{fields['pathSha256']}"
 
 
-def _differences(results: Results, item: Present, listed: Mapping[str, Any]) -> Iterator[str]:
+def _differences(results: FetchedResults, item: FetchedItem, listed: Mapping[str, Any]) -> Iterator[str]:
     """Yield how a file, directory or link differs from its line in the list. A file of another size is not read."""
     if item.kind != listed.get("kind"):
         yield f"is not a {listed.get('kind')}"
     elif item.kind == "link":
-        expected = Item(item.path, "link", target=item.target).fields()
+        expected = ListedItem(item.path, "link", target=item.target).fields()
         if any(listed.get(name) != expected.get(name) for name in ("target", "targetSha256")):
             yield "is a link to another target"
     elif item.kind == "file":
@@ -290,20 +298,20 @@ def _differences(results: Results, item: Present, listed: Mapping[str, Any]) -> 
             yield problem
 
 
-def _changed(results: Results, item: Present, listed: Mapping[str, Any]) -> str | None:
+def _changed(results: FetchedResults, item: FetchedItem, listed: Mapping[str, Any]) -> str | None:
     try:
         return None if sha256(results, item) == listed.get("sha256") else "was changed: its SHA-256 differs"
-    except Damaged as error:
+    except DamagedResults as error:
         return error.reason
 
 
-def _missing(results: Results, listed: Mapping[str, bytes], added: list[Present]) -> Iterator[tuple[str, str]]:
+def _missing(results: FetchedResults, listed: Mapping[str, bytes], added: list[FetchedItem]) -> Iterator[tuple[str, str]]:
     """Yield each listed path that is missing, with a problem that names the added file with the same content, if there is one."""
     lines = {path: json.loads(line) for path, line in listed.items()}
     sizes = {line.get("size") for line in lines.values() if line.get("size")}
     moved = dict[str, str]()
     for each in added:
-        with suppress(Damaged):
+        with suppress(DamagedResults):
             moved |= {sha256(results, each): each.path} if each.size in sizes else {}
     for path, line in lines.items():
         name = f"the path with the SHA-256 {path[1:]}" if path.startswith("/") else path

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from multistep.errors import MultistepError, StoreError
-from multistep.store.evidence import file_list as file_names
+from multistep.store.evidence import file_list
 from multistep.store.evidence.file_list import Kind
 from multistep.store.files.file_trees import MAX_DEPTH, open_below, walk
 from multistep.store.files.known_digests import read_sha256
 from multistep.store.trial import object_manifest
-from multistep.store.trial.object_manifest import DIRECT_UPLOADS, Line
+from multistep.store.trial.object_manifest import DIRECT_UPLOADS, ManifestLine
 
 _MAX_LINE_BYTES = 64 * 1024
 _KINDS: Final[dict[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
-class Damaged(MultistepError):
+class DamagedResults(MultistepError):
     """A part of fetched results cannot be read. path: its path; reason: why."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -34,7 +34,7 @@ class Damaged(MultistepError):
         self.reason = reason
 
 
-class Missing(Damaged):
+class MissingResult(DamagedResults):
     """A file of fetched results does not exist."""
 
     def __init__(self, path: str) -> None:
@@ -42,7 +42,7 @@ class Missing(Damaged):
 
 
 @dataclass(frozen=True)
-class Present:
+class FetchedItem:
     """A file, directory or link of fetched results. kind: None for a type that results cannot contain, and for an object that the
     manifest does not name; content_path: for a file, the path of its content."""
 
@@ -53,21 +53,21 @@ class Present:
     content_path: str = ""
 
 
-class Results(Protocol):
+class FetchedResults(Protocol):
     """The fetched results of one trial."""
 
     def content_path(self, name: str) -> str:
         """Return the path of the content of a file at the results' top."""
 
-    def items(self) -> Iterator[Present]:
-        """Yield all files, directories and links, in the order of ``file_trees.walk``. Raises Damaged."""
+    def items(self) -> Iterator[FetchedItem]:
+        """Yield all files, directories and links, in the order of ``file_trees.walk``. Raises DamagedResults."""
 
     def open(self, path: str) -> BinaryIO:
-        """Open the content of a file. Raises Damaged if it is a link, is no regular file, or cannot be read."""
+        """Open the content of a file. Raises DamagedResults if it is a link, is no regular file, or cannot be read."""
 
 
 @dataclass(frozen=True)
-class Directory:
+class ResultsDirectory:
     """A trial's directory, as `multistep results` fetches it."""
 
     top: Path
@@ -75,23 +75,23 @@ class Directory:
     def content_path(self, name: str) -> str:
         return name
 
-    def items(self) -> Iterator[Present]:
+    def items(self) -> Iterator[FetchedItem]:
         try:
             for entry in walk(self.top):
                 if entry.path.count("/") > 2 * MAX_DEPTH:
-                    raise Damaged(entry.path, "is too deep")
+                    raise DamagedResults(entry.path, "is too deep")
                 kind = _KINDS.get(stat.S_IFMT(entry.info.st_mode))
                 target = entry.link_target() if kind == "link" else ""
-                yield Present(entry.path, kind, entry.info.st_size if kind == "file" else 0, target, entry.path)
+                yield FetchedItem(entry.path, kind, entry.info.st_size if kind == "file" else 0, target, entry.path)
         except OSError as error:
-            raise Damaged(".", f"cannot be read: {error.strerror}") from error
+            raise DamagedResults(".", f"cannot be read: {error.strerror}") from error
 
     def open(self, path: str) -> BinaryIO:
         return open_regular(self.top, path)
 
 
 @dataclass(frozen=True)
-class Objects:
+class DownloadedObjects:
     """The objects of a trial, downloaded from the object store with another tool: a manifest, and files with portable names."""
 
     top: Path
@@ -99,72 +99,72 @@ class Objects:
     def content_path(self, name: str) -> str:
         return object_manifest.object_name(name)
 
-    def items(self) -> Iterator[Present]:
+    def items(self) -> Iterator[FetchedItem]:
         named = {object_manifest.NAME}
         with open_regular(self.top, object_manifest.NAME) as lines:
             if not lines.readline(_MAX_LINE_BYTES).endswith(b"\n"):
-                raise Damaged(object_manifest.NAME, "has no first line")
+                raise DamagedResults(object_manifest.NAME, "has no first line")
             while data := lines.readline(_MAX_LINE_BYTES):
                 line = _parsed(data)
                 named.add(line.object)
-                yield Present(line.path, line.kind, line.size, line.target, line.object)
-        for entry in Directory(self.top).items():
+                yield FetchedItem(line.path, line.kind, line.size, line.target, line.object)
+        for entry in ResultsDirectory(self.top).items():
             if entry.kind != "directory" and entry.path not in named and not entry.path.startswith(f"{DIRECT_UPLOADS}/"):
-                yield Present(entry.path, None)
+                yield FetchedItem(entry.path, None)
 
     def open(self, path: str) -> BinaryIO:
         return open_regular(self.top, path)
 
 
-def _parsed(data: bytes) -> Line:
+def _parsed(data: bytes) -> ManifestLine:
     try:
-        line = Line.decode(data)
+        line = ManifestLine.decode(data)
         texts = (line.path, line.target, line.object)
         if not all(isinstance(each, str) for each in texts) or not isinstance(line.size, int) or line.kind not in _KINDS.values():
             raise TypeError
         os.fsencode(line.path)
         return line
     except (MultistepError, RecursionError, TypeError, UnicodeError) as error:
-        raise Damaged(object_manifest.NAME, "has an invalid line") from error
+        raise DamagedResults(object_manifest.NAME, "has an invalid line") from error
 
 
 def open_regular(top: Path, path: str) -> BinaryIO:
-    """Open a regular file below a directory, without following links. Raises Damaged."""
+    """Open a regular file below a directory, without following links. Raises DamagedResults."""
     try:
         if not path or path.startswith("/") or ".." in path.split("/"):
-            raise Damaged(path, "leads out of the results")
+            raise DamagedResults(path, "leads out of the results")
         fd = open_below(top, path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise Missing(path) from error
+        raise MissingResult(path) from error
     except (OSError, ValueError) as error:
-        raise Damaged(path, f"is a link, or cannot be read: {error}") from error
+        raise DamagedResults(path, f"is a link, or cannot be read: {error}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Damaged(path, "is not a regular file")
+        raise DamagedResults(path, "is not a regular file")
     return os.fdopen(fd, "rb")
 
 
-def read(results: Results, name: str, limit: int) -> bytes:
-    """Return a file at the results' top. Raises Damaged if it cannot be read or has more than limit bytes."""
+def read(results: FetchedResults, name: str, limit: int) -> bytes:
+    """Return a file at the results' top. Raises DamagedResults if it cannot be read or has more than limit bytes."""
     with results.open(results.content_path(name)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise Damaged(name, f"is larger than {limit} bytes")
+        raise DamagedResults(name, f"is larger than {limit} bytes")
     return data
 
 
-def sha256(results: Results, item: Present) -> str:
-    """Return the SHA-256 of a file. Raises Damaged if the file cannot be read or has another size."""
+def sha256(results: FetchedResults, item: FetchedItem) -> str:
+    """Return the SHA-256 of a file. Raises DamagedResults if the file cannot be read or has another size."""
     with results.open(item.content_path) as file:
         if (size := os.fstat(file.fileno()).st_size) != item.size:
-            raise Damaged(item.path, f"has {size} bytes instead of {item.size}")
+            raise DamagedResults(item.path, f"has {size} bytes instead of {item.size}")
         try:
             return read_sha256(file.fileno())[0]
         except OSError as error:
-            raise Damaged(item.path, f"cannot be read: {error.strerror}") from error
+            raise DamagedResults(item.path, f"cannot be read: {error.strerror}") from error
 
 
-_MARKS: Final = frozenset({*file_names.OWN, object_manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
+_MARKS: Final = frozenset({*file_list.OWN, object_manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
 _OF_JOBS: Final = frozenset({"result.json", "config.json", "lock.json"})
 _MAX_RESULT_BYTES = 64 << 20
 _MAX_DEPTH = 8  # maximum depth of a trial's directory below the given one; an object store has PREFIX/NAMESPACE/NAME/UID
@@ -196,8 +196,8 @@ def _is_trial(path: Path) -> bool:
 
 def _is_job(path: Path) -> bool:
     try:
-        document = json.loads(read(Directory(path), "result.json", _MAX_RESULT_BYTES))
-    except (Damaged, ValueError, RecursionError):
+        document = json.loads(read(ResultsDirectory(path), "result.json", _MAX_RESULT_BYTES))
+    except (DamagedResults, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and "n_total_trials" in document
 

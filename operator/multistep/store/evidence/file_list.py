@@ -22,7 +22,7 @@ Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True)
-class Item:
+class ListedItem:
     """A file, directory or link of the results. size (bytes), sha256: set for a file; target: set for a link; by_pod: whether the
     pod uploaded the file to the object store itself, and reported its digest."""
 
@@ -59,7 +59,7 @@ def _text(name: str, value: str) -> dict[str, str]:
 
 
 @dataclass
-class Digests:
+class ListDigests:
     """Digests of a list. sha256: of all lines; files, bytes: number of files and their total size; artifacts: for each directory of
     artifacts, the digest of the lines of the items below it."""
 
@@ -71,15 +71,15 @@ class Digests:
     """SHA-256 of result.json."""
 
 
-class Digesting:
+class ListDigester:
     """Computes the digests of a list while it is written or read."""
 
     def __init__(self) -> None:
         self._whole = hashlib.sha256()
         self._artifacts: dict[str, _Hash] = {}
-        self._found = Digests()
+        self._found = ListDigests()
 
-    def add(self, item: Item, line: bytes) -> None:
+    def add(self, item: ListedItem, line: bytes) -> None:
         """Add the next line of the list. item: the line's item."""
         self._whole.update(line)
         if (directory := artifacts_directory(item.path)) is not None:
@@ -90,7 +90,7 @@ class Digesting:
         if item.path == "result.json":
             self._found.result = item.sha256
 
-    def digests(self) -> Digests:
+    def digests(self) -> ListDigests:
         """Return the digests of the lines added so far."""
         self._found.sha256 = self._whole.hexdigest()
         self._found.artifacts = {directory: digest.hexdigest() for directory, digest in self._artifacts.items()}

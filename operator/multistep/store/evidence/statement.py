@@ -32,8 +32,8 @@ from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.status.status_size import MARK
 from multistep.engine.status.tampering_findings import merged
 from multistep.engine.sweep.trial_manifests import owning_sweep
-from multistep.store.evidence import file_list as file_names
-from multistep.store.evidence.file_list import Digests
+from multistep.store.evidence import file_list
+from multistep.store.evidence.file_list import ListDigests
 from multistep.store.harbor import trial_files
 from multistep.store.harbor.trial_files import agent_info, own_version
 
@@ -44,7 +44,7 @@ Tests = Mapping[Content, str]
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedTrial:
     """A finished trial. failure: the exception of a Failed trial; files: digests of its files; tests: the SHA-256 of each upload
     of tests (``uploads``); secrets: values that are redacted in texts of agents and verifiers; ended: the final status, which has
     the failure class and the score."""
@@ -52,7 +52,7 @@ class Finished:
     plan: TrialPlan
     trial: MultiStepTrial
     journal: Journal
-    files: Digests
+    files: ListDigests
     tests: Tests
     failure: StepException | None = None
     secrets: Collection[str] = ()
@@ -74,9 +74,9 @@ def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
     return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
 
 
-def statement(of: Finished) -> bytes:
+def statement(of: FinishedTrial) -> bytes:
     """Return the statement as JSON."""
-    subjects = (("result.json", of.files.result), (file_names.FILES, of.files.sha256))
+    subjects = (("result.json", of.files.result), (file_list.FILES, of.files.sha256))
     whole = {
         "_type": TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in subjects],
@@ -86,7 +86,7 @@ def statement(of: Finished) -> bytes:
     return json.dumps(trial_files.clean(whole), indent=2).encode() + b"\n"
 
 
-def _predicate(of: Finished) -> dict[str, Any]:
+def _predicate(of: FinishedTrial) -> dict[str, Any]:
     trial, journal, status = of.trial, of.journal, of.trial.status
     is_failed = of.failure is not None or journal.broken
     return {
@@ -147,7 +147,7 @@ def _digest_set(digest: str) -> dict[str, str]:
     return {algorithm: value}
 
 
-def _agent(of: Finished) -> dict[str, Any]:
+def _agent(of: FinishedTrial) -> dict[str, Any]:
     source = of.trial.status.regraded
     info, spec, status = agent_info(of.plan, of.trial, of.journal), of.trial.spec.agent, of.trial.status
     model = source.agent.model if source else spec.model
@@ -186,7 +186,7 @@ def _resumed(resumed: ResumeStatus | None) -> dict[str, Any] | None:
     return {"after": resumed.after, "attempts": list(resumed.attempts), "checkpoint": {"digest": {"sha256": resumed.digest}}}
 
 
-def _step(of: Finished, run: StepRun) -> dict[str, Any]:
+def _step(of: FinishedTrial, run: StepRun) -> dict[str, Any]:
     planned: Sequence[StepPlan] = [each for each in of.plan.steps if each.name == run.name]
     tests = [
         {"name": "tests" if each.step is None else f"steps/{each.step}/tests", "digest": {"sha256": of.tests[each]}}
@@ -213,7 +213,7 @@ def _step(of: Finished, run: StepRun) -> dict[str, Any]:
     }
 
 
-def _regraded(of: Finished) -> dict[str, Any] | None:
+def _regraded(of: FinishedTrial) -> dict[str, Any] | None:
     """Return the trial that this regrade verified again, with the digests of its task, its tests and its checkpoints."""
     source = of.trial.status.regraded
     if source is None:
@@ -242,7 +242,7 @@ def _tests(step: StepPlan) -> list[Content]:
     return [Content("tests", directory) for exists, directory in found if exists]
 
 
-def _egress(of: Finished, egress: EgressStatus | None) -> dict[str, Any] | None:
+def _egress(of: FinishedTrial, egress: EgressStatus | None) -> dict[str, Any] | None:
     if egress is None:
         return None
     refused = [of.shown(each.model_dump(mode="json", exclude_none=True)) for each in egress.refused]

@@ -8,26 +8,26 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from multistep.store.evidence import file_list as file_names
-from multistep.store.evidence.file_list import Digesting, Digests, Item
+from multistep.store.evidence import file_list
+from multistep.store.evidence.file_list import ListDigester, ListDigests, ListedItem
 from multistep.store.files import known_digests
-from multistep.store.files.file_trees import Entry, walk
+from multistep.store.files.file_trees import TreeEntry, walk
 from multistep.store.files.known_digests import KnownDigests
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial import directory
 from multistep.store.trial.collect_files import pointers
 from multistep.store.trial.directory import TrialDirectory
 from multistep.store.trial.disk_calls import Disk
-from multistep.store.trial.unpack_download import Pointer
+from multistep.store.trial.unpack_download import UploadedObject
 
 
-class Evidence:
+class EvidenceWriter:
     """The evidence of all trials on the volume."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    async def list_files(self, key: TrialKey) -> Digests:
+    async def list_files(self, key: TrialKey) -> ListDigests:
         """Write the list of a trial's files and return its digests. No file may change afterwards."""
         return await self._disk.run(key, "listing results", _list_files)
 
@@ -36,11 +36,11 @@ class Evidence:
         await self._disk.run(key, "writing evidence", partial(_write, text=statement, envelope=envelope))
 
 
-def _list_files(to: TrialDirectory) -> Digests:
-    known, digesting = KnownDigests(to.notes(known_digests.NOTE)), Digesting()
+def _list_files(to: TrialDirectory) -> ListDigests:
+    known, digesting = KnownDigests(to.notes(known_digests.NOTE)), ListDigester()
     to.check()
     with to.work() as work:
-        with (work / file_names.FILES).open("xb") as out:
+        with (work / file_list.FILES).open("xb") as out:
             for item in _items(to.path, known, pointers(to)):
                 line = item.line()
                 digesting.add(item, line)
@@ -48,42 +48,42 @@ def _list_files(to: TrialDirectory) -> Digests:
             out.flush()
             os.fsync(out.fileno())
         to.check()
-        (work / file_names.FILES).replace(to.path / file_names.FILES)
+        (work / file_list.FILES).replace(to.path / file_list.FILES)
     directory.sync(to.path)
     if known.new:
         to.note(known_digests.NOTE, b"".join(known.new))
     return digesting.digests()
 
 
-def _items(top: Path, known: KnownDigests, sent: Mapping[str, Pointer]) -> Iterator[Item]:
+def _items(top: Path, known: KnownDigests, sent: Mapping[str, UploadedObject]) -> Iterator[ListedItem]:
     for entry in walk(top, hidden=False):
-        if entry.path not in file_names.OWN and (item := _item(entry, known, sent)) is not None:
+        if entry.path not in file_list.OWN and (item := _item(entry, known, sent)) is not None:
             yield item
 
 
-def _item(entry: Entry, known: KnownDigests, sent: Mapping[str, Pointer]) -> Item | None:
+def _item(entry: TreeEntry, known: KnownDigests, sent: Mapping[str, UploadedObject]) -> ListedItem | None:
     """Return an entry's item; None for types that archives of results exclude (e.g. sockets)."""
     mode = entry.info.st_mode
     if stat.S_ISDIR(mode):
-        return Item(entry.path, "directory")
+        return ListedItem(entry.path, "directory")
     if stat.S_ISLNK(mode):
-        return Item(entry.path, "link", target=entry.link_target())
+        return ListedItem(entry.path, "link", target=entry.link_target())
     if not stat.S_ISREG(mode):
         return None
     if not entry.info.st_size and (there := sent.get(entry.path)) is not None:
-        return Item(entry.path, "file", there.size, there.sha256, by_pod=True)
+        return ListedItem(entry.path, "file", there.size, there.sha256, by_pod=True)
     fd = entry.open()
     try:
         sha256, size = known.sha256(fd)
     finally:
         os.close(fd)
-    return Item(entry.path, "file", size, sha256)
+    return ListedItem(entry.path, "file", size, sha256)
 
 
 def _write(to: TrialDirectory, text: bytes, envelope: bytes | None) -> None:
     to.check()
     if envelope is None:
-        (to.path / file_names.ENVELOPE).unlink(missing_ok=True)
+        (to.path / file_list.ENVELOPE).unlink(missing_ok=True)
     else:
-        directory.write(to.path / file_names.ENVELOPE, envelope)
-    directory.write(to.path / file_names.STATEMENT, text)
+        directory.write(to.path / file_list.ENVELOPE, envelope)
+    directory.write(to.path / file_list.STATEMENT, text)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
 from multistep.store.files.known_digests import LARGE_BYTES, note
-from multistep.store.files.read_tar import Member
+from multistep.store.files.read_tar import TarMember
 
 MAX_DEPTH = 128
 MAX_PATH_BYTES = 2048  # maximum length of a relative path; the system's limit also counts the path of the directory above it
@@ -25,12 +25,12 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNWRITABLE_NAME = frozenset({ENAMETOOLONG, EILSEQ, EINVAL, ELOOP})
 
 
-class Skipped(Exception):
+class SkippedMember(Exception):
     """Raised for a tar member that cannot or must not be written. The message is the reason."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """An entry found by ``walk``. path: relative to the top; parent: descriptor of its directory; info: result of lstat."""
 
     path: str
@@ -47,7 +47,7 @@ class Entry:
         return os.readlink(self.name, dir_fd=self.parent)
 
 
-def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]:
+def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[TreeEntry]:
     """Yield every entry below a directory: a directory before its contents, the entries of one directory sorted by name. Skip
     entries that are deleted during the walk.
 
@@ -66,10 +66,10 @@ def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[Entry]
             level.close()
 
 
-def _enter(levels: list[_Level], name: str) -> Iterator[Entry]:
+def _enter(levels: list[_Level], name: str) -> Iterator[TreeEntry]:
     level = levels[-1]
     try:
-        entry = Entry(level.prefix + name, level.fd, name, os.stat(name, dir_fd=level.fd, follow_symlinks=False))
+        entry = TreeEntry(level.prefix + name, level.fd, name, os.stat(name, dir_fd=level.fd, follow_symlinks=False))
         yield entry
         if stat.S_ISDIR(entry.info.st_mode):
             levels.append(_Level.open(os.open(name, _DIRECTORY, dir_fd=level.fd), f"{entry.path}/"))
@@ -145,29 +145,29 @@ class TreeWriter:
         self._close_parent()
         os.close(self._top)
 
-    def add(self, path: str, member: Member, source: int) -> None:
-        """Write one tar member at a relative path. source: file descriptor of the tar. Raises Skipped or OSError."""
+    def add(self, path: str, member: TarMember, source: int) -> None:
+        """Write one tar member at a relative path. source: file descriptor of the tar. Raises SkippedMember or OSError."""
         parts = safe_parts(path)
         if member.kind == "other":
-            raise Skipped("neither a file nor a directory nor a symbolic link")
+            raise SkippedMember("neither a file nor a directory nor a symbolic link")
         try:
             self._add(parts, member, source)
         except OSError as error:
             if error.errno in _UNWRITABLE_NAME:
-                raise Skipped(f"the volume does not support its name or target: {error.strerror}") from None
+                raise SkippedMember(f"the volume does not support its name or target: {error.strerror}") from None
             raise
 
-    def _add(self, parts: tuple[str, ...], member: Member, source: int) -> None:
+    def _add(self, parts: tuple[str, ...], member: TarMember, source: int) -> None:
         if member.kind == "directory":
             return self._directory(parts, member)
         if not parts:
-            raise Skipped("its place must be a directory")
+            raise SkippedMember("its place must be a directory")
         parent, name = self._open_parent(parts[:-1]), parts[-1]
         if member.kind == "link":
             return self._replacing(parent, name, lambda: os.symlink(member.target, name, dir_fd=parent))
         return self._replacing(parent, name, lambda: self._write_file(parent, name, member, source))
 
-    def _directory(self, parts: tuple[str, ...], member: Member) -> None:
+    def _directory(self, parts: tuple[str, ...], member: TarMember) -> None:
         fd = self._open_parent(parts)
         if parts:
             os.fchmod(fd, member.mode | stat.S_IRWXU)
@@ -179,7 +179,7 @@ class TreeWriter:
             self._delete(parent, name)
             make()
 
-    def _write_file(self, parent: int, name: str, member: Member, source: int) -> None:
+    def _write_file(self, parent: int, name: str, member: TarMember, source: int) -> None:
         digest = hashlib.sha256() if member.size >= LARGE_BYTES else None
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
         try:
@@ -234,12 +234,12 @@ class TreeWriter:
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
-    """Split a path into names; () for the tree's top. Raises Skipped for a path that leads out of the tree or is too long."""
+    """Split a path into names; () for the tree's top. Raises SkippedMember for a path that leads out of the tree or is too long."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
-        raise Skipped("its path leads out of the results")
+        raise SkippedMember("its path leads out of the results")
     if len(parts) > MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise Skipped(f"its path is longer than {MAX_PATH_BYTES} bytes or {MAX_DEPTH} directories")
+        raise SkippedMember(f"its path is longer than {MAX_PATH_BYTES} bytes or {MAX_DEPTH} directories")
     return parts
 
 

@@ -24,7 +24,7 @@ _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 
 @dataclass(frozen=True)
-class Member:
+class TarMember:
     """A tar member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: position and size
     of its contents in the tar, in bytes."""
 
@@ -41,7 +41,7 @@ class InvalidTar(StoreError):
     """A tar file is invalid."""
 
 
-def members(fd: int, *, cut: bool = False) -> Iterator[Member]:
+def tar_members(fd: int, *, cut: bool = False) -> Iterator[TarMember]:
     """Yield the members of a tar file, in order. Raises InvalidTar.
 
     cut: whether the file ends early. If so, an incomplete last member is omitted; otherwise it is an error.
@@ -106,10 +106,10 @@ def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
         data = data[size:]
 
 
-def _member(block: bytes, extended: Mapping[str, bytes], offset: int, size: int) -> Member:
+def _member(block: bytes, extended: Mapping[str, bytes], offset: int, size: int) -> TarMember:
     name = extended.get("path") or _ustar_name(block)
     kind = _KINDS.get(block[156:157], "other")
-    return Member(
+    return TarMember(
         name=os.fsdecode(name),
         kind="directory" if kind == "file" and name.endswith(b"/") else kind,
         mode=_number(block[100:108]) & 0o777,  # no setuid, setgid, sticky bit

@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from multistep.engine.status.status_size import MARK
-from multistep.store.files.file_trees import Entry, pread_all, walk, write_all
+from multistep.store.files.file_trees import TreeEntry, pread_all, walk, write_all
 
 _SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text, as in Harbor 0.25
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
@@ -47,7 +47,7 @@ class Redactor:
             yield scrubber.feed(chunk)
         yield scrubber.feed(b"", last=True)
 
-    def _file(self, top: Path, entry: Entry) -> None:
+    def _file(self, top: Path, entry: TreeEntry) -> None:
         is_json = entry.name.lower().endswith((".json", ".jsonl"))
         fd = entry.open()
         try:
@@ -56,7 +56,7 @@ class Redactor:
         finally:
             os.close(fd)
 
-    def _rewrite(self, top: Path, entry: Entry, fd: int, *, is_json: bool) -> None:
+    def _rewrite(self, top: Path, entry: TreeEntry, fd: int, *, is_json: bool) -> None:
         scratch = top / f".redact-{token_hex(8)}"
         out = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -53,7 +53,7 @@ _BUFFER_BYTES = 1024 * 1024
 _LINES_BYTES = 64 * 1024
 
 
-def close(file: BinaryIO) -> None:
+def close_discarded(file: BinaryIO) -> None:
     """Close a file that is discarded. Ignore errors: on a full volume the buffered bytes cannot be written, which must not hide the
     error of an earlier write."""
     with suppress(OSError):

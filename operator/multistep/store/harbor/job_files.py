@@ -75,7 +75,7 @@ class _Eval:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AgentResult:
     """The numbers of an agent in the sweep's report. score: mean over tasks; passes: pass@k by k."""
 
     score: float | None
@@ -110,7 +110,7 @@ class JobStats:
         if usage is not None:
             self._usage = _sum(self._usage, usage)
 
-    def json(self, standings: Mapping[str, Standing], total: int, running: int) -> dict[str, Any]:
+    def json(self, standings: Mapping[str, AgentResult], total: int, running: int) -> dict[str, Any]:
         """Return the stats. standings: standings by agent; total: number of the job's trials; running: number of running trials."""
         used = self._usage
         return {
@@ -143,7 +143,7 @@ def result_json(
     }
 
 
-def _eval(found: _Eval, standing: Standing | None) -> dict[str, Any]:
+def _eval(found: _Eval, standing: AgentResult | None) -> dict[str, Any]:
     scored = standing is not None and standing.score is not None
     return {
         "n_trials": found.trials,

@@ -165,7 +165,7 @@ def service_log(service: str) -> str:
 def files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
-    """Return the files' contents by name; Volume.finish writes them. failure: the exception of a Failed trial, else None."""
+    """Return the files' contents by name; ResultsVolume.finish writes them. failure: the exception of a Failed trial, else None."""
     texts = {
         "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
         "config.json": _dump(config_json(plan, trial)),
@@ -188,7 +188,8 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
 
 
 def directories(plan: TrialPlan, journal: Journal) -> list[str]:
-    """Return the directories that each started step has, as in Harbor 0.25, even if they are empty; Volume.finish creates them."""
+    """Return the directories that each started step has, as in Harbor 0.25, even if they are empty; ResultsVolume.finish creates
+    them."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
     return [f"steps/{run.name}/{name}" for run in journal.steps if run.trial is None for name in ("agent", "verifier")]

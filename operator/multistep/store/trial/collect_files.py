@@ -17,19 +17,19 @@ from multistep.engine.journal.results_limits import Headroom
 from multistep.errors import RunnerError, StoreError
 from multistep.store.files import known_digests
 from multistep.store.files.read_tar import InvalidTar
-from multistep.store.files.thread_pool import Spool, as_store_error, close
+from multistep.store.files.thread_pool import Spool, as_store_error, close_discarded
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial import directory
 from multistep.store.trial.directory import TrialDirectory
 from multistep.store.trial.disk_calls import Disk
 from multistep.store.trial.listing import picked_chunks
-from multistep.store.trial.unpack_download import Members, Pointer, Received, Unpacked, unpack
-from multistep.store.trial.volume_usage import Admission, Collection, Counts, Ledger, usage_on_disk, write_note
+from multistep.store.trial.unpack_download import DownloadFacts, EntryFiles, UnpackedStep, UploadedObject, unpack
+from multistep.store.trial.volume_usage import Collection, Counts, DownloadReservation, VolumeUsage, usage_on_disk, write_note
 
 _MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (see TrialDirectory.store_step_data)
 
 
-class Step(Protocol):
+class CollectedStep(Protocol):
     """The attributes of a step that the store needs; engine.plan.plan.StepPlan has them. directory: None for a single-step task."""
 
     @property
@@ -47,12 +47,12 @@ def unpack_step(
     *,
     fd: int,
     attempt: int,
-    step: Step,
+    step: CollectedStep,
     types: Sequence[str],
     part: Part,
-    sent: Mapping[str, Pointer],
-    received: Received,
-) -> Unpacked:
+    sent: Mapping[str, UploadedObject],
+    received: DownloadFacts,
+) -> UnpackedStep:
     """Unpack a step's download into the trial's directory. fd: descriptor of the spooled file."""
     to.start_attempt(attempt)
     with to.work() as work:
@@ -75,13 +75,13 @@ def unpack_step(
     return unpacked
 
 
-def pointers(to: TrialDirectory) -> dict[str, Pointer]:
+def pointers(to: TrialDirectory) -> dict[str, UploadedObject]:
     """Return the files that pods uploaded directly to the object store, by path in the results."""
-    current, found = to.attempt(), dict[str, Pointer]()
+    current, found = to.attempt(), dict[str, UploadedObject]()
     for attempt in range(1, current + 1):
         top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
         for data in to.step_data(_POINTERS, attempt).values():
-            found |= {f"{top}{path}": Pointer(**each) for path, each in json.loads(data).items()}
+            found |= {f"{top}{path}": UploadedObject(**each) for path, each in json.loads(data).items()}
     return found
 
 
@@ -90,16 +90,16 @@ def collected(to: TrialDirectory, attempt: int) -> set[int]:
     return set(to.step_data(_MEMBERS, attempt))
 
 
-def _prefix(step: Step) -> str:
+def _prefix(step: CollectedStep) -> str:
     return "" if step.directory is None else f"steps/{step.directory}/"
 
 
-def picked(to: TrialDirectory, attempt: int, step: Step, entry: int) -> Generator[bytes, None, None]:
+def picked(to: TrialDirectory, attempt: int, step: CollectedStep, entry: int) -> Generator[bytes, None, None]:
     """Return a tar stream of one artifact entry's stored files. entry: its index. Raises StoreError if they were not collected."""
     data = to.step_data(_MEMBERS, attempt).get(step.index)
     if data is None:
         raise StoreError(f"the files collected in step {step.name!r} no longer exist")
-    return picked_chunks(to.path / f"{_prefix(step)}artifacts", Members(**json.loads(data)[entry]).names())
+    return picked_chunks(to.path / f"{_prefix(step)}artifacts", EntryFiles(**json.loads(data)[entry]).names())
 
 
 _RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
@@ -108,7 +108,7 @@ _RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data
 class Collections:
     """Stores logs, artifacts and records that the operator collects from pods."""
 
-    def __init__(self, disk: Disk, ledger: Ledger) -> None:
+    def __init__(self, disk: Disk, ledger: VolumeUsage) -> None:
         self._disk = disk
         self._ledger = ledger
 
@@ -116,11 +116,11 @@ class Collections:
     async def spool(self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None) -> AsyncIterator[Spool]:
         """Create a spool file for a download. Writes beyond max_bytes raise StoreError, beyond ``headroom`` CollectionCut."""
         file = await self._disk.threads.run(self._disk.new_file)
-        admission = Admission(self._ledger, key.namespace, headroom)
+        admission = DownloadReservation(self._ledger, key.namespace, headroom)
         try:
             yield Spool(key, file, self._disk.threads, max_bytes, admission.admit)
         except BaseException:
-            await self._disk.threads.run(close, file)
+            await self._disk.threads.run(close_discarded, file)
             raise
         else:
             with as_store_error(f"{key}: closing the download"):
@@ -134,11 +134,11 @@ class Collections:
         spool: Spool,
         *,
         attempt: int,
-        step: Step,
+        step: CollectedStep,
         types: Sequence[str],
         part: Part = "all",
-        sent: Mapping[str, Pointer] | None = None,
-        received: Received | None = None,
+        sent: Mapping[str, UploadedObject] | None = None,
+        received: DownloadFacts | None = None,
     ) -> Collected:
         """Unpack a step's logs and artifacts into the trial's directory, in place of an earlier collection of the same part.
 
@@ -151,7 +151,7 @@ class Collections:
         await spool.flush()
         unpack = partial(
             unpack_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
-            received=received or Received(),
+            received=received or DownloadFacts(),
         )  # fmt: skip
         await self._read_usage(key.namespace)
         try:
@@ -175,30 +175,32 @@ class Collections:
         if not self._ledger.knows(namespace):
             self._ledger.read(namespace, await self._disk.of_root(lambda: usage_on_disk(self._disk.root / namespace)))
 
-    async def pointers(self, key: TrialKey) -> dict[str, Pointer]:
+    async def pointers(self, key: TrialKey) -> dict[str, UploadedObject]:
         """Return the files that pods uploaded directly to the object store, by path in the results."""
         return await self._disk.run(key, "reading pointers", pointers)
 
-    async def collected(self, key: TrialKey, *, attempt: int, step: Step, entry: int) -> AsyncGenerator[bytes, None]:
+    async def collected(self, key: TrialKey, *, attempt: int, step: CollectedStep, entry: int) -> AsyncGenerator[bytes, None]:
         """Yield a tar stream of the files stored for an artifact entry of part "agent". entry: index in the step's artifacts."""
         chunks = await self._disk.run(key, "reading artifacts", lambda to: picked(to, attempt, step, entry))
         async for chunk in self._disk.stream(key, chunks):
             yield chunk
 
-    async def store_records(self, key: TrialKey, *, attempt: int, step: Step, records: Sequence[Mapping[str, Any]]) -> None:
+    async def store_records(
+        self, key: TrialKey, *, attempt: int, step: CollectedStep, records: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Store the records of a separate verifier's runner, before the verifier's pod is deleted. Idempotent."""
         data = json.dumps(records).encode()
         await self._disk.run(
             key, f"storing records of step {step.name!r}", lambda to: to.store_step_data(_RECORDS, attempt, step.index, data)
         )
 
-    async def stored(self, key: TrialKey, attempt: int) -> Stored:
+    async def stored(self, key: TrialKey, attempt: int) -> StoredVerifierData:
         """Return what an attempt has stored of its steps with separate verifiers."""
         return await self._disk.run(key, "reading records", lambda to: _stored(to, attempt))
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredVerifierData:
     """What an attempt has stored of its steps with separate verifiers. records: the records of each verifier that has finished, by
     step index; collected: indexes of the steps whose files were collected for the verifier."""
 
@@ -206,6 +208,6 @@ class Stored:
     collected: frozenset[int]
 
 
-def _stored(to: TrialDirectory, attempt: int) -> Stored:
+def _stored(to: TrialDirectory, attempt: int) -> StoredVerifierData:
     records = {step: json.loads(data) for step, data in to.step_data(_RECORDS, attempt).items()}
-    return Stored(records, frozenset(collected(to, attempt)))
+    return StoredVerifierData(records, frozenset(collected(to, attempt)))

@@ -26,7 +26,7 @@ _KEY_BYTES = 32
 _TOKEN_CHARACTERS = 32  # hexadecimal digits: 128 bits
 
 
-class Access:
+class AccessTokens:
     """Creates and checks the access tokens of trials' results. key: the secret from which tokens are derived."""
 
     def __init__(self, key: bytes) -> None:

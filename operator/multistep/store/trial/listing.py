@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from multistep.store.files.file_trees import Entry, open_below, pread_all, walk
+from multistep.store.files.file_trees import TreeEntry, open_below, pread_all, walk
 
 _BATCH = 100
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultEntry:
     """A file, directory or link of a trial's results. info: result of lstat; target: target of a link, else ""."""
 
     path: str
@@ -24,8 +24,8 @@ class Found:
     target: str = ""
 
 
-def batches(top: Path) -> Generator[list[Found], None, None]:
-    batch: list[Found] = []
+def entry_batches(top: Path) -> Generator[list[ResultEntry], None, None]:
+    batch: list[ResultEntry] = []
     for entry in walk(top, hidden=False):
         batch.append(_found(entry))
         if len(batch) == _BATCH:
@@ -34,12 +34,12 @@ def batches(top: Path) -> Generator[list[Found], None, None]:
     yield batch
 
 
-def _found(entry: Entry) -> Found:
+def _found(entry: TreeEntry) -> ResultEntry:
     is_link = stat.S_ISLNK(entry.info.st_mode)
-    return Found(entry.path, entry.info, entry.link_target() if is_link else "")
+    return ResultEntry(entry.path, entry.info, entry.link_target() if is_link else "")
 
 
-def contents(top: Path, path: str) -> Generator[bytes, None, None]:
+def file_chunks(top: Path, path: str) -> Generator[bytes, None, None]:
     fd = open_below(top, path)
     try:
         yield from pread_all(fd, 0, os.fstat(fd).st_size)
@@ -53,7 +53,7 @@ def is_result(path: str) -> bool:
     return not ("" in parts or ".." in parts or parts[0].startswith("."))
 
 
-def part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
+def read_part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
     if not is_result(path):
         return None
     try:
@@ -69,7 +69,7 @@ def part(top: Path, path: str, offset: int, limit: int) -> bytes | None:
 
 
 CHUNK_BYTES = 256 * 1024
-END = bytes(2 * tarfile.BLOCKSIZE)
+TAR_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def tar_chunks(top: Path) -> Generator[bytes, None, None]:
@@ -90,7 +90,7 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
         name = names.get(entry.path)
         if name and not (stat.S_ISLNK(entry.info.st_mode) and _leads_out(name, entry.link_target())):
             yield from _member(entry, name)
-    yield END
+    yield TAR_END
 
 
 def _leads_out(name: str, target: str) -> bool:
@@ -103,10 +103,10 @@ def _leads_out(name: str, target: str) -> bool:
 def _pieces(top: Path) -> Iterator[bytes]:
     for entry in walk(top, hidden=False):
         yield from _member(entry, entry.path)
-    yield END
+    yield TAR_END
 
 
-def _member(entry: Entry, name: str) -> Iterator[bytes]:
+def _member(entry: TreeEntry, name: str) -> Iterator[bytes]:
     if stat.S_ISDIR(entry.info.st_mode):
         yield _header(entry, name, tarfile.DIRTYPE)
     elif stat.S_ISLNK(entry.info.st_mode):
@@ -115,7 +115,7 @@ def _member(entry: Entry, name: str) -> Iterator[bytes]:
         yield from _file(entry, name)
 
 
-def _file(entry: Entry, name: str) -> Iterator[bytes]:
+def _file(entry: TreeEntry, name: str) -> Iterator[bytes]:
     try:
         fd = entry.open()
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def _file(entry: Entry, name: str) -> Iterator[bytes]:
             sent += len(chunk)
             yield chunk
         yield from _zeros(size - sent)  # if the file shrank meanwhile, pad it to the size in its header
-        yield padding(size)
+        yield tar_padding(size)
     finally:
         os.close(fd)
 
@@ -139,11 +139,11 @@ def _zeros(size: int) -> Iterator[bytes]:
         size -= CHUNK_BYTES
 
 
-def _header(entry: Entry, name: str, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
-    return header(name, kind, stat.S_IMODE(entry.info.st_mode), int(entry.info.st_mtime), size=size, target=target)
+def _header(entry: TreeEntry, name: str, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
+    return tar_header(name, kind, stat.S_IMODE(entry.info.st_mode), int(entry.info.st_mtime), size=size, target=target)
 
 
-def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
+def tar_header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
     """Return a tar member's header. mtime: whole seconds since the epoch. A file's contents must be followed by ``padding``."""
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
@@ -151,7 +151,7 @@ def header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, targ
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def padding(size: int) -> bytes:
+def tar_padding(size: int) -> bytes:
     """Return the zeros that pad a file of size bytes to a multiple of 512."""
     return bytes(-size % tarfile.BLOCKSIZE)
 

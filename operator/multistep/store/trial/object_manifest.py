@@ -24,7 +24,7 @@ Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True)
-class Line:
+class ManifestLine:
     """A manifest line: a file, directory or link, in the tar's order. mode: permission bits; mtime: whole seconds since the epoch.
 
     Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag if a pod uploaded the
@@ -47,7 +47,7 @@ class Line:
         return json.dumps(fields).encode() + b"\n"
 
     @classmethod
-    def decode(cls, data: bytes) -> Line:
+    def decode(cls, data: bytes) -> ManifestLine:
         """Parse a line. Raises StoreError if it is invalid."""
         try:
             return cls(**json.loads(data))

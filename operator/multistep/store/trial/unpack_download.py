@@ -19,8 +19,8 @@ from multistep.engine.journal.operations import LOGS, LOGS_AGENT, LOGS_VERIFIER,
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Filling, Headroom
 from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, manifest, place
 from multistep.errors import StoreError
-from multistep.store.files.file_trees import Skipped, TreeWriter, safe_parts, walk
-from multistep.store.files.read_tar import MAX_MEMBERS, Kind, Member, members
+from multistep.store.files.file_trees import SkippedMember, TreeWriter, safe_parts, walk
+from multistep.store.files.read_tar import MAX_MEMBERS, Kind, TarMember, tar_members
 
 MAX_NAMED = 100  # maximum number of files listed by name per source
 CHANGED = "changed while it was read"
@@ -28,7 +28,7 @@ UNREADABLE = "could not be read"
 
 
 @dataclass
-class Incomplete:
+class IncompleteSource:
     """Files of one collected path (source) that are missing or were changed. whole_reason: why the copy of the whole source ended
     early; "" if it did not."""
 
@@ -56,7 +56,7 @@ class Incomplete:
         return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
 
 
-def summaries(sources: Sequence[str], found: Sequence[Incomplete]) -> tuple[str, ...]:
+def summaries(sources: Sequence[str], found: Sequence[IncompleteSource]) -> tuple[str, ...]:
     """Return a line for each source that is incomplete."""
     return tuple(each.summary(source) for source, each in zip(sources, found, strict=True) if each)
 
@@ -67,14 +67,14 @@ _NO_ROOM = "left out: no room within the results limits"
 _NOT_STORABLE = "left out: cannot be stored"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
-_NONE_SENT: Mapping[str, Pointer] = MappingProxyType({})
+_NONE_SENT: Mapping[str, UploadedObject] = MappingProxyType({})
 # Placed before all artifact entries: it reserves artifacts/manifest.json, so that no artifact is stored under this name. It is
 # built without validation, which rejects this destination.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 
 @dataclass(frozen=True)
-class Pointer:
+class UploadedObject:
     """The object with the contents of a file that the pod uploaded directly to the object store.
 
     object: the object's name below the trial's prefix; size, version: as the store reported them when the step was collected;
@@ -88,7 +88,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Received:
+class DownloadFacts:
     """Metadata of a download. Files are identified by their names in its tar stream.
 
     changed, unreadable: files that changed while they were read, and files that could not be read;
@@ -105,11 +105,11 @@ class Received:
     alone: Headroom | None = None
 
 
-_WHOLE = Received()
+_WHOLE = DownloadFacts()
 
 
 @dataclass(frozen=True)
-class Unpacked:
+class UnpackedStep:
     """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: objects of the
     files that the pod uploaded directly, which are empty on disk, by path; used: bytes and files that count against the limits;
     digests: lines for store.files.known_digests."""
@@ -117,13 +117,13 @@ class Unpacked:
     collected: Collected
     used: Amount
     notes: Sequence[str] = ()
-    members: Sequence[Members] = ()
-    pointers: Mapping[str, Pointer] = field(default_factory=dict)
+    members: Sequence[EntryFiles] = ()
+    pointers: Mapping[str, UploadedObject] = field(default_factory=dict)
     digests: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True)
-class Members:
+class EntryFiles:
     """The stored files of one artifact entry. place: the entry's path in artifacts/; paths: the stored paths below ``place``,
     with "" for ``place`` itself; file: the file's name in the container if the entry is a single file, else "".
     """
@@ -160,9 +160,9 @@ def unpack(
     artifacts: Sequence[ArtifactConfig],
     types: Sequence[str],
     part: Part = "all",
-    sent: Mapping[str, Pointer] = _NONE_SENT,
-    received: Received = _WHOLE,
-) -> Unpacked:
+    sent: Mapping[str, UploadedObject] = _NONE_SENT,
+    received: DownloadFacts = _WHOLE,
+) -> UnpackedStep:
     """Unpack a step's download into new directories below target. Raises StoreError.
 
     part: the step's outputs in the download; "verifier" has no artifacts. types: the runner's type of each source, logs first.
@@ -185,7 +185,7 @@ def unpack(
     lines = summaries(sources.paths, incomplete)
     notes.lines = [*lines, *notes.lines]
     if part == "verifier":
-        return Unpacked(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
+        return UnpackedStep(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
     count, size = _measure(target / "artifacts")
     size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
@@ -193,12 +193,12 @@ def unpack(
         json.dumps(manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
     )
     collected = Collected(shown, count, size, lines)
-    return Unpacked(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
+    return UnpackedStep(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
 
 
-def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[Members]:
+def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[EntryFiles]:
     return [
-        Members(each.destination, paths, PurePosixPath(each.entry.source).name if kind == "file" else "")
+        EntryFiles(each.destination, paths, PurePosixPath(each.entry.source).name if kind == "file" else "")
         for each, paths, kind in zip(placements, found, types, strict=True)
     ]
 
@@ -215,28 +215,29 @@ class _Sources:
     logs: int
 
     def index(self, name: str) -> int:
-        """Return the index of a tar member's source. Raises Skipped if that source was not requested."""
+        """Return the index of a tar member's source. Raises SkippedMember if that source was not requested."""
         index = name.partition("/")[0]
         if not (index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(self.types)):
-            raise Skipped("it was not requested")
+            raise SkippedMember("it was not requested")
         return int(index)
 
     def check(self, index: int, path: str, kind: Kind) -> None:
-        """Raise Skipped if a tar member contradicts the type that the runner reported for the member's source."""
+        """Raise SkippedMember if a tar member contradicts the type that the runner reported for the member's source."""
         reported = self.types[index]
         if reported not in ("file", "directory"):
-            raise Skipped(f"the runner reported that the source is {reported[:40]!r}")
+            raise SkippedMember(f"the runner reported that the source is {reported[:40]!r}")
         if (reported == "file" and (path or kind != "file")) or (reported == "directory" and not path and kind != "directory"):
-            raise Skipped(f"the runner reported that the source is a {reported}")
+            raise SkippedMember(f"the runner reported that the source is a {reported}")
 
-    def name_of(self, member: Member) -> str:
+    def name_of(self, member: TarMember) -> str:
         """Return the container path of a tar member's source, for messages."""
-        with suppress(Skipped):
+        with suppress(SkippedMember):
             return self.paths[self.index(member.name)]
         return "?"
 
-    def wanted(self, member: Member) -> tuple[int, str]:
-        """Return the index of a tar member's source, and its path below that source ("" for the source itself). Raises Skipped."""
+    def wanted(self, member: TarMember) -> tuple[int, str]:
+        """Return the index of a tar member's source, and its path below that source ("" for the source itself). Raises
+        SkippedMember."""
         index = self.index(member.name)
         # Normalize the path: with a path ".", select_artifacts.place would never find a free destination and never return.
         path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
@@ -254,8 +255,8 @@ def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
 
 
 def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, str]]:
-    for member in members(fd, cut=cut):
-        with suppress(Skipped):
+    for member in tar_members(fd, cut=cut):
+        with suppress(SkippedMember):
             index, path = sources.wanted(member)
             if index >= sources.logs:
                 yield index, path
@@ -269,12 +270,12 @@ class _Unpacking:
 
     sources: _Sources
     places: Sequence[str]
-    sent: Mapping[str, Pointer]
-    received: Received
+    sent: Mapping[str, UploadedObject]
+    received: DownloadFacts
     filling: Filling
     notes: _Notes = field(default_factory=_Notes)
-    pointers: dict[str, Pointer] = field(default_factory=dict)
-    incomplete: list[Incomplete] = field(default_factory=list)
+    pointers: dict[str, UploadedObject] = field(default_factory=dict)
+    incomplete: list[IncompleteSource] = field(default_factory=list)
     digests: Sequence[bytes] = ()
     artifacts: int = 0
     reached: int = 0
@@ -284,16 +285,16 @@ class _Unpacking:
     def run(self, fd: int, target: Path) -> None:
         """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave
         no room for a file that a verifier gets."""
-        self.incomplete = [Incomplete() for _ in self.sources.paths]
+        self.incomplete = [IncompleteSource() for _ in self.sources.paths]
         self.alone = Filling(self.received.alone) if self.received.alone else None
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
             for name in names:
                 self._report(name, reason)
         with TreeWriter(target) as tree:
-            for member in members(fd, cut=bool(self.received.cut)):
+            for member in tar_members(fd, cut=bool(self.received.cut)):
                 try:
                     self._add(tree, member, fd)
-                except Skipped as why:
+                except SkippedMember as why:
                     self.notes.add(self.sources.name_of(member), member.name, str(why))
                     self._report(member.name, str(why), _NOT_STORABLE)
             self.digests = tree.digests
@@ -302,12 +303,12 @@ class _Unpacking:
         if self.crowded:
             raise StoreError(CROWDED)
 
-    def _add(self, tree: TreeWriter, member: Member, fd: int) -> None:
+    def _add(self, tree: TreeWriter, member: TarMember, fd: int) -> None:
         index, path = self.sources.wanted(member)
         self.reached = index
         self.artifacts += index >= self.sources.logs
         if self.artifacts > MAX_MEMBERS:
-            raise Skipped(f"more than {MAX_MEMBERS} files are artifacts")
+            raise SkippedMember(f"more than {MAX_MEMBERS} files are artifacts")
         place = "/".join(safe_parts(f"{self.places[index]}/{path}"))
         fits_alone = self.alone is not None and not self.alone.refuse(place, member.size)
         if why := self.received.left_out.get(member.name) or self.filling.refuse(place, member.size):
@@ -328,7 +329,7 @@ class _Unpacking:
                 self.incomplete[index].whole_reason = f"cut off: {why}"
 
     def _report(self, name: str, reason: str, kind: str = "") -> None:
-        with suppress(Skipped):
+        with suppress(SkippedMember):
             self.incomplete[self.sources.index(name)].add(name.partition("/")[2], reason, kind)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from multistep.engine.journal.operations import Part
-from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Headroom, Limits, headroom, total
+from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Headroom, ResultsLimits, remaining_headroom, total_amount
 from multistep.errors import CollectionCut
 from multistep.store.files.file_trees import walk
 from multistep.store.files.read_tar import MAX_MEMBERS
@@ -36,15 +36,15 @@ class Collection:
 Counts = Callable[[Collection], bool]
 """Whether a collection counts towards the limit of its trial."""
 
-Usage = Mapping[Collection | None, Amount]  # usage of one trial, by collection; key None: total of a trial without a note
+TrialUsage = Mapping[Collection | None, Amount]  # usage of one trial, by collection; key None: total of a trial without a note
 
 
 @dataclass
-class Ledger:
+class VolumeUsage:
     """Usage of the results volume. trials: usage by namespace and by the trial's path (NAME/UID) in it; reserved: bytes of
     downloads that are not unpacked yet, by namespace; bytes: bytes of all trials, by namespace."""
 
-    limits: Limits
+    limits: ResultsLimits
     trials: dict[str, dict[str, dict[Collection | None, Amount]]] = field(default_factory=dict)
     reserved: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Ledger:
         """Return whether the namespace's usage was loaded."""
         return namespace in self.trials
 
-    def read(self, namespace: str, found: Mapping[str, Usage]) -> None:
+    def read(self, namespace: str, found: Mapping[str, TrialUsage]) -> None:
         """Load the usage found on the volume, unless the namespace was loaded already: then the usage in memory is newer."""
         if namespace not in self.trials:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
@@ -66,17 +66,17 @@ class Ledger:
         because it is replaced. more: other collections that are stored with it."""
         trials, replaced = self.trials[namespace], {collection, *more}
         own = {each: amount for each, amount in trials.get(trial, {}).items() if each not in replaced}
-        others = total(amount for name, usage in trials.items() if name != trial for amount in usage.values())
-        step = total(
+        others = total_amount(amount for name, usage in trials.items() if name != trial for amount in usage.values())
+        step = total_amount(
             amount for each, amount in own.items() if each and (each.attempt, each.step) == (collection.attempt, collection.step)
         )
-        taken = others + total(own.values()) + Amount(self.reserved[namespace])
-        return headroom(self.limits, step=step, trial=_counted(own, counts), namespace=taken)
+        taken = others + total_amount(own.values()) + Amount(self.reserved[namespace])
+        return remaining_headroom(self.limits, step=step, trial=_counted(own, counts), namespace=taken)
 
     def alone(self, namespace: str, trial: str, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
         """Return how much a collection may store if the namespace has no other trial."""
         own = {each: amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection}
-        return headroom(self.limits, step=Amount(), trial=_counted(own, counts), namespace=total(own.values()))
+        return remaining_headroom(self.limits, step=Amount(), trial=_counted(own, counts), namespace=total_amount(own.values()))
 
     def left(self, namespace: str) -> int:
         """Return how many more bytes the namespace's trials may store."""
@@ -98,18 +98,18 @@ class Ledger:
         self.reserved[namespace] += size
 
 
-def _counted(usage: Usage, counts: Counts) -> Amount:
-    return total(amount for each, amount in usage.items() if each is None or counts(each))
+def _counted(usage: TrialUsage, counts: Counts) -> Amount:
+    return total_amount(amount for each, amount in usage.items() if each is None or counts(each))
 
 
-class Admission:
+class DownloadReservation:
     """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
     headroom: bytes and files that the results limits still allow, None for no limit. The first ADMITTED_BYTES, which contain
     the reward, are accepted even beyond the limits. Files' tar headers (HEADER_BYTES each) do not count against ``headroom``.
     """
 
-    def __init__(self, ledger: Ledger, namespace: str, headroom: Headroom | None) -> None:
+    def __init__(self, ledger: VolumeUsage, namespace: str, headroom: Headroom | None) -> None:
         self._ledger = ledger
         self._namespace = namespace
         self._headroom = headroom
@@ -132,10 +132,10 @@ class Admission:
         self._ledger.reserve(self._namespace, -self._size)
 
 
-def no_limits(_volume_bytes: int) -> Limits:
+def no_limits(_volume_bytes: int) -> ResultsLimits:
     """Return limits so high that no collection reaches them."""
     most = Amount(NO_LIMIT, MAX_MEMBERS)
-    return Limits(most, Amount(NO_LIMIT, NO_LIMIT), Amount(NO_LIMIT, NO_LIMIT))
+    return ResultsLimits(most, Amount(NO_LIMIT, NO_LIMIT), Amount(NO_LIMIT, NO_LIMIT))
 
 
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
@@ -146,12 +146,12 @@ def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> No
         to.note(NOTE, line.encode())
 
 
-def usage_on_disk(top: Path) -> dict[str, Usage]:
+def usage_on_disk(top: Path) -> dict[str, TrialUsage]:
     """Read the usage of all trials of a namespace, by the trial's path (NAME/UID). top: the namespace's directory."""
     return {f"{path.parent.name}/{path.name}": _usage(TrialDirectory(path)) for path in top.glob("*/*") if path.is_dir()}
 
 
-def _usage(trial: TrialDirectory) -> Usage:
+def _usage(trial: TrialDirectory) -> TrialUsage:
     lines = [line.split() for line in trial.notes(NOTE).decode(errors="replace").splitlines()]
     try:
         recorded: dict[Collection | None, Amount] = {_collection(line): Amount(int(line[3]), int(line[4])) for line in lines}
@@ -166,4 +166,4 @@ def _collection(line: list[str]) -> Collection:
 
 def _measured(top: Path) -> Amount:
     """Measure a trial's files. Used if the trial has no valid note, e.g. because an earlier release collected the files."""
-    return total(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))
+    return total_amount(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))

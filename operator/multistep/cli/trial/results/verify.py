@@ -12,7 +12,7 @@ from multistep.cli.exits import Exit
 from multistep.cli.options import output_option
 
 if TYPE_CHECKING:
-    from multistep.store.evidence.compare_results import Checked
+    from multistep.store.evidence.compare_results import EvidenceCheck
     from multistep.store.evidence.signing import PublicKey
 
 _EPILOG = """\b
@@ -55,7 +55,7 @@ def verify(directory: Path, key: Path | None, output: str) -> int:
     return Exit.OK if all(each.ok for each in checked) else Exit.FAULT
 
 
-def _check_all(top: Path, key: PublicKey | None) -> list[Checked]:
+def _check_all(top: Path, key: PublicKey | None) -> list[EvidenceCheck]:
     """Check every trial below a directory. Raises UsageError if the directory contains no trial."""
     from multistep.errors import UsageError
     from multistep.store.evidence.compare_results import check
@@ -68,7 +68,7 @@ def _check_all(top: Path, key: PublicKey | None) -> list[Checked]:
     return checked
 
 
-def _find_copies(checked: Iterable[Checked]) -> None:
+def _find_copies(checked: Iterable[EvidenceCheck]) -> None:
     """Add a finding to each directory with the same trial as an earlier directory: one of the two is a copy."""
     first: dict[str, Path] = {}
     for each in checked:

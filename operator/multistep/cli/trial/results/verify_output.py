@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from multistep.cli.terminal import bytes_text, clean, rewards_text, table
-from multistep.store.evidence.compare_results import Checked
+from multistep.store.evidence.compare_results import EvidenceCheck
 
 _SHOWN = 20  # maximum number of findings shown per trial; the JSON document has all
 
 
-def evidence_view(checked: Sequence[Checked], top: Path) -> Group:
+def evidence_view(checked: Sequence[EvidenceCheck], top: Path) -> Group:
     """Return the table of checked trials. top: the trials' directories are shown relative to this directory."""
     found = table("DIRECTORY", "TRIAL", "OUTCOME", "REWARD", "FILES", "SIZE", "SIGNATURE", "RESULTS", numbers=("FILES", "SIZE"))
     lines: list[RenderableType] = []
@@ -37,12 +37,12 @@ def evidence_view(checked: Sequence[Checked], top: Path) -> Group:
     return Group(found, *lines)
 
 
-def document(checked: Sequence[Checked]) -> dict[str, Any]:
+def document(checked: Sequence[EvidenceCheck]) -> dict[str, Any]:
     """Return the JSON document of checked trials."""
     return {"ok": all(each.ok for each in checked), "trials": [_document(each) for each in checked]}
 
 
-def _document(checked: Checked) -> dict[str, Any]:
+def _document(checked: EvidenceCheck) -> dict[str, Any]:
     trial = checked.predicate.get("trial")
     named = trial if isinstance(trial, Mapping) else {}
     return {
@@ -66,14 +66,14 @@ def _place(directory: Path, top: Path) -> str:
     return clean(shown(str(directory.relative_to(top))))
 
 
-def _trial(checked: Checked) -> str:
+def _trial(checked: EvidenceCheck) -> str:
     trial = checked.predicate.get("trial")
     if not isinstance(trial, Mapping):
         return "-"
     return clean(shown(f"{trial.get('namespace')}/{trial.get('name')}"))[:300]
 
 
-def _rewards(checked: Checked) -> str:
+def _rewards(checked: EvidenceCheck) -> str:
     rewards = checked.predicate.get("rewards")
     try:
         return shown(rewards_text(rewards))[:300]

@@ -38,7 +38,7 @@ from multistep.client.submit.values import given_values
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate
 from multistep.engine.plan.image_builds import FROM_DOCKERFILE
-from multistep.engine.plan.task_steps import branch_of
+from multistep.engine.plan.task_steps import part_of_task
 from multistep.errors import MultistepError, Unavailable, UsageError
 from multistep.sources.task.task import load_task
 
@@ -79,7 +79,7 @@ class Session:
             image=self.image,
         )
         check_used(given, report.used, agents=[spec.agent])
-        branch_of(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
+        part_of_task(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
         asyncio.run(reserve(self.target, planned))
         image = image_of(directory, self.task, self.target, self.image, runner_in_image=self.runner_in_image, verbose=self.verbose)
         request = replace(request, image=image)
