@@ -1,4 +1,4 @@
-"""The status of a MultiStepTrial."""
+"""The status of a MultiStepTrial. The fields marked ``JOURNAL`` are stored in status.journal (status_journal)."""
 
 from __future__ import annotations
 
