@@ -14,7 +14,7 @@ from aiohttp import web
 
 from multistep.engine.journal.operations import Source
 from multistep.errors import StreamLost, Unavailable
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.exec import open_exec
 from multistep.kube.requests import ApiRequests
 from multistep.runner_client.session import Session
@@ -128,7 +128,11 @@ async def test_a_lost_answer_of_a_request_means_that_it_was_done() -> None:
         done.append(request.method)
         return web.json_response({})
 
-    async with serve(handle) as server, through(server, Once(("POST", LOST))), Client(ApiRequests(server.connection())) as client:
+    async with (
+        serve(handle) as server,
+        through(server, Once(("POST", LOST))),
+        ClusterClient(ApiRequests(server.connection())) as client,
+    ):
         with pytest.raises(Unavailable):
             await client.create(POD)
         assert done == ["POST"]
@@ -144,7 +148,11 @@ async def test_all_connections_can_be_cut_at_once() -> None:
         await asyncio.sleep(30)
         return web.json_response({})
 
-    async with serve(handle) as server, through(server, Once(None)) as proxy, Client(ApiRequests(server.connection())) as client:
+    async with (
+        serve(handle) as server,
+        through(server, Once(None)) as proxy,
+        ClusterClient(ApiRequests(server.connection())) as client,
+    ):
         asked = asyncio.create_task(client.create(POD))
         await entered.wait()
         assert proxy.cut_all() == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from multistep.cli.doctor.observe import is_ready
 from multistep.errors import ClusterError
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.resources import LEASES, PODS
 from tests.e2e import operators
 from tests.e2e.given import DEADLINE_SECONDS, Object
@@ -25,7 +25,7 @@ QUICK_TO_FOLLOW = {"MULTISTEP_LEASE_SECONDS": "6"}
 class Victim:
     """The deployed operator with its successive pods. log: the file to which the pods' logs are appended."""
 
-    def __init__(self, client: Client, log: Path) -> None:
+    def __init__(self, client: ClusterClient, log: Path) -> None:
         self._client = client
         self.log = log
 

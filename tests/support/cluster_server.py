@@ -23,7 +23,7 @@ from kubernetes.aio.client import Configuration
 
 from multistep.api.trial.trial import KIND
 from multistep.errors import ClusterError
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import V5
@@ -311,6 +311,6 @@ async def serve_cluster(cluster: FakeCluster, load: Load) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def client_of(url: str) -> Client:
+def client_of(url: str) -> ClusterClient:
     """Return a client of the server at this URL."""
-    return Client(ApiRequests(Connection(Configuration(host=url), loader=None, namespace="default")))
+    return ClusterClient(ApiRequests(Connection(Configuration(host=url), loader=None, namespace="default")))

@@ -1,4 +1,4 @@
-"""Add to a cluster in memory the lease check that multistep.kube.client.Client does before each write."""
+"""Add to a cluster in memory the lease check that multistep.kube.client.ClusterClient does before each write."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from multistep.api.trial.trial import parse_trial
 from multistep.app.endpoints import BackgroundTasks, Endpoints, Health, contained, repeat, retry_until_success
 from multistep.app.route_events import EventRouter
 from multistep.errors import GatewayError
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.lease import Lease
 from multistep.kube.request_limit import RequestLimit
 from multistep.kube.resources import PODS, SECRETS, SWEEPS, TRIALS
@@ -55,7 +55,7 @@ RELEASE_SECONDS: Final = 3.0
 
 async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
     """Return the lease. Its requests use a separate client, so that other requests never delay a renewal."""
-    client = await Client.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
+    client = await ClusterClient.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
     return Lease(
         client,
@@ -101,7 +101,7 @@ class App:
         self.metrics = Metrics(settings)
         self.event_filter = EventFilter()
         self.lease: Lease
-        self._client: Client
+        self._client: ClusterClient
         self.queue: WorkQueue
         self.sweeps: Sweeps
         self.sweep_queue: WorkQueue
@@ -130,7 +130,7 @@ class App:
         """Connect to the cluster and become a standby; reconciles start when the lease is acquired."""
         limit = RequestLimit(waited=self.metrics.throttled_seconds.inc)
         self._client = client = await self._stack.enter_async_context(
-            await Client.connect(limit=limit, observe=self.metrics.requested, check=lambda: self.lease.check())
+            await ClusterClient.connect(limit=limit, observe=self.metrics.requested, check=lambda: self.lease.check())
         )
         self.lease = await connect(self._stack, self.settings, self.metrics)
         if (to := exporter(self.settings.otlp_endpoint)) is not None:
@@ -151,7 +151,7 @@ class App:
         await self._serve()
         self._start_tasks()
 
-    def _compose(self, client: Client) -> None:
+    def _compose(self, client: ClusterClient) -> None:
         settings, metrics = self.settings, self.metrics
         self.reconciler = Reconciler(
             client,
@@ -236,7 +236,7 @@ class App:
         await retry_until_success("reconciling every trial and sweep", self.resync.everything)
         self.tasks.start("orphans", self.orphans.run())
 
-    def _sweep_tasks(self, client: Client) -> SweepTasks:
+    def _sweep_tasks(self, client: ClusterClient) -> SweepTasks:
         fetches = self.reconciler.fetches.of_sweeps(lambda key: self.events.enqueue_sweep(key))
         return SweepTasks(client, RemoteTasks(fetches, partial(client.get, SECRETS), self.settings.task_sources), fetches)
 
@@ -244,7 +244,7 @@ class App:
         limit = self.settings.stop_seconds
         await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
 
-    async def _count_starting_pods(self, client: Client) -> None:
+    async def _count_starting_pods(self, client: ClusterClient) -> None:
         """Count the pods that an earlier leader created and that are still starting. Watch events report these pods only later."""
         selectors = {"label_selector": self.shard.selecting(pod_identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         for each in self.shard.namespaces_to_list:
@@ -253,7 +253,7 @@ class App:
                     if (key := pod_identity.trial_of(pod)) is not None:
                         self.reconciler.admission.starts.observe(key, pod_facts(pod))
 
-    async def _count_active_trials(self, client: Client) -> None:
+    async def _count_active_trials(self, client: ClusterClient) -> None:
         """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
         for content_path in self.shard.namespaces_to_list:
             async for found in client.iterate(TRIALS, content_path, label_selector=self.shard.selector):

@@ -16,7 +16,7 @@ from multistep.api.trial import harbor_agents
 from multistep.api.trial.values import BUILT_IN, PLAIN
 
 if TYPE_CHECKING:
-    from multistep.kube.client import Client
+    from multistep.kube.client import ClusterClient
     from multistep.kube.resources import Resource
 
 _SECONDS = 2.0  # timeout: short, because the user waits for the completion
@@ -79,7 +79,7 @@ def complete_sweeps(ctx: click.Context, _parameter: click.Parameter, incomplete:
     return _matching(_asked(ctx, lambda client: _named(ctx, client, SWEEPS)), incomplete)
 
 
-async def _named(ctx: click.Context, client: Client, resource: Resource) -> list[CompletionItem]:
+async def _named(ctx: click.Context, client: ClusterClient, resource: Resource) -> list[CompletionItem]:
     found = await client.list_all(resource, ctx.params.get("namespace") or client.namespace)
     return [CompletionItem(each["metadata"]["name"], help=(each.get("status") or {}).get("phase")) for each in found]
 
@@ -92,7 +92,7 @@ def complete_either(ctx: click.Context, parameter: click.Parameter, incomplete: 
 def complete_namespaces(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of namespaces."""
 
-    async def ask(client: Client) -> list[CompletionItem]:
+    async def ask(client: ClusterClient) -> list[CompletionItem]:
         from multistep.kube.resources import NAMESPACES
 
         return [CompletionItem(each["metadata"]["name"]) for each in await client.list_all(NAMESPACES)]
@@ -103,7 +103,7 @@ def complete_namespaces(ctx: click.Context, _parameter: click.Parameter, incompl
 def complete_steps(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of the steps that the trial has started."""
 
-    async def ask(client: Client) -> list[CompletionItem]:
+    async def ask(client: ClusterClient) -> list[CompletionItem]:
         from multistep.kube.resources import TRIALS
 
         found = await client.get(TRIALS, ctx.params.get("namespace") or client.namespace, ctx.params.get("trial") or "")
@@ -132,12 +132,12 @@ def _asked(ctx: click.Context, ask: Callable[..., Awaitable[list[CompletionItem]
     """Return the result of ``ask``; [] after a timeout or error, because a message would appear in the user's command line."""
 
     async def within() -> list[CompletionItem]:
-        from multistep.kube.client import Client
+        from multistep.kube.client import ClusterClient
 
         seconds = float(os.environ.get(_SECONDS_VARIABLE, _SECONDS))
         async with asyncio.timeout(seconds):
             kubeconfig, context = ctx.params.get("kubeconfig"), ctx.params.get("context")
-            async with await Client.connect(kubeconfig=kubeconfig, context=context, timeout_seconds=seconds) as client:
+            async with await ClusterClient.connect(kubeconfig=kubeconfig, context=context, timeout_seconds=seconds) as client:
                 return await ask(client)
 
     with suppress(Exception):

@@ -22,7 +22,7 @@ from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submission import Agent, Task, submission
 from multistep.client.submit.create import submit
 from multistep.errors import MultistepError, NotFound, StoreError, UsageError
-from multistep.kube.client import Client as Cluster
+from multistep.kube.client import ClusterClient
 from multistep.kube.resources import SWEEPS
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
         """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
         self._target = Target(kubeconfig, context, namespace)
-        self._connected: Cluster | None = None
+        self._connected: ClusterClient | None = None
         self._leased: dict[str, tuple[AsyncRun, asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
@@ -65,7 +65,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             self._connected = None
 
     @property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> ClusterClient:
         if self._connected is None:
             raise RuntimeError("the client is not connected: use it inside of `async with AsyncClient() as client:`")
         return self._connected

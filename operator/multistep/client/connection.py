@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from multistep.client.kubeconfig import current_cluster, fault
 from multistep.client.options import Target
 from multistep.errors import Unavailable
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.exec import WebsocketExec
 from multistep.kube.resources import Resource
@@ -16,7 +16,7 @@ from multistep.kube.watch import WatchEvent
 
 
 class Cluster(Protocol):
-    """The methods of kube.client.Client that the client and the command line use. Each may raise ClusterError."""
+    """The methods of kube.client.ClusterClient that the client and the command line use. Each may raise ClusterError."""
 
     @property
     def namespace(self) -> str: ...
@@ -58,12 +58,12 @@ class Cluster(Protocol):
     ) -> WebsocketExec: ...
 
 
-async def open_client(target: Target, field_manager: str) -> Client:
+async def open_client(target: Target, field_manager: str) -> ClusterClient:
     """Return a client with the target's namespace, whose writes the API server rejects if they have unknown fields. Raises
     Unavailable, with the reason, if the kubeconfig is not usable."""
     kubeconfig, context = target.kubeconfig, target.context
     try:
-        client = await Client.connect(kubeconfig=kubeconfig, context=context, field_manager=field_manager, strict=True)
+        client = await ClusterClient.connect(kubeconfig=kubeconfig, context=context, field_manager=field_manager, strict=True)
     except Unavailable as error:
         reason = fault(kubeconfig, context)
         if not reason and current_cluster(kubeconfig, context):

@@ -24,7 +24,7 @@ FIELD_MANAGER: Final = "multistep"
 _LOG_SILENCE_SECONDS: Final = 3600.0  # a container may print nothing for a long time while its log is followed
 
 
-class Client(AbstractAsyncContextManager["Client"]):
+class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     """A client of the API server; close it by leaving its context."""
 
     def __init__(self, http: ApiRequests, *, field_manager: str = FIELD_MANAGER, strict: bool = False) -> None:
@@ -231,7 +231,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         return {**manager, **self._validation, **({"dryRun": "All"} if dry_run else {})}
 
 
-async def server_version(client: Client) -> tuple[dict[str, str], datetime | None]:
+async def server_version(client: ClusterClient) -> tuple[dict[str, str], datetime | None]:
     """Return the API server's version (gitVersion, ...) and its time, in whole seconds, if it sends one."""
     http = client._http
     async with http.stream("get", "version", "/version", {}, silence_seconds=http.timeout_seconds) as response:

@@ -1,4 +1,4 @@
-"""What the operator calls of the cluster, as protocols. ``Client`` implements them; tests/support has a fake.
+"""What the operator calls of the cluster, as protocols. ``ClusterClient`` implements them; tests/support has a fake.
 
 Objects are plain dicts as the API server sends them: the operator reads many of them, and only a few fields of each.
 """
@@ -51,7 +51,7 @@ class ExecStream(Protocol):
 class Cluster(Protocol):
     """The calls that the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable), a write also NotLeading.
 
-    A write that raised Unavailable may have succeeded: read the object before the next write. multistep.kube.client.Client
+    A write that raised Unavailable may have succeeded: read the object before the next write. multistep.kube.client.ClusterClient
     describes each call.
     """
 

@@ -18,7 +18,7 @@ import aiohttp
 import yaml
 
 from localkube.config import load_config
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from tests.support import forked, servers
 from tests.support.waiting import eventually
 
@@ -40,7 +40,7 @@ class Shard:
     directory: Path
 
 
-async def made_shard(client: Client, name: str, directory: Path) -> Shard:
+async def made_shard(client: ClusterClient, name: str, directory: Path) -> Shard:
     """Create the namespace of a shard's lease, in which the deployed operator's ServiceAccount may have one."""
     group, metadata = "rbac.authorization.k8s.io", {"name": "lease", "namespace": name}
     rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}

@@ -31,7 +31,7 @@ def excluded() -> dict[str, Any]:
 
 
 class FakeCluster:
-    """A fake with the methods of kube.client.Client that the Python client uses. patches: all patches, in order."""
+    """A fake with the methods of kube.client.ClusterClient that the Python client uses. patches: all patches, in order."""
 
     namespace = "default"
 

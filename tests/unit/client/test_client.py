@@ -17,7 +17,7 @@ import multistep
 from multistep.client import AsyncClient, Client
 from multistep.client.trl import TrialReward
 from multistep.errors import InvalidSpec, InvalidTask, NotFound, StoreError, Unavailable, UsageError
-from multistep.kube.client import Client as Cluster
+from multistep.kube.client import ClusterClient
 from tests.support.waiting import eventually
 
 from .fakes import FakeCluster, excluded, scored
@@ -29,7 +29,7 @@ FILE = "/api/v1/namespaces/m/services/o:1/proxy/results/x/files/a%20b/c.txt?offs
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster()
-    monkeypatch.setattr(Cluster, "connect", FakeCluster.connecting(fake))
+    monkeypatch.setattr(ClusterClient, "connect", FakeCluster.connecting(fake))
     return fake
 
 

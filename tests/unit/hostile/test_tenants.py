@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from multistep.api.common.base_model import API_VERSION
 from multistep.app.operator import App
 from multistep.app.route_events import EventRouter
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.lease import Lease
 from multistep.reconcile.queue.event_filter import EventFilter
 from multistep.reconcile.queue.work_queue import WorkQueue
@@ -172,8 +172,8 @@ async def test_a_new_leader_counts_pods_and_trials_whatever_they_are(found: list
     WORLD[:] = WORLD or [World()]
     app.settings, world = Settings(models=[]), WORLD[0]
     app.shard, app.reconciler = world.reconciler.shard, world.reconciler
-    await app._count_starting_pods(cast(Client, cluster))
-    await app._count_active_trials(cast(Client, cluster))
+    await app._count_starting_pods(cast(ClusterClient, cluster))
+    await app._count_active_trials(cast(ClusterClient, cluster))
 
 
 async def test_the_attempt_label_that_ended_the_operator(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_the_attempt_label_that_ended_the_operator(tmp_path: Path) -> None
     world.cluster.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
     app = object.__new__(App)
     app.settings, app.shard, app.reconciler = Settings(), world.reconciler.shard, world.reconciler
-    await app._count_starting_pods(cast(Client, world.cluster))
+    await app._count_starting_pods(cast(ClusterClient, world.cluster))
     await world.run()
     assert world.condition[:2] == ("Complete", "TrialComplete")
 

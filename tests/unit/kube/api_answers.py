@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from multistep.kube.client import FIELD_MANAGER, Client
+from multistep.kube.client import FIELD_MANAGER, ClusterClient
 from multistep.kube.requests import ApiRequests
 from tests.support.api_server import ApiServer, serve
 
@@ -19,7 +19,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 @asynccontextmanager
 async def client_of(
     *answers: Answer | Any, field_manager: str = FIELD_MANAGER, **options: Any
-) -> AsyncIterator[tuple[Client, ApiServer]]:
+) -> AsyncIterator[tuple[ClusterClient, ApiServer]]:
     """Run a client of a server that returns these responses in order, and then repeats the last one."""
     left = list(answers)
 
@@ -31,7 +31,10 @@ async def client_of(
         assert isinstance(response, web.StreamResponse)
         return response
 
-    async with serve(handle) as server, Client(ApiRequests(server.connection(), **options), field_manager=field_manager) as client:
+    async with (
+        serve(handle) as server,
+        ClusterClient(ApiRequests(server.connection(), **options), field_manager=field_manager) as client,
+    ):
         yield client, server
 
 

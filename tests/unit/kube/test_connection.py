@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from multistep.errors import ClusterError, Unavailable
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from tests.support.api_server import ApiServer, serve
 from tests.unit.kube.api_answers import POD, Answer
 
@@ -29,10 +29,10 @@ users: [{{name: u, user: {user}}}]
 
 
 @asynccontextmanager
-async def connected(tmp_path: Path, server: ApiServer, user: object) -> AsyncIterator[Client]:
+async def connected(tmp_path: Path, server: ApiServer, user: object) -> AsyncIterator[ClusterClient]:
     path = tmp_path / "config"
     path.write_text(KUBECONFIG.format(server=server.url, user=json.dumps(user)))
-    async with await Client.connect(kubeconfig=str(path)) as client:
+    async with await ClusterClient.connect(kubeconfig=str(path)) as client:
         yield client
 
 
@@ -112,7 +112,7 @@ async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, content:
     if content is not None:
         path.write_text(content)
     with pytest.raises(Unavailable, match="no usable cluster configuration"):
-        await Client.connect(kubeconfig=str(path))
+        await ClusterClient.connect(kubeconfig=str(path))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from multistep.errors import NotLeading
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.exec import MAX_CHUNK_BYTES
 from multistep.kube.requests import WRITES as VERBS
@@ -50,7 +50,7 @@ class Gate:
 
 
 @asynccontextmanager
-async def client_of(gate: Gate, *statuses: int, lost_after: int = 0) -> AsyncIterator[tuple[Client, ApiServer]]:
+async def client_of(gate: Gate, *statuses: int, lost_after: int = 0) -> AsyncIterator[tuple[ClusterClient, ApiServer]]:
     """Run a client of a server that returns these statuses, then 200. lost_after: number of requests until the lease is lost."""
     left = list(statuses)
 
@@ -59,7 +59,7 @@ async def client_of(gate: Gate, *statuses: int, lost_after: int = 0) -> AsyncIte
             gate.leading = False
         return web.json_response({**POD, "items": [], "metadata": {"resourceVersion": "1"}}, status=left.pop(0) if left else 200)
 
-    async with serve(handle) as server, Client(ApiRequests(server.connection(), check=gate.check)) as client:
+    async with serve(handle) as server, ClusterClient(ApiRequests(server.connection(), check=gate.check)) as client:
         yield client, server
 
 
@@ -125,7 +125,7 @@ async def test_reading_is_for_everybody() -> None:
 
 async def test_a_session_that_is_open_starts_nothing_once_the_lease_is_lost() -> None:
     gate, runner = Gate(), FakeRunner("uid")
-    async with exec_server(relay_to(runner)) as server, Client(ApiRequests(server.connection(), check=gate.check)) as client:
+    async with exec_server(relay_to(runner)) as server, ClusterClient(ApiRequests(server.connection(), check=gate.check)) as client:
         stream = await client.open_exec("ns", "p", "main", ["x"])
         async with Session(stream, pod_uid="uid") as session:
             await session.hello()
@@ -139,7 +139,7 @@ async def test_each_frame_of_a_long_message_is_checked() -> None:
     gate = Gate()
     async with (
         exec_server(relay_to(FakeRunner("uid"))) as server,
-        Client(ApiRequests(server.connection(), check=gate.check)) as client,
+        ClusterClient(ApiRequests(server.connection(), check=gate.check)) as client,
     ):
         stream = await client.open_exec("ns", "p", "main", ["x"])
         gate.asked = 0

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from multistep.errors import ClusterError, Unavailable
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS
 from tests.unit.kube.api_answers import Answer, client_of, page, status
 
@@ -33,7 +33,7 @@ def pod(name: str, version: str, **more: str) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": {"name": name, "uid": name, "resourceVersion": version}, **more}
 
 
-async def follow(client: Client, count: int) -> list[tuple[str, str, str]]:
+async def follow(client: ClusterClient, count: int) -> list[tuple[str, str, str]]:
     seen: list[tuple[str, str, str]] = []
     async for event in client.watch(PODS, "ns"):
         metadata = event.object["metadata"]

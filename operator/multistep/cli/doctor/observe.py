@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 from multistep.api.common import labels
 from multistep.api.common.base_model import GROUP
 from multistep.errors import ClusterError, NotFound
-from multistep.kube.client import Client, server_version
+from multistep.kube.client import ClusterClient, server_version
 from multistep.kube.resources import CRDS, LEASES, NAMESPACES, PODS, TRIALS, Resource
 
 Object = Mapping[str, Any]
@@ -120,7 +120,7 @@ OPERATOR_RIGHTS: Final = (
 )
 
 
-async def observe(client: Client, namespace: str, operator_namespace: str | None) -> Observation:
+async def observe(client: ClusterClient, namespace: str, operator_namespace: str | None) -> Observation:
     """Return the cluster's state. operator_namespace: namespace of the installation to check; None: check the first installation
     found in any namespace. Raises Unavailable if the API server does not answer."""
     seen = Observation(datetime.now(UTC), namespace)
@@ -144,7 +144,7 @@ async def observe(client: Client, namespace: str, operator_namespace: str | None
     return seen
 
 
-async def _observe_operator(client: Client, seen: Observation, read: _Reader) -> None:
+async def _observe_operator(client: ClusterClient, seen: Observation, read: _Reader) -> None:
     assert seen.operator is not None
     found, place = seen.operator, seen.operator["metadata"]["namespace"]
     spec, settings = found["spec"]["template"]["spec"], settings_of(found)
@@ -181,7 +181,7 @@ class _Reader:
 
 
 async def _listed(
-    client: Client, resource: Resource, namespace: str | None, selector: str = "", most: int | None = None
+    client: ClusterClient, resource: Resource, namespace: str | None, selector: str = "", most: int | None = None
 ) -> list[Object]:
     found: list[Object] = []
     async with aclosing(client.iterate(resource, namespace, label_selector=selector)) as objects:
@@ -192,11 +192,11 @@ async def _listed(
     return found
 
 
-async def _operators(client: Client, namespace: str | None) -> list[Object]:
+async def _operators(client: ClusterClient, namespace: str | None) -> list[Object]:
     return [each for each in await _listed(client, _DEPLOYMENTS, namespace) if _MARK in settings_of(each)]
 
 
-async def _claims(client: Client, namespace: str, names: Iterable[str]) -> dict[str, Object | None]:
+async def _claims(client: ClusterClient, namespace: str, names: Iterable[str]) -> dict[str, Object | None]:
     found: dict[str, Object | None] = {}
     for name in names:
         try:
@@ -206,18 +206,18 @@ async def _claims(client: Client, namespace: str, names: Iterable[str]) -> dict[
     return found
 
 
-async def _gateways(client: Client, namespace: str, url: str) -> list[Object]:
+async def _gateways(client: ClusterClient, namespace: str, url: str) -> list[Object]:
     """Return the gateway's StatefulSet; [] if it does not exist. The host in the URL is a Service with the StatefulSet's name."""
     host = re.sub(r"^\w+://", "", url).partition(":")[0].partition(".")[0]
     return [each for each in await _listed(client, _STATEFUL_SETS, namespace) if each["metadata"]["name"] == host]
 
 
-async def _user(client: Client) -> str:
+async def _user(client: ClusterClient) -> str:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
     return str((await client.create(review))["status"]["userInfo"]["username"])
 
 
-async def _reviewed(client: Client, rights: Sequence[Right], namespace: str, user: str | None) -> dict[Right, bool]:
+async def _reviewed(client: ClusterClient, rights: Sequence[Right], namespace: str, user: str | None) -> dict[Right, bool]:
     """Return whether a user has each right in the namespace. user: a ServiceAccount's user name, or None for the current user."""
     found = {}
     for each in rights:
@@ -234,7 +234,7 @@ async def _reviewed(client: Client, rights: Sequence[Right], namespace: str, use
     return found
 
 
-async def free_bytes(client: Client, namespace: str, pods: Sequence[str]) -> float | None:
+async def free_bytes(client: ClusterClient, namespace: str, pods: Sequence[str]) -> float | None:
     """Return the free bytes of the results volume, from the metrics of the operator's pods, through the API server's proxy; None if
     none of them has measured it yet. Only the leader measures the volume."""
     for pod in pods:
