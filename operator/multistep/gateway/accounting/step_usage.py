@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -97,15 +97,14 @@ def usage_of(
         by_model[row.model].append(row)
     for row in rows:
         refused.update({str(status): count for status, count in row.refusals.items() if count})
+    last_failures = {model: _last_failure(of_model, left=True) for model, of_model in by_model.items()}
     return StepUsage(
         **_sum(sent).model_dump(),
         held_seconds=round(sum(row.held_seconds for row in rows), 3),
         models={model: _sum(of_model) for model, of_model in sorted(by_model.items())},
         refusals=dict(refused),
         last_failure=_last_failure(rows, left=False),
-        failures={
-            model: failure for model, of_model in by_model.items() if (failure := _last_failure(of_model, left=True)) is not None
-        },
+        failures={model: failure for model, failure in last_failures.items() if failure is not None},
         price_table=price_table,
         stalled_seconds=round(stalled_seconds, 3),
         fault=_fault(rows),
@@ -113,6 +112,28 @@ def usage_of(
         silent_until=silent_until,
         last_request_at=max((time.time() if row.ended is None else row.ended for row in rows), default=None),
     )
+
+
+def judge_failures(usage: StepUsage, answered: Collection[str]) -> StepUsage:
+    """Return the usage with its failures as the trial's other requests show them, without those that the agent's request caused.
+
+    answered: the models for which the provider answered a request of the trial. If it answered any, the agent knows the gateway's
+    paths, and a request that its budget can bound.
+    """
+    update = {
+        "last_failure": usage.last_failure and _judged(usage.last_failure, answered),
+        "fault": usage.fault and _judged(usage.fault, answered),
+        "failures": {model: failure for model, failure in usage.failures.items() if _judged(failure, answered)},
+    }
+    return usage.model_copy(update=update)
+
+
+def _judged(failure: LastFailure, answered: Collection[str]) -> LastFailure | None:
+    if failure.kind == "Path" and answered:
+        return None
+    works = failure.model in answered
+    kind = "Budget" if failure.kind == "Unbounded" and works else failure.kind
+    return failure.model_copy(update={"answered": works, "kind": kind})
 
 
 def _sum(rows: Sequence[RequestRow]) -> ModelUsage:

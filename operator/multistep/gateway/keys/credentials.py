@@ -78,10 +78,9 @@ class Credentials:
         self._wanted = Counter[str]()
         self._rejected = Counter[str]()
 
-    @property
-    def registered(self) -> list[str]:
-        """Return the ids of the registered credentials."""
-        return sorted(self._registered)
+    def has(self, id_: str) -> bool:
+        """Return whether a credential is registered."""
+        return id_ in self._registered
 
     @property
     def wanted(self) -> list[str]:

@@ -111,9 +111,8 @@ class AnswerParser:
 
 @dataclass(frozen=True)
 class ApiFormat:
-    """How one API says what the gateway reads of its answers and requests."""
+    """How one API expresses what the gateway reads of its answers and requests."""
 
-    name: str
     usage: Callable[[Document, TokenUsage | None], TokenUsage | None]
     """Maps a document of an answer, and the usage so far, to the new usage."""
     answers_in: Callable[[Document], bool]
@@ -298,7 +297,6 @@ def _gemini_answers(asked: Document) -> int:
 
 
 CHAT: Final = ApiFormat(
-    name="openai-chat",
     usage=_chat_usage,
     answers_in=_chat_answers,
     finishes=lambda chunk: any(choice.get("finish_reason") for choice in _members(chunk, "choices")),
@@ -308,7 +306,6 @@ CHAT: Final = ApiFormat(
     answers=lambda asked: _answers(asked.get("n")),
 )
 RESPONSES: Final = ApiFormat(
-    name="openai-responses",
     usage=_responses_usage,
     answers_in=_responses_answers,
     finishes=lambda _: False,
@@ -317,7 +314,6 @@ RESPONSES: Final = ApiFormat(
     output_limit=lambda asked: _largest(asked.get("max_output_tokens")),
 )
 MESSAGES: Final = ApiFormat(
-    name="anthropic-messages",
     usage=_messages_usage,
     answers_in=_messages_answers,
     finishes=_messages_finishes,
@@ -326,7 +322,6 @@ MESSAGES: Final = ApiFormat(
     output_limit=lambda asked: _largest(asked.get("max_tokens")),
 )
 GEMINI: Final = ApiFormat(
-    name="gemini",
     usage=_gemini_usage,
     answers_in=lambda document: bool(_members(document, "candidates")) or _gemini_blocks(document),
     finishes=_gemini_ends,
