@@ -2,7 +2,6 @@
 
 request_ledger     one row per request, in sqlite, from before it is sent until its usage is known
 ledger_rows        such a row; ledger_thread: the thread that executes the ledger's statements
-request_record     the row of one request while it is open
 budgets            a request is sent only if its upper bound fits
 upper_bounds       upper bounds of a request's tokens and cost; prices
 step_usage         usage of a step, as the operator reads it

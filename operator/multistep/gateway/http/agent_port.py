@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, get_args
 
 from aiohttp import web
 
-from multistep.gateway.accounting.request_record import unknown_path_row
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.model_request import Exchange
+from multistep.gateway.http.request_outcome import unknown_path_row
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify_token
@@ -106,7 +107,7 @@ class AgentPort:
             with suppress(InvalidToken, Refused):
                 claims = verify_token(token, self._keyring.secrets())
                 self._services.steps.refuse_closed(claims.key)
-                await self._services.ledger.write(unknown_path_row(claims, message))
+                await self._services.ledger.write(unknown_path_row(claims, message, time.time()))
                 break
         return Refused(404, message)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import ClientError, ClientResponse, SocketTimeoutError, web
 from multidict import CIMultiDict
@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 from multistep.gateway.accounting.ledger_rows import Kind, State
 from multistep.gateway.accounting.open_steps import LARGE_BYTES
 from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.http.request_outcome import RequestOutcome
 from multistep.gateway.model_api.answer_events import AnswerEvent, EventReader, is_usage_only
 from multistep.gateway.model_api.answer_parsers import AnswerParser, ApiFormat, TokenUsage
 from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
@@ -34,35 +35,6 @@ SLOW_SECONDS: Final = 5.0
 """If the agent made an answer wait for longer, that may be why the provider cut it off."""
 
 
-class AnsweredRequest(Protocol):
-    """The request that is answered."""
-
-    async def finish(
-        self, state: State, status: int, usage: TokenUsage | None, kind: Kind = "", message: str = "", answered_by: str = ""
-    ) -> None:
-        """Record the end of the request. May be called again with newer usage.
-
-        usage: None if unknown; kind, message: why the request failed; answered_by: the model that the answer names, if the request
-        names several.
-        """
-
-    def blame_silence(self) -> Kind:
-        """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``."""
-
-    def heard(self) -> None:
-        """Reset the step's silence: the provider sent a part of the answer."""
-
-    def count_bytes(self, size: int) -> None:
-        """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
-
-    def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
-        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests. size: in
-        bytes."""
-
-    async def model_works(self, *, for_others: bool) -> bool:
-        """Return whether the provider answered a request of the trial for the model; for_others: or of another trial."""
-
-
 class Relay:
     """Forwards one answer."""
 
@@ -73,7 +45,7 @@ class Relay:
         api: ApiFormat,
         key: str,
         parsed: ParsedRequest,
-        request: AnsweredRequest,
+        outcome: RequestOutcome,
         start: bytes = b"",
     ) -> None:
         """Prepare to forward an answer. key: the provider's key, which must not reach the agent; start: bytes of the answer that
@@ -83,7 +55,7 @@ class Relay:
         self._parser = AnswerParser(api, reads_model=bool(parsed.others))
         self._key = key
         self._parsed = parsed
-        self._request = request
+        self._outcome = outcome
         self._start = start
         self._recorded: TokenUsage | None = None
         self._ended = False
@@ -100,7 +72,7 @@ class Relay:
             body = await self._read_whole()
         except _BROKEN as error:
             return await self._cut(web.Response(status=502), error)
-        self._request.heard()
+        self._outcome.heard()
         response = web.Response(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
         response.body = self._redacted(body)
         if self._answer.status >= 400:
@@ -116,7 +88,7 @@ class Relay:
     async def _read_whole(self) -> bytes:
         body = bytearray(self._start)
         async for piece in self._answer.content.iter_any():
-            self._request.count_bytes(len(piece))
+            self._outcome.count_bytes(len(piece))
             body += piece
         return bytes(body)
 
@@ -129,7 +101,7 @@ class Relay:
             async for piece in self._answer.content.iter_any():
                 before = events.pending
                 complete = events.feed(piece)
-                self._request.count_bytes(events.pending - before)
+                self._outcome.count_bytes(events.pending - before)
                 await self._pass_on(response, complete)
         except _BROKEN as error:
             broken = error
@@ -154,12 +126,12 @@ class Relay:
         await self._client.write(response, self._redacted(b"".join(kept)))
 
     def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
-        return self._request.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
+        return self._outcome.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
 
     def _read(self, event: AnswerEvent) -> bool:
         """Parse an event for its usage; return whether to forward the event to the agent."""
         if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
-            self._request.heard()
+            self._outcome.heard()
         self._parser.event(event.data, event.name)
         return not (self._parsed.strips_usage and is_usage_only(event.data))
 
@@ -188,12 +160,12 @@ class Relay:
             message = "the provider's answer has an event that is no JSON"
         else:
             state, kind = "done", ""
-        await self._request.finish(state, self._answer.status, usage, kind, message, self._parser.model)
+        await self._outcome.finish(state, self._answer.status, usage, kind, message, self._parser.model)
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
         kind = await self._kind_of(status, error_in_body(body))
-        await self._request.finish("failed", status, TokenUsage(), kind, error_message(body, self._key))
+        await self._outcome.finish("failed", status, TokenUsage(), kind, error_message(body, self._key))
 
     async def _kind_of(self, status: int, error: ProviderError) -> Kind:
         """Return the kind of failure of an error. A model's name that works is not wrong: the agent may have chosen a request whose
@@ -202,21 +174,21 @@ class Relay:
         """
         blamed = blame(status, error, references=self._parsed.opaque)
         if blamed in ("Model", "ModelByText", "Unclear"):
-            return "" if await self._request.model_works(for_others=blamed == "ModelByText") else "Configuration"
+            return "" if await self._outcome.model_works(for_others=blamed == "ModelByText") else "Configuration"
         return _KINDS[blamed]
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
         if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or baseURL leads to a web page
             why = "is text/html and no JSON"
-        await self._request.finish("cut", self._answer.status, None, self._kind_of_cut(error), f"the provider's answer {why}")
+        await self._outcome.finish("cut", self._answer.status, None, self._kind_of_cut(error), f"the provider's answer {why}")
         self._client.abort()
         return response
 
     def _kind_of_cut(self, error: Exception | None) -> Kind:
         if self._client.stalled_seconds > SLOW_SECONDS:
             return ""
-        return self._request.blame_silence() if is_silence(error) else "Provider"
+        return self._outcome.blame_silence() if is_silence(error) else "Provider"
 
     @property
     def _encoded(self) -> bool:

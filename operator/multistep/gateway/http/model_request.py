@@ -16,11 +16,11 @@ from aiohttp import ClientConnectorError, ClientError, ClientResponse, Connectio
 
 from multistep.backoff import Backoff
 from multistep.gateway.accounting.budgets import Reservation
-from multistep.gateway.accounting.ledger_rows import Kind, State
-from multistep.gateway.accounting.request_record import RequestRecord, open_row
+from multistep.gateway.accounting.ledger_rows import Kind
 from multistep.gateway.accounting.upper_bounds import upper_bound
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.forward_answer import Relay, error_message, is_silence
+from multistep.gateway.http.request_outcome import RequestOutcome
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.http.reserve_budget import BudgetRefusal, reserve
 from multistep.gateway.http.send_upstream import UpstreamRequest, advised_pause, kind_of_refusal, start_of
@@ -63,14 +63,11 @@ class Exchange:
         self._lane = services.lanes.get(allowed.credential.without_source(), model, counted=route.counted)
         self._upstream = UpstreamRequest(services, client.request, allowed, self._lane)
         self._bound = upper_bound(route.provider, allowed.parsed, long_context=allowed.long_context)
-        row = open_row(allowed.claims, route.provider, model, self._bound.most, client.arrived)
-        self._record = RequestRecord(services.ledger, row, route.provider, allowed.models, in_ledger=route.counted)
-        self._number = 0  # this request's number in the order in which the lane sent its requests
+        self._outcome = RequestOutcome(services, client, allowed, self._lane, self._bound.most)
         self._refusal: _Refusal | None = None  # the provider's last refusal of this request
         self._held_by: _Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
         self._lost_seconds = 0.0  # time by which the trial's other requests shorten the hold, because of that wait
-        self._in_memory = 0  # bytes of the answer in the gateway's memory
         self._waits = False  # whether the step counts as waiting for the provider, in services.silence
 
     async def run(self) -> web.StreamResponse:
@@ -80,86 +77,42 @@ class Exchange:
         self._budget_seconds = waited
         self._lost_seconds = max(0.0, waited - _AFTER_BUDGET) - max(0.0, waited - reservation.own_seconds - _AFTER_BUDGET)
         try:
-            await self._record.write()
+            await self._outcome.write()
             return await self._send()
         except HoldExpired as error:
             raise await self._held_too_long(error) from None
         except asyncio.CancelledError:
-            if self._is_open:
+            if self._outcome.is_open:
                 await self._leave()
             raise
         finally:
-            self.count_bytes(-self._in_memory)
+            self._outcome.free_memory()
             self._stop_waiting()
             try:
-                if self._is_open:
-                    await self.finish("cut", 0, None if self._client.sent else TokenUsage(), "Provider", "the gateway failed")
+                if self._outcome.is_open:
+                    await self._outcome.finish("cut", 0, self._usage_without_answer, "Provider", "the gateway failed")
             finally:
-                reservation.release(self._record.row.used)
+                reservation.release(self._outcome.row.used)
                 if self._allowed.route.counted:
-                    self._services.metrics.count(self._record.row)
+                    self._services.metrics.count(self._outcome.row)
 
     @property
-    def _is_open(self) -> bool:
-        return self._record.row.state == "open"
+    def _usage_without_answer(self) -> TokenUsage | None:
+        return None if self._client.sent else TokenUsage()
 
     @property
     def _held_seconds(self) -> float:
-        return self._record.row.held_seconds
+        return self._outcome.row.held_seconds
 
     async def _reserve(self) -> Reservation:
         try:
-            with stopwatch(self._record.add_held):
+            with stopwatch(self._outcome.add_held):
                 return await reserve(self._services, self._allowed, self._bound, self._hold_left())
         except BudgetRefusal as refusal:
             if refusal.own_choice:
-                self._record.drop_reservation()
-            await self.finish("failed", refusal.status, TokenUsage(), refusal.kind, str(refusal))
+                self._outcome.drop_reservation()
+            await self._outcome.finish("failed", refusal.status, TokenUsage(), refusal.kind, str(refusal))
             raise Refused(refusal.status, str(refusal)) from refusal
-
-    # -- what the answer's relay calls (forward_answer.AnsweredRequest)
-
-    async def finish(
-        self, state: State, status: int, usage: TokenUsage | None, kind: Kind = "", message: str = "", answered_by: str = ""
-    ) -> None:
-        """Record the end of the request."""
-        if state == "done":
-            self._lane.answered = max(self._lane.answered, self._number)
-            if self._client.disconnected:  # the answer took as long as the request asked for
-                self._services.silence.heard(self._step)
-        if state == "done" or (state == "failed" and status == 200):
-            self._lane.reached = max(self._lane.reached, self._number)
-        await self._record.finish(state, status, usage, kind, message, answered_by)
-
-    def blame_silence(self) -> Kind:
-        """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
-
-        A request can cause this itself, e.g. if it asks for a long answer that is not streamed, or for a tool of the agent's own
-        server. So the failure is the provider's only if it has completely answered no request of the lane that was sent later.
-        Answers to earlier requests do not count, because an overloaded provider may still complete them.
-        """
-        return "" if self._lane.reached > self._number else "Provider"
-
-    def heard(self) -> None:
-        """Reset the step's silence: the provider sent a part of the answer."""
-        if not self._client.disconnected:
-            self._services.silence.heard(self._step)
-
-    def count_bytes(self, size: int) -> None:
-        """Count bytes of the answer in memory. Raises AnswerTooLarge."""
-        self._services.answers.count_bytes(self._step, size, self._in_memory)
-        self._in_memory += size
-
-    def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
-        """Return a context in which to parse a large part of the answer. size: in bytes."""
-        return self._services.steps.parsing(self._step, size)
-
-    async def model_works(self, *, for_others: bool) -> bool:
-        """Return whether the provider answered a request of the trial for the model. for_others: or of any trial since the
-        gateway's start."""
-        if for_others and self._lane.answered:
-            return True
-        return self._allowed.parsed.model in await self._services.ledger.answered(self._step.uid)
 
     # -- waiting for the turn
 
@@ -181,7 +134,7 @@ class Exchange:
         if self._held_by is not None:
             self._wait()
         try:
-            with stopwatch(self._record.add_held):
+            with stopwatch(self._outcome.add_held):
                 async with self._stalled_by_provider():
                     await self._lane.enter(claims.turn, self._step.uid, self._hold_left(), retry=self._refusal is not None)
                     entered = True
@@ -198,7 +151,7 @@ class Exchange:
         left = self._hold_left()
         if pause > left:
             raise HoldExpired(too_long=pause > left + self._lost_seconds)
-        with stopwatch(self._record.add_held):
+        with stopwatch(self._outcome.add_held):
             async with self._stalled_by_provider():
                 await asyncio.sleep(pause)
 
@@ -222,7 +175,7 @@ class Exchange:
             kind = "Own" if shortened and refusal.status else "Provider"  # status 0: no agent can keep the gateway from connecting
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._held_seconds:.0f} s; {why}"
-        await self.finish("failed", refusal.status if refusal else HELD_TOO_LONG, TokenUsage(), kind, message)
+        await self._outcome.finish("failed", refusal.status if refusal else HELD_TOO_LONG, TokenUsage(), kind, message)
         return Refused(HELD_TOO_LONG, message)
 
     # -- the agent leaves
@@ -232,7 +185,7 @@ class Exchange:
         until then, this is the provider's failure."""
         kind, message = self._blame_hold()
         status = 0 if self._held_by is None else self._held_by.status
-        await self.finish("gone", status, None if self._client.sent else TokenUsage(), kind, message)
+        await self._outcome.finish("gone", status, self._usage_without_answer, kind, message)
 
     def _blame_hold(self) -> tuple[Kind, str]:
         if self._held_by is None:
@@ -247,7 +200,7 @@ class Exchange:
             self._services.steps.refuse_closed(self._step)
         except Refused as refused:
             kind, message = self._blame_hold()
-            await self.finish("gone" if kind else "failed", refused.status, TokenUsage(), kind, message or str(refused))
+            await self._outcome.finish("gone" if kind else "failed", refused.status, TokenUsage(), kind, message or str(refused))
             raise
 
     def _wait(self) -> None:
@@ -262,8 +215,8 @@ class Exchange:
         if not self._waits:
             return
         self._waits = False
-        if self._refusal is None and not self.blame_silence():
-            self.heard()
+        if self._refusal is None and not self._outcome.blame_silence():
+            self._outcome.heard()
         self._services.silence.end_wait(self._step)
 
     # -- sending
@@ -293,7 +246,7 @@ class Exchange:
     async def _answer(self) -> ClientResponse | _Refusal:
         self._client.sent = True
         self._lane.sent += 1
-        self._number = self._lane.sent
+        self._outcome.number = self._lane.sent
         self._wait()
         try:
             answer = await self._upstream.send(self._hold_left())
@@ -302,7 +255,7 @@ class Exchange:
             return _Refusal(0, self._pause_without_advice(), f"no connection: {type(error).__name__}")
         except (ClientError, TimeoutError, OSError) as error:
             message = f"the provider gave no answer: {type(error).__name__}"
-            await self.finish("cut", 0, None, self.blame_silence() if is_silence(error) else "Provider", message)
+            await self._outcome.finish("cut", 0, None, self._outcome.blame_silence() if is_silence(error) else "Provider", message)
             raise Refused(HELD_TOO_LONG, message) from error
         if answer.status not in _REFUSALS:
             self._services.loads.count(self._allowed.parsed.model, refused=False)
@@ -315,34 +268,34 @@ class Exchange:
 
     async def _refused(self, answer: ClientResponse) -> _Refusal:
         """Return the provider's refusal. Raises Refused if the request is not to be sent again."""
-        self._record.add_refusal(answer.status)
+        self._outcome.add_refusal(answer.status)
         body = await start_of(answer)
         message = f"{answer.status} {error_message(body, self._key)}"
         own_api = self._upstream.credential.base_url is None
         kind = kind_of_refusal(answer, body, self._upstream.parsed, own_api=own_api)
         if kind is not None:
-            await self.finish("failed", answer.status, TokenUsage(), kind, message)
+            await self._outcome.finish("failed", answer.status, TokenUsage(), kind, message)
             raise Refused(400, f"the provider refused the request: {message}")
         pause = advised_pause(answer)
         return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
 
     def _pause_without_advice(self) -> float:
         """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of the request."""
-        row = self._record.row
+        row = self._outcome.row
         return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
 
     async def _redirected(self, answer: ClientResponse) -> Refused:
         to = error_message(answer.headers.get("Location", "").encode(), self._key)
         message = f"the provider answered with a redirect{to and f' to {to}'}: baseURL must be the URL of the API itself"
-        await self.finish("failed", answer.status, TokenUsage(), "Configuration", message)
+        await self._outcome.finish("failed", answer.status, TokenUsage(), "Configuration", message)
         return Refused(400, message)
 
     async def _relayed(self, answer: ClientResponse) -> web.StreamResponse:
         api, upstream = self._allowed.route.api, self._upstream
         try:
-            return await Relay(self._client, answer, api, self._key, upstream.parsed, self, upstream.start).run()
+            return await Relay(self._client, answer, api, self._key, upstream.parsed, self._outcome, upstream.start).run()
         except AnswerTooLarge as error:
-            await self.finish("cut", answer.status, None, "Provider" if error.crowded else "", str(error))
+            await self._outcome.finish("cut", answer.status, None, "Provider" if error.crowded else "", str(error))
             self._client.abort()
             raise Refused(HELD_TOO_LONG, str(error)) from error
 

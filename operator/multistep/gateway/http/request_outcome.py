@@ -1,0 +1,141 @@
+"""What becomes of one request: its row in the ledger, and what its answer, or the lack of one, shows about the provider."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+from multistep.gateway.accounting.ledger_rows import Kind, RequestRow, Spent, State
+from multistep.gateway.accounting.upper_bounds import answer_cost_usd
+from multistep.gateway.http.client_connection import ClientConnection
+from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
+from multistep.gateway.keys.tokens import StepClaims
+from multistep.gateway.model_api.answer_parsers import TokenUsage
+from multistep.gateway.pace import Lane
+
+
+class RequestOutcome:
+    """Keeps the row of one request, and records its end."""
+
+    def __init__(
+        self, services: GatewayServices, client: ClientConnection, allowed: AllowedRequest, lane: Lane, most: Spent
+    ) -> None:
+        """Start with a row that is not in the ledger yet. most: the most that the request may use."""
+        self.row = open_row(allowed.claims, allowed.route.provider, allowed.parsed.model, most, client.arrived)
+        self.number = 0
+        """This request's number in the order in which the lane sent its requests."""
+        self._services = services
+        self._client = client
+        self._allowed = allowed
+        self._step = allowed.claims.key
+        self._lane = lane
+        self._in_memory = 0  # bytes of the answer in the gateway's memory
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the request's end is not recorded yet."""
+        return self.row.state == "open"
+
+    def add_held(self, seconds: float) -> None:
+        """Add a time for which the request was queued."""
+        self.row = replace(self.row, held_seconds=self.row.held_seconds + seconds)
+
+    def add_refusal(self, status: int) -> None:
+        """Count a refusal of the provider with status 429, 503 or 529."""
+        field = f"refused_{status}"
+        self.row = replace(self.row, **{field: getattr(self.row, field) + 1})
+
+    def drop_reservation(self) -> None:
+        """Set the most that the request may use to 0: the agent's own choice, not a spent budget, is why it is refused."""
+        self.row = replace(self.row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
+
+    async def write(self) -> None:
+        """Write the row to the ledger, which has no rows of requests that use no tokens."""
+        if self._allowed.route.counted:
+            await self._services.ledger.write(self.row)
+
+    async def finish(
+        self, state: State, status: int, usage: TokenUsage | None, kind: Kind = "", message: str = "", answered_by: str = ""
+    ) -> None:
+        """Record the end of the request. May be called again with newer usage.
+
+        usage: None if unknown; kind, message: why the request failed; answered_by: the model that the answer names, if the request
+        names several.
+        """
+        if state == "done":
+            self._lane.answered = max(self._lane.answered, self.number)
+            if self._client.disconnected:  # the answer took as long as the request asked for
+                self._services.silence.heard(self._step)
+        if state == "done" or (state == "failed" and status == 200):
+            self._lane.reached = max(self._lane.reached, self.number)
+        self.row = self.row.end(state=state, status=status, kind=kind, message=message)
+        if usage is not None:
+            provider, models = self._allowed.route.provider, self._allowed.models
+            cost = 0.0 if usage == TokenUsage() else answer_cost_usd(provider, models, answered_by, usage)
+            self.row = replace(
+                self.row,
+                input_tokens=usage.input,
+                cached_tokens=usage.cached,
+                output_tokens=usage.output,
+                cost_usd=cost,
+            )
+        await self.write()
+
+    def blame_silence(self) -> Kind:
+        """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
+
+        A request can cause this itself, e.g. if it asks for a long answer that is not streamed, or for a tool of the agent's own
+        server. So the failure is the provider's only if it has completely answered no request of the lane that was sent later.
+        Answers to earlier requests do not count, because an overloaded provider may still complete them.
+        """
+        return "" if self._lane.reached > self.number else "Provider"
+
+    def heard(self) -> None:
+        """Reset the step's silence: the provider sent a part of the answer."""
+        if not self._client.disconnected:
+            self._services.silence.heard(self._step)
+
+    def count_bytes(self, size: int) -> None:
+        """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
+        self._services.answers.count_bytes(self._step, size, self._in_memory)
+        self._in_memory += size
+
+    def free_memory(self) -> None:
+        """Count the answer's bytes no longer."""
+        self.count_bytes(-self._in_memory)
+
+    def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
+        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests. size: in
+        bytes."""
+        return self._services.steps.parsing(self._step, size)
+
+    async def model_works(self, *, for_others: bool) -> bool:
+        """Return whether the provider answered a request of the trial for the model. for_others: or of any trial since the
+        gateway's start."""
+        if for_others and self._lane.answered:
+            return True
+        return self._allowed.parsed.model in await self._services.ledger.answered(self._step.uid)
+
+
+def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: float) -> RequestRow:
+    """Return the row of a request that is not sent yet. most: the most that it may use; began: seconds since the epoch."""
+    return RequestRow(
+        id=uuid.uuid4().hex,
+        step=str(claims.key),
+        sweep=claims.sweep,
+        agent=claims.agent or claims.key.role,
+        provider=provider,
+        model=model,
+        reserved_input=most.input_tokens,
+        reserved_output=most.output_tokens,
+        reserved_usd=most.cost_usd,
+        began=began,
+    )
+
+
+def unknown_path_row(claims: StepClaims, message: str, began: float) -> RequestRow:
+    """Return the row of a request to an unknown path, one per step. began: seconds since the epoch."""
+    row = replace(open_row(claims, "", "", Spent(), began), id=f"path of {claims.key}")
+    unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    return row.end(state="failed", status=404, kind="Path", message=message, **unused)
