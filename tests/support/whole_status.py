@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from multistep.api.trial.status_journal import joined
+from multistep.api.trial.status_journal import FIELD, joined
 
 
-def whole(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object with its whole status."""
-    return {**obj, **({"status": joined(obj["status"])} if obj.get("status") else {})}
+def whole(obj: dict[str, Any]) -> dict[str, Any]:
+    """Return the object with its whole status; the object itself if its status has no journal."""
+    return {**obj, "status": joined(obj["status"])} if FIELD in (obj.get("status") or {}) else obj
