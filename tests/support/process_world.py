@@ -201,7 +201,7 @@ async def process_world(directory: Path, runner: Path, images: Images, **setting
 
     try:
         await cluster.node.start()
-        with patch("multistep.app.operator.Client.connect", connect):
+        with patch("multistep.app.operator.ClusterClient.connect", connect):
             await app.start()
         told.append(Trials(app, cluster))
         await app.lease.acquired.wait()

@@ -94,7 +94,7 @@ async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pyt
         cluster.connected.append(options)
         return cluster
 
-    monkeypatch.setattr("multistep.app.operator.Client.connect", connect)
+    monkeypatch.setattr("multistep.app.operator.ClusterClient.connect", connect)
     operator = Operator(cluster, tmp_path, getattr(request, "param", 60))  # a busy machine must not make it lose the lease
     yield operator
     await operator.app.stop()
