@@ -100,26 +100,15 @@ class Sweeps:
             sweep, unreadable = _salvaged(found), error
         run = SweepRun(self.cluster, SweepWriter(self.cluster, self.metrics, found, sweep), entry, self.clock)
         try:
-            requeue = await self._act(run, unreadable)
+            if unreadable is not None:
+                raise unreadable
+            requeue = await self._next_action(run)
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled(error):
                 raise
-            return await self._end_in_status(run, error)
+            requeue = await self._end_in_status(run, error)
         self.errors.end(entry.key)
         return requeue
-
-    async def _act(self, run: SweepRun, unreadable: Exception | None) -> Requeue:
-        try:
-            if unreadable is not None:
-                raise unreadable
-            return await self._next_action(run)
-        except SourceError as error:
-            return await _wait_for_tasks(run, error)
-        except InvalidSpec as error:
-            run.writer.sweep = _salvaged(run.writer.object)
-            if is_finished(run.sweep.status):
-                return await run.clean_up()
-            return await run.end(sweep_status.failed(run.sweep, "InvalidSpec", str(error), run.clock()))
 
     async def _next_action(self, run: SweepRun) -> Requeue:
         if is_finished(run.sweep.status):
@@ -162,9 +151,24 @@ class Sweeps:
         waits = await run.write_throttled(reached.status)
         return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
 
+    # -- errors: each ends in the sweep's status (reconcile.queue.error_outcome)
+
     async def _end_in_status(self, run: SweepRun, error: BaseException) -> Requeue:
-        """Show an error in the sweep's status (error_outcome), and raise it: the work queue retries the reconcile. If the
-        error lasts, a sweep that has not started fails; a started one goes on when the error is gone."""
+        """Wait for the tasks, or fail the sweep, if the error says so. Show any other error in the status, and raise it: the work
+        queue retries the reconcile."""
+        try:
+            if isinstance(error, SourceError):
+                return await _wait_for_tasks(run, error)
+            if isinstance(error, InvalidSpec):
+                return await _fail_invalid(run, error)
+        except (Exception, asyncio.CancelledError) as second:
+            if is_cancelled(second):
+                raise
+            error = second
+        return await self._fail_or_show(run, error)
+
+    async def _fail_or_show(self, run: SweepRun, error: BaseException) -> Requeue:
+        """Show an error, and raise it. If it lasts, a sweep that has not started fails; a started one goes on when it is gone."""
         found = outcome(error)
         if not isinstance(found, Waits) or is_finished(run.sweep.status):
             raise error
@@ -221,6 +225,14 @@ async def _reopen(run: SweepRun) -> Requeue:
     """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
     await run.write(sweep_status.reopened(run.sweep, run.clock()))
     return Requeue(0.0)
+
+
+async def _fail_invalid(run: SweepRun, error: InvalidSpec) -> Requeue:
+    """Fail a sweep that is not valid. A finished one is only cleaned up."""
+    run.writer.sweep = _salvaged(run.writer.object)
+    if is_finished(run.sweep.status):
+        return await run.clean_up()
+    return await run.end(sweep_status.failed(run.sweep, "InvalidSpec", str(error), run.clock()))
 
 
 async def _wait_for_tasks(run: SweepRun, error: SourceError) -> Requeue:

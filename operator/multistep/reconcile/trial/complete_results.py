@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from multistep.api.trial.status import TrialStatus
@@ -23,7 +22,6 @@ from multistep.store.harbor import trial_files
 from multistep.store.results_volume import ResultsVolume
 
 Sign = Callable[[bytes], bytes]
-NO_LOGS: Mapping[str, bytes] = MappingProxyType({})
 _LOG_LINES: Final = 20_000
 _LOG_BYTES: Final = 2 << 20  # maximum per service, so that the results of many trials stay small
 
@@ -82,8 +80,8 @@ class Finisher:
         ended: TrialStatus,
         now: float,
         *,
+        logs: Mapping[str, bytes],
         failure: StepException | None = None,
-        logs: Mapping[str, bytes] = NO_LOGS,
     ) -> ResultsLocation:
         """Complete a trial's results, then move them to the object store, if one is configured. Idempotent.
 
@@ -131,7 +129,7 @@ class Finisher:
             await self._volume.remove(key, but_checkpoints=kept)
 
     async def finish_failed(
-        self, trial: MultiStepTrial, loaded: LoadedTrial, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes] = NO_LOGS
+        self, trial: MultiStepTrial, loaded: LoadedTrial, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes]
     ) -> ResultsLocation:
         """Complete the results of a failed trial that has no journal. failed: the trial's final status, which has the steps."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)

@@ -19,7 +19,7 @@ from multistep.pods import pod_identity, pod_manifest
 from multistep.pods.pod_manifest import PodRequest
 from multistep.reconcile.admission.admission import Admission
 from multistep.reconcile.queue.work_queue import Requeue
-from multistep.reconcile.trial.owned_pods import QUOTA_EXCEEDED, TrialPods, former
+from multistep.reconcile.trial.owned_pods import QUOTA_EXCEEDED, TrialPods, earlier_pods
 from multistep.reconcile.trial.session_state import VerifierRequired
 from multistep.reconcile.trial.trial_run import Continue, Observed, ObservedPods, Result, TrialRun
 from multistep.runner_client import exchange as sealed_messages
@@ -33,7 +33,7 @@ REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 
 async def create_pod(run: TrialRun, observed: Observed, pods: TrialPods, admission: Admission, volume: ResultsVolume) -> Result:
     """Delete the pods of the previous attempt, then create the pod of the current one. Queue the trial if a limit is reached."""
-    earlier = former(run.trial)
+    earlier = earlier_pods(run.trial)
     await pods.remove(run.trial, earlier)
     if _leaves_room(run, admission):
         message = "verifiers' pods of other trials fit no node yet"

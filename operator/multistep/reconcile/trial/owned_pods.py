@@ -134,7 +134,7 @@ def _rejected(error: ClusterError) -> Wait:
     return Wait(reason, str(error), REJECTED_RETRY_SECONDS)
 
 
-def former(trial: MultiStepTrial) -> list[str]:
+def earlier_pods(trial: MultiStepTrial) -> list[str]:
     """Return the names of the previous attempt's pods, of this attempt's pod from before the image's user was known, and of the
     verifier's pod in the status. Without an attempt in the status, return the name of the first pod, which may exist: a reconcile
     creates it before it writes the attempt."""

@@ -112,7 +112,7 @@ class TrialReconciler:
                 observed = await load_task(run, observed, self.loader, self.admission)
                 observed = replace(observed, pods=pods or await read_pods(run, self.pods))
                 decision = decide(run, observed, self.admission.room)
-                with noting_failed_reads(run, decision):
+                with noting_failed_reads(run, decision):  # a deadline must not blame an agent whose result was not read
                     result = await self._act(run, observed, decision)
                 if isinstance(result, Requeue):
                     self.memory.errors.end(run.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from multistep.engine.lifecycle import decisions
 from multistep.engine.status import trial_status
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
-from multistep.reconcile.trial.owned_pods import TrialPods, former
+from multistep.reconcile.trial.owned_pods import TrialPods, earlier_pods
 from multistep.reconcile.trial.prepare_regrade import prepare_regrade
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import Start, StartingPoints
@@ -65,7 +65,7 @@ async def suspend(run: TrialRun, pods: TrialPods) -> Requeue:
     may have crashed before the deletion."""
     await run.write(trial_status.suspended(run.trial, run.clock()))
     if run.trial.status.pod_uid is None:
-        await pods.remove(run.trial, former(run.trial))
+        await pods.remove(run.trial, earlier_pods(run.trial))
     return AT_NEXT_EVENT
 
 
