@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, bundle_source, placed, trial_manifest
+from multistep.client.submit.manifests import TrialImage, bundle_config_maps, bundle_source, environment, placed, trial_manifest
 from multistep.kube.client import ClusterClient
 from multistep.sources.task.bundle import digest_of, pack_directory
 
@@ -40,12 +40,6 @@ class Example:
         maps = bundle_config_maps(packed, name, digest)
         for config_map in maps:
             await self.client.create(placed(config_map, self.namespace))
-        request = TrialRequest(
-            name=name,
-            task_name="bench",
-            digest=digest,
-            source=bundle_source(maps, digest),
-            agent={"name": "oracle"},
-            image=TrialImage(self.image, runner=self.runner_in_image),
-        )
-        return trial_manifest(request)
+        task = {"name": "bench", **bundle_source(maps, digest)}
+        image = environment(TrialImage(self.image, runner=self.runner_in_image))
+        return trial_manifest(name, {"task": task, "agent": {"name": "oracle"}, "environment": image}, digest)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from multistep.client.submit.manifests import TrialImage, TrialRequest, bundle_config_maps, bundle_source, placed, trial_manifest
+from multistep.client.submit.manifests import TrialImage, bundle_config_maps, bundle_source, environment, placed, trial_manifest
 from multistep.engine.status.status_size import status_bytes
 from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS, TRIALS
@@ -212,9 +212,8 @@ async def _trial(client: ClusterClient, namespace: str, directory: Path, steps: 
     maps = bundle_config_maps(packed, name, digest)
     for config_map in maps:
         await client.create(placed(config_map, namespace))
-    image, source = TrialImage("simulated", runner=True), bundle_source(maps, digest)
-    request = TrialRequest(name=name, task_name=name, digest=digest, source=source, agent={"name": "oracle"}, image=image)
-    trial = trial_manifest(request)
+    task, image = {"name": name, **bundle_source(maps, digest)}, TrialImage("simulated", runner=True)
+    trial = trial_manifest(name, {"task": task, "agent": {"name": "oracle"}, "environment": environment(image)}, digest)
     trial["spec"]["environment"]["podTemplate"] = {"spec": placement(NODE)}
     return {**trial, "metadata": {**trial["metadata"], "namespace": namespace}}
 

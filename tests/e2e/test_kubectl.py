@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -59,9 +60,9 @@ async def test_an_inline_trial_is_applied_waited_for_and_its_result_read(kubectl
     status = await kubectl.status("hello-inline")
     assert status["rewards"] == {"reward": 1}
     assert [(each["name"], each["rewards"]) for each in status["steps"]] == [("write", {"reward": 1}), ("extend", {"reward": 1})]
-    place, _, path = status["results"].removeprefix("service://").partition("/")[2].partition("/")
-    namespace = status["results"].removeprefix("service://").partition("/")[0]
-    files = f"/api/v1/namespaces/{namespace}/services/{place}/proxy/{path}/files"
+    place = urlsplit(status["results"])  # service://NAMESPACE/SERVICE:PORT/PATH
+    service, _, path = place.path.lstrip("/").partition("/")
+    files = f"/api/v1/namespaces/{place.netloc}/services/{service}/proxy/{path}/files"
     result = json.loads(await kubectl("get", "--raw", f"{files}/result.json?offset=0&limit=1000000"))
     assert [each["step_name"] for each in result["step_results"]] == ["write", "extend"]
     assert result["verifier_result"]["rewards"]["reward"] == 1

@@ -58,7 +58,7 @@ def package(
     from multistep.cli.image.images import existing_image
     from multistep.cli.terminal import print_err, print_text
     from multistep.client.submit.manifests import to_yaml
-    from multistep.client.submit.trial_manifest import TrialOptions, make_request, make_submission
+    from multistep.client.submit.trial_manifest import TrialOptions, trial_submission
     from multistep.client.submit.values import Values
     from multistep.client.task.task_directory import TaskDirectory
     from multistep.errors import UsageError
@@ -72,16 +72,13 @@ def package(
     chosen = existing_image(directory, image, runner_in_image=runner_in_image)
     if chosen is not None and image is None:
         print_err(f"the trial expects image {chosen.reference}, which `multistep build {task}` builds")
-    request = make_request(directory, TrialOptions(**options), image=chosen)
+    submission = trial_submission(directory, TrialOptions(**options), Values(), image=chosen, shared=True)
     if to:
-        from dataclasses import replace
-
         from multistep.cli.task.publish import publish
 
         published = publish(directory, to, plain_http=plain_http, secret=source_secret)
         print_err(f"{'pushed' if published.sent else 'exists already:'} {published.place}")
-        request = replace(request, source=published.source)
-    submission = make_submission(directory, request, Values(), shared=True)
+        submission = trial_submission(directory, TrialOptions(**options), Values(), image=chosen, source=published.source)
     parse_trial(submission.main)
     if namespace:
         submission = submission.placed(namespace)

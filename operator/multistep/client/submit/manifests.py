@@ -6,7 +6,7 @@ import base64
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -39,31 +39,6 @@ class TrialImage:
     def local(self) -> bool:
         """Report whether the image exists only on the nodes: its name starts with "localhost/" instead of a registry."""
         return self.reference.startswith("localhost/")
-
-
-@dataclass(frozen=True)
-class TrialRequest:
-    """The inputs of a trial's manifest. agent: spec.agent; variables: entries of spec.variables; resume: spec.resumeTrajectory.
-
-    source: fields of spec.task that refer to the bundle; queue: name of a Kueue LocalQueue; part: fields of spec that limit the
-    trial to some of the task's steps (from, fromStep, toStep); resources: spec.environment.resources.
-    """
-
-    name: str
-    task_name: str
-    digest: str
-    agent: Manifest
-    source: Manifest = field(default_factory=dict)
-    image: TrialImage | None = None
-    variables: Sequence[Manifest] = ()
-    timeout_multiplier: float | None = None
-    on_agent_error: str | None = None
-    verify: bool = True
-    keep: bool = False
-    queue: str | None = None
-    resume: bool = False
-    part: Manifest = field(default_factory=dict)
-    resources: Manifest = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,25 +99,10 @@ def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
-def trial_manifest(request: TrialRequest) -> Manifest:
-    """Return the MultiStepTrial, without fields that have their default value."""
-    spec: Manifest = {
-        "task": {"name": request.task_name, **request.source},
-        "agent": request.agent,
-        **request.part,
-        **optional(
-            environment=environment(request.image, request.resources),
-            verifier=None if request.verify else {"disable": True},
-            timeoutMultiplier=request.timeout_multiplier,
-            variables=list(request.variables) or None,
-            onAgentError=request.on_agent_error and request.on_agent_error.capitalize(),
-            podCleanup="Never" if request.keep else None,
-            resumeTrajectory=request.resume or None,
-        ),
-    }
-    metadata = {"name": request.name, **optional(labels=queue_labels(request.queue))}
-    trial = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
-    return _labelled(trial, request.digest)
+def trial_manifest(name: str, spec: Manifest, digest: str, *, queue: str | None = None) -> Manifest:
+    """Return the MultiStepTrial. digest: digest of the task's bundle, for its label; queue: name of a Kueue LocalQueue."""
+    metadata = {"name": name, **optional(labels=queue_labels(queue))}
+    return _labelled({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, digest)
 
 
 def owned_by(manifest: Manifest, owner: Mapping[str, Any]) -> Manifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from multistep.client.options import ModelOptions
@@ -12,10 +12,10 @@ from multistep.client.submit.manifests import (
     Manifest,
     Submission,
     TrialImage,
-    TrialRequest,
     bundle_config_maps,
     bundle_source,
     checked_name,
+    environment,
     new_name,
     optional,
     trial_manifest,
@@ -48,37 +48,55 @@ class TrialOptions:
     resources: Manifest = field(default_factory=dict)
 
 
-def make_request(task: TaskDirectory, options: TrialOptions, *, image: TrialImage | None) -> TrialRequest:
-    """Return the request for a trial with these options, without the bundle's ConfigMaps, which make_submission adds.
+def trial_submission(
+    task: TaskDirectory,
+    options: TrialOptions,
+    values: Values,
+    *,
+    image: TrialImage | None = None,
+    source: Manifest | None = None,
+    shared: bool = False,
+) -> Submission:
+    """Return the trial and the objects that it needs. Fields that have their default value are omitted.
 
-    Raises UsageError if options are invalid or exclude each other.
+    image: image of the trial; None: the task's own. source: fields of spec.task that refer to a bundle outside the cluster; None:
+    the bundle is in ConfigMaps. shared: name these after the task, for use by many trials, instead of after the trial. Raises
+    UsageError if options are invalid or exclude each other.
     """
+    agent = _agent(options)
+    name = checked_name(options.name) if options.name else new_name(task.name, label(agent))
+    parts = [] if source else bundle_config_maps(task.packed, task.name if shared else name, task.digest)
+    env = [*agent.get("env", ()), *values.agent_entries(name)]
+    variables = [from_secret("--var-from-secret", each) for each in options.secret_variables]
+    variables += values.variable_entries(name)
+    spec = {
+        "task": {"name": task.directory_name, **(source or bundle_source(parts, task.digest))},
+        "agent": {**agent, **optional(env=env or None)},
+        **_part(options),
+        **optional(
+            environment=environment(image, options.resources),
+            verifier={"disable": True} if options.no_verify else None,
+            timeoutMultiplier=options.timeout_multiplier,
+            variables=variables or None,
+            onAgentError=options.on_agent_error and options.on_agent_error.capitalize(),
+            podCleanup="Never" if options.keep else None,
+            resumeTrajectory=options.resume or None,
+        ),
+    }
+    return Submission(trial_manifest(name, spec, task.digest, queue=options.queue), [*parts, *values.secrets(name)])
+
+
+def _agent(options: TrialOptions) -> Manifest:
     env = [from_secret("--agent-env-from-secret", each) for each in options.secret_agent_env]
     command = options.command
     if options.agent_file is not None:
         if options.agent not in (None, "command"):
             raise UsageError(f"--agent {options.agent} and --agent-file exclude each other: the script is the agent")
         command = script_command(options.agent_file, command)
-    chosen = options.agent or ("command" if command else "oracle")
-    agent = agent_entry(chosen, options.model, command=command, env=env)
+    agent = agent_entry(options.agent or ("command" if command else "oracle"), options.model, command=command, env=env)
     check_images(options.model, [agent])
     check_keys(options.model, [agent])
-    return TrialRequest(
-        name=checked_name(options.name) if options.name else new_name(task.name, label(agent)),
-        task_name=task.directory_name,
-        digest=task.digest,
-        agent=agent,
-        image=image,
-        variables=[from_secret("--var-from-secret", each) for each in options.secret_variables],
-        timeout_multiplier=options.timeout_multiplier,
-        on_agent_error=options.on_agent_error,
-        verify=not options.no_verify,
-        keep=options.keep,
-        queue=options.queue,
-        resume=options.resume,
-        part=_part(options),
-        resources=options.resources,
-    )
+    return agent
 
 
 def _part(options: TrialOptions) -> Manifest:
@@ -91,18 +109,3 @@ def _part(options: TrialOptions) -> Manifest:
         raise UsageError(f"--from {options.start!r} must be TRIAL:STEP, the name of a trial and of its step")
     start = {"trial": trial, "step": step} if options.start else None
     return optional(**{"from": start, "fromStep": options.from_step, "toStep": options.to_step})
-
-
-def make_submission(task: TaskDirectory, request: TrialRequest, values: Values, *, shared: bool) -> Submission:
-    """Return the manifests of the trial and the objects that it needs.
-
-    shared: name the ConfigMaps after the task, for use by many trials, instead of after the trial.
-    """
-    stem = task.name if shared else request.name
-    parts = [] if request.source else bundle_config_maps(task.packed, stem, request.digest)
-    source = request.source or bundle_source(parts, request.digest)
-    variables = [*request.variables, *values.variable_entries(request.name)]
-    env = [*request.agent.get("env", ()), *values.agent_entries(request.name)]
-    agent = {**request.agent, **({"env": env} if env else {})}
-    trial = trial_manifest(replace(request, source=source, variables=variables, agent=agent))
-    return Submission(trial, [*parts, *values.secrets(request.name)])

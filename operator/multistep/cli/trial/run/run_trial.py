@@ -33,7 +33,7 @@ from multistep.client.outcome import outcome
 from multistep.client.results.fetch import check_directory
 from multistep.client.submit.create import check_accepted, submit
 from multistep.client.submit.manifests import Submission, TrialImage
-from multistep.client.submit.trial_manifest import TrialOptions, make_request, make_submission
+from multistep.client.submit.trial_manifest import TrialOptions, trial_submission
 from multistep.client.submit.values import given_values
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import validate
@@ -65,8 +65,7 @@ class Session:
             check_directory(self.results)
         values = given_values(self.variables, self.agent_env)
         directory = TaskDirectory.open(self.task)
-        request = make_request(directory, self.options, image=None)
-        planned = make_submission(directory, request, values, shared=False)
+        planned = trial_submission(directory, self.options, values)
         spec = parse_trial(planned.main).spec
         given = {each.name for each in spec.variables}
         report = validate(
@@ -75,15 +74,15 @@ class Session:
             given=given,
             show=show_finding,
             remedy=var_options,
-            verification=request.verify,
+            verification=not spec.verifier.disable,
             image=self.image,
         )
         check_used(given, report.used, agents=[spec.agent])
         part_of_task(spec, [each.name for each in report.steps], single=not directory.table.get("steps"))
         asyncio.run(reserve(self.target, planned))
         image = image_of(directory, self.task, self.target, self.image, runner_in_image=self.runner_in_image, verbose=self.verbose)
-        request = replace(request, image=image)
-        submission = make_submission(directory, request, values, shared=False)
+        options = replace(self.options, name=planned.main["metadata"]["name"])
+        submission = trial_submission(directory, options, values, image=image)
         parse_trial(submission.main)
         followed = Followed(self.target, self.results, detach=self.detach, as_json=self.as_json)
         return asyncio.run(followed.run(submission))
