@@ -27,7 +27,7 @@ MultistepError
 │   ├── StepUnknownToGateway  the gateway has no request of the step: its usage is unknown
 │   └── GatewayUnavailable    no answer or 5xx: retry with back-off
 ├── NotLeading         this replica does not hold the lease: nothing was sent
-└── UsageError         the command line is invalid
+└── UsageError         the command line, or an argument of the Python client, is invalid
 """
 
 from __future__ import annotations
@@ -206,4 +206,4 @@ class NotLeading(MultistepError):
 
 
 class UsageError(MultistepError):
-    """The command line is invalid."""
+    """The command line, or an argument of the Python client, is invalid."""

@@ -166,11 +166,17 @@ class AsyncRun:
         return [each async for each in self]
 
     async def stop(self) -> None:
-        """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain."""
+        """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain.
+
+        Raises NotFound or Conflict if the sweep was deleted, and ClusterError.
+        """
         await objects.stop(self._cluster, SWEEPS, self.namespace, self.name, uid=self.uid)
 
     async def delete(self) -> None:
-        """Delete the sweep with its trials and their pods, if it exists. The results remain for the operator's retention time."""
+        """Delete the sweep with its trials and their pods, if it exists. The results remain for the operator's retention time.
+
+        Raises ClusterError.
+        """
         await self._cluster.delete(SWEEPS, self.namespace, self.name, uid=self.uid)
 
     async def _watch_trials(self, finished: asyncio.Queue[Object | Exception | None]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from multistep.cli.sweep import sweep_results
 from tests.support.sweep_jobs import SWEEP, TRIALS, UID, put_sweep
 
 from .conftest import Invoke
@@ -27,7 +26,7 @@ def sweep(cluster: CliCluster, tmp_path: Path) -> CliCluster:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_results, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("multistep.client.results.fetch_sweep._PAUSE_SECONDS", 0.0)
 
 
 def remove_results(cluster: CliCluster, trial: str) -> bytes:

@@ -5,5 +5,5 @@ run_sweep                     `run`: checks, builds, submits
 sweep_view                    progress until the end
 sweep_report, report_excerpts    `report`; trials as rows
 compare                       `compare`
-sweep_results                 `results`: Harbor's job directory
+sweep_results                 `results`
 """

@@ -1,5 +1,7 @@
 """Reads the results of trials, through the API server or by HTTP. Comes in: status.results of a trial.
 
-fetch     all of a trial's results into a directory; a part of one file, or of a build's log
-unpack    unpacks the untrusted tar
+fetch            all of a trial's results into a directory; a part of one file, or of a build's log
+unpack           unpacks the untrusted tar
+fetch_sweep      the results of a sweep's trials as Harbor's jobs
+job_directory    the directory of one job
 """
