@@ -70,7 +70,7 @@ def idle_pod(trial: Object, image: str, settings: Settings) -> Object:
     """Return the manifest of a pod that is built like a trial's pod, but stays idle: its runner gets no request."""
     parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
     task = parse_task((EXAMPLE / "task.toml").read_text())
-    pod = pods.manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings))
+    pod = pods.pod_manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     return pod
 

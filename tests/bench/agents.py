@@ -156,7 +156,7 @@ def shape_pod(made: Object, settings: Settings, model_url: str, pause_seconds: i
     parsed = parse_trial(
         {**made, "metadata": {**made["metadata"], "namespace": "bench"}, "status": {"podName": "idle", "attempt": 1}}
     )
-    pod = pods.manifest(pods.PodRequest(parsed, EnvironmentConfig(), IMAGE, "bench", settings))
+    pod = pods.pod_manifest(pods.PodRequest(parsed, EnvironmentConfig(), IMAGE, "bench", settings))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     main, *others = pod["spec"]["containers"]
     del main["readinessProbe"]  # the container runs no runner that could answer the probe

@@ -107,7 +107,7 @@ async def _pod(example: Example, trial: Object, settings: Settings, *, limited: 
     request = pods.PodRequest(
         parsed, task.environment, settings.operator_image, "bench", settings, network=network, sidecar=limited
     )
-    pod = pods.manifest(request)
+    pod = pods.pod_manifest(request)
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     name = "limited" if limited else "direct"
     await start_pod(example.client, example.namespace, pod, name)

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from multistep.cli.sweep.sweep_report import standings_table
-from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import page
+from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
+from multistep.report.page import report_page
 from multistep.report.rows import trial_row
 from multistep.report.summary import ReportedSweep, Summary, summarize
 from tests.unit.report.usage_samples import trials
@@ -57,9 +57,9 @@ def _forms(summary: Summary) -> Mapping[str, Callable[[], object]]:
     about = ReportedSweep("bench", "bench", datetime.now(UTC), planned=len(summary.rows))
     return {
         "table": lambda: Console(file=io.StringIO()).print(standings_table(summary)),
-        "html": lambda: page(about, summary),
+        "html": lambda: report_page(about, summary),
         "csv": lambda: csv_text(summary.rows),
-        "json": lambda: json_text(document(about, summary)),
+        "json": lambda: json_text(report_json(about, summary)),
         "parquet": lambda: parquet_bytes(summary.rows),
     }
 

@@ -54,7 +54,7 @@ def _shape(trial: Object, image: str, settings: Settings) -> Object:
         bundle = Bundle.from_directory(Path(made))
     services = plan_services(read_services(bundle, "environment", task.environment), image, {}, {})
     parsed = parse_trial({**trial, "status": {"podName": "idle", "attempt": 1}})
-    pod = pods.manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings, services=services))
+    pod = pods.pod_manifest(pods.PodRequest(parsed, task.environment, image, "bench", settings, services=services))
     pod["metadata"] = {"name": "idle", "labels": {"bench": "idle"}}
     return pod
 

@@ -212,13 +212,13 @@ async def finish(volume: ResultsVolume, sample: Sample, sign: Sign | None = None
     """Write the files that a finished trial has in addition to those of its steps, and return its directory. sign: returns a
     statement's signature."""
     plan, trial, key = sample.plan(), sample.trial(), sample.key
-    written = trial_files.files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
-    await volume.finish(key, written, trial_files.directories(plan, sample.journal))
-    secrets = trial_files.secrets(sample.env, sample.config)
+    written = trial_files.trial_files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
+    await volume.finish(key, written, trial_files.step_directories(plan, sample.journal))
+    secrets = trial_files.secret_values(sample.env, sample.config)
     await volume.redact(key, secrets)
-    tests = dict.fromkeys(statement.uploads(plan, sample.journal), TESTS)
+    tests = dict.fromkeys(statement.test_uploads(plan, sample.journal), TESTS)
     files = await volume.evidence.list_files(key)
-    text = statement.statement(statement.FinishedTrial(plan, trial, sample.journal, files, tests, sample.failure, secrets))
+    text = statement.evidence_statement(statement.FinishedTrial(plan, trial, sample.journal, files, tests, sample.failure, secrets))
     await volume.evidence.write(key, text, sign(text) if sign else None)
     return volume.root / str(key)
 

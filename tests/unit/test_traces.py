@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.status.trace_spans import spans, trace_id
 from multistep.errors import UsageError
-from multistep.telemetry.export_traces import MAX_WAITING, Traces, exporter
+from multistep.telemetry.export_traces import MAX_WAITING, Traces, connect_receiver
 from multistep.telemetry.metrics import Metrics
 from tests.support.world import REWARDS, World
 
@@ -77,7 +77,7 @@ async def no_pause(_: float) -> None:
 
 async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) -> None:
     world, metrics = await ended(), Metrics()
-    to = exporter(receiver.url)
+    to = connect_receiver(receiver.url)
     assert to is not None
     traces = Traces(to, metrics)
     traces.ended(parse_trial(world.object))
@@ -102,7 +102,7 @@ async def test_a_trials_spans_arrive_as_its_status_has_them(receiver: Receiver) 
 @pytest.mark.parametrize("status", [408, 500])
 async def test_a_trace_that_the_receiver_cannot_take_now_is_retried(receiver: Receiver, status: int) -> None:
     receiver.refuse, receiver.how, metrics, world = 2, status, Metrics(), await ended()
-    to = exporter(receiver.url)
+    to = connect_receiver(receiver.url)
     assert to is not None
     traces = Traces(to, metrics, sleep=no_pause)
     traces.ended(parse_trial(world.object))
@@ -117,7 +117,7 @@ async def test_a_trace_that_the_receiver_rejects_is_dropped_and_later_ones_are_s
     receiver: Receiver, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.refuse, receiver.how, metrics, world = 1, status, Metrics(), await ended()
-    to = exporter(receiver.url)
+    to = connect_receiver(receiver.url)
     assert to is not None
     traces = Traces(to, metrics, sleep=no_pause)
     for _ in range(2):
@@ -130,7 +130,7 @@ async def test_a_trace_that_the_receiver_rejects_is_dropped_and_later_ones_are_s
 
 
 async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_out_and_counted() -> None:
-    to, metrics, world = exporter("http://127.0.0.1:1"), Metrics(), await ended()
+    to, metrics, world = connect_receiver("http://127.0.0.1:1"), Metrics(), await ended()
     assert to is not None
     traces = Traces(to, metrics)
     for _ in range(MAX_WAITING + 3):
@@ -139,8 +139,8 @@ async def test_a_receiver_that_is_away_holds_nothing_up_and_too_many_are_left_ou
 
 
 def test_nothing_is_sent_without_the_setting_or_opentelemetrys_variables() -> None:
-    assert exporter("", {}) is None
-    assert exporter("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}) is not None
+    assert connect_receiver("", {}) is None
+    assert connect_receiver("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}) is not None
 
 
 def test_without_the_extra_the_error_shows_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,4 +153,4 @@ def test_without_the_extra_the_error_shows_how_to_get_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UsageError, match=r"multistep\[otel\]"):
-        exporter("http://collector:4318")
+        connect_receiver("http://collector:4318")

@@ -6,14 +6,14 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from multistep.agents.command_exception import broken, is_first, not_started, out_of_memory, timed_out
+from multistep.agents.command_exception import is_first, not_startable, not_started, out_of_memory, timed_out
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.runner_records import PhaseResult
 from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import LOGS_AGENT, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.script.operation_scope import Scope, ending, failed, fault_type
+from multistep.engine.script.operation_scope import Scope, fault_of, fault_type, how_it_ended
 
 NO_PROGRAM: Final = 127
 """Exit status of the lookup if a program does not exist."""
@@ -56,7 +56,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     file = Content("file", name="instruction.md", text=step.instruction or "")
     record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
     run.began(AGENT, record)
-    if fault := failed(record):
+    if fault := fault_of(record):
         run.timed(AGENT, record)
         return StepException(fault_type(fault, "RuntimeError"), f"uploading the instruction: {fault.message}", AGENT)
     own = {INSTRUCTION_VARIABLE: f"{scope.runtime_dir}/instruction.md", **scope.plan.agent_env}
@@ -78,7 +78,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     run.lost = not_started(scope, result, lacks_program=lacks_program)
     if run.lost is not None:
         return None
-    return timed_out(step, result) or broken(result) or out_of_memory(result) or _non_zero(result)
+    return timed_out(step, result) or not_startable(result) or out_of_memory(result) or _non_zero(result)
 
 
 def _non_zero(result: PhaseResult) -> StepException | None:
@@ -86,6 +86,6 @@ def _non_zero(result: PhaseResult) -> StepException | None:
         return None
     return StepException(
         "NonZeroAgentExitCodeError",
-        f"the agent's command {ending(result, output=False)}; its output is in agent/command.txt",
+        f"the agent's command {how_it_ended(result, output=False)}; its output is in agent/command.txt",
         AGENT,
     )

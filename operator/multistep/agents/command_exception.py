@@ -7,7 +7,7 @@ from multistep.api.trial.runner_records import PhaseResult
 from multistep.api.trial.values import AGENT
 from multistep.engine.journal.journal import AttemptLost, StepException
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.script.operation_scope import Scope, at_timeout, ending, killed_for_memory
+from multistep.engine.script.operation_scope import Scope, at_timeout, how_it_ended, killed_for_memory
 
 NOT_STARTED = (126, 127)
 """Exit statuses of a shell whose command cannot be executed, or does not exist."""
@@ -31,12 +31,12 @@ def out_of_memory(result: PhaseResult) -> StepException | None:
     """
     if not (killed_for_memory(result) or (result.oom_kills and result.exit_code == _KILLED)):
         return None
-    return StepException("OutOfMemoryError", f"the agent {ending(result, output=False)}", AGENT)
+    return StepException("OutOfMemoryError", f"the agent {how_it_ended(result, output=False)}", AGENT)
 
 
-def broken(result: PhaseResult) -> StepException | None:
+def not_startable(result: PhaseResult) -> StepException | None:
     """Return RuntimeError if the agent's command could not be started, else None."""
-    return None if result.error is None else StepException("RuntimeError", f"the agent {ending(result, output=False)}", AGENT)
+    return None if result.error is None else StepException("RuntimeError", f"the agent {how_it_ended(result, output=False)}", AGENT)
 
 
 def is_first(scope: Scope) -> bool:
@@ -56,5 +56,7 @@ def not_started(scope: Scope, result: PhaseResult, *, lacks_program: bool) -> At
     if not is_first(scope) or not (missing or by_shell):
         return None
     return AttemptLost(
-        AGENT_NOT_STARTED, f"spec.agent.command {ending(result, output=False)}; the image lacks a program that it needs", final=True
+        AGENT_NOT_STARTED,
+        f"spec.agent.command {how_it_ended(result, output=False)}; the image lacks a program that it needs",
+        final=True,
     )

@@ -26,8 +26,8 @@ from multistep.engine.journal.operations import HOST_OUTCOME, Admit, CloseModelA
 from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelFailure, ModelReport, counted, report
-from multistep.engine.script.operation_scope import Scope, TrialError, at_timeout, ending, failed, require
+from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelFailure, ModelReport, parse_report, parse_usage
+from multistep.engine.script.operation_scope import Scope, TrialError, at_timeout, fault_of, how_it_ended, require
 from multistep.errors import RunnerError
 
 HOST_ERROR: Final = "AgentHostError"
@@ -54,13 +54,13 @@ class HostOutcome:
     metadata: Mapping[str, Any] | None = None
 
 
-def read(result: PhaseResult) -> HostOutcome:
+def parse_outcome(result: PhaseResult) -> HostOutcome:
     """Return the outcome of a finished agent host command; an error of type HOST_ERROR if the host wrote no valid outcome."""
     if result.error is not None or result.timed_out:
-        return HostOutcome(HostError(HOST_ERROR, f"the agent host {ending(result)}"))
+        return HostOutcome(HostError(HOST_ERROR, f"the agent host {how_it_ended(result)}"))
     capture = result.captures.get(HOST_OUTCOME)
     if capture is None:
-        return HostOutcome(HostError(HOST_ERROR, f"the agent host returned no outcome; it {ending(result)}"))
+        return HostOutcome(HostError(HOST_ERROR, f"the agent host returned no outcome; it {how_it_ended(result)}"))
     try:
         return _parsed(json.loads(capture.data))
     except (ValueError, RecursionError, RunnerError) as error:
@@ -95,7 +95,7 @@ def _agent_facts(fields: Fields) -> AgentInfo:
 
 
 def _usage(fields: Fields) -> Usage | None:
-    usage = counted(fields)
+    usage = parse_usage(fields)
     return None if usage == Usage() else usage
 
 
@@ -153,7 +153,9 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     journal.agent = called.outcome.agent
     found = ModelReport()
     if hosted.spec.uses_gateway:
-        found = report((yield CloseModelAccess(replace(scope, where="host").id("agent-setup-model-usage"), SETUP_ACCESS)).result)
+        found = parse_report(
+            (yield CloseModelAccess(replace(scope, where="host").id("agent-setup-model-usage"), SETUP_ACCESS)).result
+        )
         journal.setup_usage = found.usage
     if (error := _setup_error(called, hosted.setup_timeout)) is not None:
         journal.lost = _lost_in_setup(hosted, called, error, found)
@@ -187,14 +189,14 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resumes(step.index)}
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
     admission = yield from _admit(scope, "step", step.agent_user)
-    if (fault := failed(admission)) is not None:
+    if (fault := fault_of(admission)) is not None:
         run.timed(AGENT, admission)
         return StepException("RuntimeError", f"the agent could not be started: {fault.message}", AGENT)
     called = yield from _call(scope, "step", admission.id, request, step.agent_timeout)
     run.timed(AGENT, called.record)
     run.usage, run.metadata, stalled, found = called.outcome.usage, called.outcome.metadata, 0.0, ModelReport()
     if hosted.spec.uses_gateway:
-        found = report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
+        found = parse_report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
         run.usage = found.usage or run.usage
         stalled = min(found.stalled_seconds, _max_stalled(scope))
         run.lost = _lost_by_requests(hosted, called, found)
@@ -313,7 +315,7 @@ def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str,
     limit = None if timeout is None else timeout + stalled + _GRACE_SECONDS
     record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, stalled, access)
     result = PhaseResult.from_record(record)
-    called = _Called(record, read(result), result)
+    called = _Called(record, parse_outcome(result), result)
     yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=called.timed_out)
     return called
 

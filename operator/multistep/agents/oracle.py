@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multistep.agents.command_exception import broken, out_of_memory, timed_out
+from multistep.agents.command_exception import not_startable, out_of_memory, timed_out
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.runner_records import PhaseResult
 from multistep.api.trial.values import AGENT
@@ -10,7 +10,7 @@ from multistep.engine.journal.journal import StepException, StepRun
 from multistep.engine.journal.operations import LOGS_AGENT, SOLUTION, Note, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan
 from multistep.engine.plan.resolve_templates import Unresolved
-from multistep.engine.script.operation_scope import Scope, failed, fault_type
+from multistep.engine.script.operation_scope import Scope, fault_of, fault_type
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
@@ -21,7 +21,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         return (yield from _fail(scope, run, "ValueError", f"solution.env: {scope.plan.solution_env}"))
     record = yield Upload(scope.id("solution"), SOLUTION, Content("solution", step.solution_directory))
     run.began(AGENT, record)
-    if fault := failed(record):
+    if fault := fault_of(record):
         run.timed(AGENT, record)
         return StepException(fault_type(fault, "RuntimeError"), f"uploading solution/: {fault.message}", AGENT)
     env = {"DEBIAN_FRONTEND": "noninteractive", **scope.plan.agent_env, **scope.plan.solution_env}
@@ -37,7 +37,7 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
     )
     result = PhaseResult.from_record(record)
     run.timed(AGENT, record)
-    return timed_out(step, result) or broken(result) or out_of_memory(result)
+    return timed_out(step, result) or not_startable(result) or out_of_memory(result)
 
 
 def _fail(scope: Scope, run: StepRun, kind: str, message: str) -> Script[StepException | None]:

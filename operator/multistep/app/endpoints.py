@@ -133,11 +133,11 @@ class Health:
 
     async def live(self) -> tuple[bool, str]:
         """Return whether /healthz succeeds, and its text."""
-        return await report({"tasks": self._check_tasks, "watches": self._check_not_stalled})
+        return await run_checks({"tasks": self._check_tasks, "watches": self._check_not_stalled})
 
     async def ready(self) -> tuple[bool, str]:
         """Return whether /readyz succeeds, and its text."""
-        return await report(
+        return await run_checks(
             {
                 "api": self._check_api,
                 "watches": self._check_watches,
@@ -188,7 +188,7 @@ class Health:
         return str(self._shard)
 
 
-async def report(checks: Mapping[str, Check]) -> tuple[bool, str]:
+async def run_checks(checks: Mapping[str, Check]) -> tuple[bool, str]:
     """Return whether all checks pass, and a line for each."""
     outcomes = [await _outcome(name, check) for name, check in checks.items()]
     well = all(ok for ok, _ in outcomes)

@@ -37,7 +37,7 @@ from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.results_volume import ResultsVolume
-from multistep.telemetry.export_traces import Traces, exporter
+from multistep.telemetry.export_traces import Traces, connect_receiver
 from multistep.telemetry.metric_types import label_value
 from multistep.telemetry.metrics import Metrics
 
@@ -53,7 +53,7 @@ LOST_LEASE_EXIT_CODE: Final = 3
 RELEASE_SECONDS: Final = 3.0
 
 
-async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
+async def connect_lease(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
     """Return the lease. Its requests use a separate client, so that other requests never delay a renewal."""
     client = await ClusterClient.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
@@ -66,7 +66,7 @@ async def connect(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -
     )
 
 
-async def hold(lease: Lease, end: Callable[[int], object]) -> None:
+async def hold_lease(lease: Lease, end: Callable[[int], object]) -> None:
     """Acquire and renew the lease; exit the process when it is lost."""
     try:
         await lease.hold()
@@ -76,7 +76,7 @@ async def hold(lease: Lease, end: Callable[[int], object]) -> None:
         end(LOST_LEASE_EXIT_CODE)  # immediately: a graceful shutdown would wait for threads that unpack downloads
 
 
-async def release(lease: Lease) -> None:
+async def release_lease(lease: Lease) -> None:
     """Release the lease, so that a standby acquires it before it expires."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
@@ -132,8 +132,8 @@ class App:
         self._client = client = await self._stack.enter_async_context(
             await ClusterClient.connect(limit=limit, observe=self.metrics.requested, check=lambda: self.lease.check())
         )
-        self.lease = await connect(self._stack, self.settings, self.metrics)
-        if (to := exporter(self.settings.otlp_endpoint)) is not None:
+        self.lease = await connect_lease(self._stack, self.settings, self.metrics)
+        if (to := connect_receiver(self.settings.otlp_endpoint)) is not None:
             self.traces = Traces(to, self.metrics)
         if self.settings.gateway_url:
             http = await self._stack.enter_async_context(aiohttp.ClientSession())
@@ -197,7 +197,7 @@ class App:
         key = self.signer.public if self.signer else None
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping, public_key=key), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
-        stack.push_async_callback(release, self.lease)
+        stack.push_async_callback(release_lease, self.lease)
         stack.push_async_callback(self.tasks.cancel)
         stack.push_async_callback(self.reconciler.fetches.stop)
         stack.push_async_callback(self.reconciler.reads.stop)
@@ -207,7 +207,7 @@ class App:
     def _start_tasks(self) -> None:
         if self.traces is not None:
             self.tasks.start("traces", self.traces.run())
-        self.tasks.start("lease", hold(self.lease, self._end))
+        self.tasks.start("lease", hold_lease(self.lease, self._end))
         self.tasks.start("work", self._work())
         if self.models is not None:
             renew = partial(self._renew_keys, self.models.renew)

@@ -55,7 +55,7 @@ def host_container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, 
         "readinessProbe": runner_mount.readiness_probe(settings.agent_host_port),
         "securityContext": dict(_SECURITY_CONTEXT),
         "volumeMounts": [
-            runner_mount.mount(),
+            runner_mount.runner_mount(),
             {"name": _STATE, "mountPath": "/run/multistep-host", "subPath": "run"},
             {"name": _STATE, "mountPath": "/tmp", "subPath": "tmp"},
         ],
@@ -101,7 +101,7 @@ def program_init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
             "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [
-                runner_mount.mount(),
+                runner_mount.runner_mount(),
                 {"name": _VOLUME, "mountPath": _COPY_DIR},
             ],
         }

@@ -37,7 +37,7 @@ def build_of(pod: Mapping[str, Any]) -> str:
     return str((pod["metadata"].get("annotations") or {}).get(ANNOTATION_BUILD, ""))
 
 
-def selector(settings: Settings) -> str:
+def builder_selector(settings: Settings) -> str:
     """Return the label selector of the builders' pods that this operator created."""
     return f"{LABEL_BUILD},{LABEL_OPERATOR}={_operator(settings)}"
 
@@ -48,23 +48,23 @@ def _operator(settings: Settings) -> str:
 
 def push_ended(pod: Mapping[str, Any]) -> str:
     """Return how the container ``push`` ended; "" while it runs."""
-    container = container_statuses.named(PUSH, (pod.get("status") or {}).get("containerStatuses"))
+    container = container_statuses.container_named(PUSH, (pod.get("status") or {}).get("containerStatuses"))
     ended = (container.get("state") or {}).get("terminated")
     return f"the container {PUSH} ended with status {ended.get('exitCode')} ({ended.get('reason')})" if ended else ""
 
 
-def limits(settings: Settings) -> BuildLimits:
+def build_limits(settings: Settings) -> BuildLimits:
     """Return the limits of a build."""
     builds = settings.builds
     return BuildLimits(builds.timeout_seconds, builds.resources.get("limits", {}).get("memory", "no limit"), builds.storage)
 
 
-def namespace(settings: Settings) -> str:
+def builds_namespace(settings: Settings) -> str:
     """Return the namespace of builders' pods."""
     return settings.builds.namespace or settings.lease_namespace or "default"
 
 
-def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
+def builder_manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
     """Return the manifest of a build's pod. about: the trial whose Dockerfile is built, for an annotation that people read."""
     builds = settings.builds
     return {
@@ -72,7 +72,7 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {
             "name": pod_name(build),
-            "namespace": namespace(settings),
+            "namespace": builds_namespace(settings),
             "labels": {
                 **labels.MANAGED,
                 LABEL_BUILD: build[:_NAME_DIGITS],
@@ -85,14 +85,14 @@ def manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": settings.pod_grace_seconds,
-            "activeDeadlineSeconds": int(limits(settings).pod_seconds),
+            "activeDeadlineSeconds": int(build_limits(settings).pod_seconds),
             **({"imagePullSecrets": builds.image_pull_secrets} if builds.image_pull_secrets else {}),
             "nodeSelector": dict(zip(("kubernetes.io/os", "kubernetes.io/arch"), builds.platform.split("/"), strict=True)),
             "securityContext": {"fsGroup": _BUILDER},
             "initContainers": [_installer(settings)],
             "containers": [_main(settings), _push(settings)],
             "volumes": [
-                runner_mount.volume(),
+                runner_mount.runner_volume(),
                 {"name": "work", "emptyDir": {"sizeLimit": builds.storage}},
                 {"name": "out", "emptyDir": {"sizeLimit": builds.storage}},
                 {"name": "auth", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -116,7 +116,11 @@ def _main(settings: Settings) -> dict[str, Any]:
             "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID"]},
         },
         "workingDir": WORK,
-        "volumeMounts": [runner_mount.mount(), {"name": "work", "mountPath": WORK}, {"name": "out", "mountPath": OUT}],
+        "volumeMounts": [
+            runner_mount.runner_mount(),
+            {"name": "work", "mountPath": WORK},
+            {"name": "out", "mountPath": OUT},
+        ],
     }
 
 
@@ -135,7 +139,7 @@ def _push(settings: Settings) -> dict[str, Any]:
         },
         "workingDir": "/tmp",
         "volumeMounts": [
-            runner_mount.mount(),
+            runner_mount.runner_mount(),
             {"name": "out", "mountPath": OUT, "readOnly": True},
             {"name": "auth", "mountPath": AUTH},
             {"name": "tmp", "mountPath": "/tmp"},
@@ -154,4 +158,4 @@ def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str,
 
 def _installer(settings: Settings) -> dict[str, Any]:
     image = container_image(settings.operator_image, settings.operator_image_pull_policy)
-    return runner_mount.installer(image, runAsNonRoot=True, runAsUser=_PUSHER, seccompProfile={"type": "RuntimeDefault"})
+    return runner_mount.runner_installer(image, runAsNonRoot=True, runAsUser=_PUSHER, seccompProfile={"type": "RuntimeDefault"})

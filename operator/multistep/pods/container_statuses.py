@@ -12,7 +12,7 @@ from multistep.pods import egress_sidecar
 from multistep.timestamps import seconds_of
 
 
-def named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+def container_named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
     """Return the status (or spec) of the container with this name; {} if there is none."""
     return next((each for each in containers or [] if each["name"] == name), {})
 
@@ -62,22 +62,22 @@ _MESSAGE_CHARACTERS = 500
 _DOWN_SECONDS = 30.0
 
 
-def ended(pod: Mapping[str, Any]) -> ServiceEnd | None:
+def ended_service(pod: Mapping[str, Any]) -> ServiceEnd | None:
     """Return the termination of the first service that ended although it must not end; None if no such service ended."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     may_end = str((pod["metadata"].get("annotations") or {}).get(RESTARTING) or "").split(",")
     for each in status.get("initContainerStatuses") or []:
         if each["name"].startswith(CONTAINER_PREFIX) and each["name"] not in may_end:
-            container = named(each["name"], spec.get("initContainers"))
+            container = container_named(each["name"], spec.get("initContainers"))
             if (found := _end(container, each)) is not None:
                 return found
     return None
 
 
-def down(pod: Mapping[str, Any], container: str, now: float) -> str | None:
+def stopped_service(pod: Mapping[str, Any], container: str, now: float) -> str | None:
     """Return how a service's container ended if it does not run and ended _DOWN_SECONDS ago or earlier; None otherwise. (The
     kubelet's back-off delays each further restart of a container longer.)"""
-    status = named(container, (pod.get("status") or {}).get("initContainerStatuses"))
+    status = container_named(container, (pod.get("status") or {}).get("initContainerStatuses"))
     last = _last_end(status) or {}
     if "running" in (status.get("state") or {}) or not last.get("finishedAt"):
         return None

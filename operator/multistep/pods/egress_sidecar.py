@@ -29,7 +29,7 @@ _HARMLESS: Final = frozenset(
 )  # fmt: skip
 
 
-def guarded(pod: Mapping[str, Any], settings: Settings, *, gateway: bool) -> dict[str, Any]:
+def with_sidecar(pod: Mapping[str, Any], settings: Settings, *, gateway: bool) -> dict[str, Any]:
     """Return the pod with the sidecar; the pod starts without a network. gateway: whether the pod's agent calls the model gateway.
 
     Raises InvalidSpec if the pod template would let a container change the network's rules.

@@ -20,7 +20,7 @@ EVICTED = "EvictedByKueue"
 _TERMINATION = "TerminationTarget"  # the condition that Kueue sets before it deletes a pod
 
 
-def labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: bool) -> dict[str, str]:
+def queue_labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: bool) -> dict[str, str]:
     """Return a pod's labels for Kueue, from the labels of the trial and of its pod template. The template takes precedence.
 
     A verifier's pod has its own queue or none: while it is queued, the agent's pod keeps its quota, so trials that need a
@@ -33,19 +33,19 @@ def labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: b
     return {QUEUE: queue} | ({PRIORITY: given[PRIORITY]} if given.get(PRIORITY) else {})
 
 
-def without(template: Mapping[str, Any]) -> dict[str, Any]:
+def without_queue_labels(template: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod template's metadata without the labels that the function ``labels`` sets."""
     kept = {name: value for name, value in (template.get("labels") or {}).items() if name not in (QUEUE, PRIORITY)}
     return {**template, "labels": kept}
 
 
-def queue(metadata: Mapping[str, Any]) -> str | None:
+def queue_of(metadata: Mapping[str, Any]) -> str | None:
     """Return the queue's name if Kueue manages the pod ("" if the pod names no queue); None if Kueue does not manage the pod."""
     found = metadata.get("labels") or {}
     return found.get(QUEUE, "") if found.get(MANAGED) == "true" else None
 
 
-def eviction(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
+def eviction_reason(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Return why Kueue evicts a pod (for example preemption), by the pod's conditions; None if it does not."""
     condition = conditions.get(_TERMINATION) or {}
     if condition.get("status") != "True":

@@ -20,10 +20,10 @@ _CONTAINER_ID_CHARACTERS = 256
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """Return the facts about a pod that decisions need. Anyone may have written the pod: none of its labels and times raises."""
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
-    labels, container = metadata.get("labels") or {}, container_statuses.named(CONTAINER, status.get("containerStatuses"))
+    labels, container = metadata.get("labels") or {}, container_statuses.container_named(CONTAINER, status.get("containerStatuses"))
     conditions = {each.get("type"): each for each in status.get("conditions") or []}
-    queue, inits = kueue.queue(metadata), status.get("initContainerStatuses")
-    installers = [container_statuses.named(name, inits) for name in (egress_sidecar.CONTAINER, runner_mount.INSTALLER)]
+    queue, inits = kueue.queue_of(metadata), status.get("initContainerStatuses")
+    installers = [container_statuses.container_named(name, inits) for name in (egress_sidecar.CONTAINER, runner_mount.INSTALLER)]
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -40,23 +40,23 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         container_id=str(container.get("containerID") or "")[:_CONTAINER_ID_CHARACTERS],
         image_id=_image_id(container),
         runner_image_id=next(filter(None, map(_image_id, installers)), ""),
-        host_image_id=_image_id(container_statuses.named(agent_host.CONTAINER, status.get("containerStatuses"))),
+        host_image_id=_image_id(container_statuses.container_named(agent_host.CONTAINER, status.get("containerStatuses"))),
         memory_limit=_memory_limit(spec),
         host_key=_host_key(spec),
         shard=labels.get(LABEL_SHARD, ""),
-        service=container_statuses.ended(pod),
+        service=container_statuses.ended_service(pod),
         **_scheduling(conditions),
         **_disruption(status, conditions, managed=queue is not None),
         **_container(status, container),
-        **_agent_host(container_statuses.named(agent_host.CONTAINER, status.get("containerStatuses"))),
-        **_egress(container_statuses.named(egress_sidecar.CONTAINER, inits)),
+        **_agent_host(container_statuses.container_named(agent_host.CONTAINER, status.get("containerStatuses"))),
+        **_egress(container_statuses.container_named(egress_sidecar.CONTAINER, inits)),
     )
 
 
 def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
     """Return whether no runner of the pod has a result that the operator must fetch: a runner with such a result is not ready. The
     readiness of services is ignored, because services have no results."""
-    own = [container_statuses.named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
+    own = [container_statuses.container_named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
     own = [each for each in own if each]
     whole = (conditions.get("Ready") or {}).get("status") == "True"
     return whole or (bool(own) and all(each.get("ready") for each in own))
@@ -79,7 +79,7 @@ def _disruption(status: Mapping[str, Any], conditions: Mapping[str, Any], *, man
     """Return why the pod is being disrupted (for example preemption), with its message. managed: Kueue manages the pod, so that
     an eviction by Kueue also counts as a disruption."""
     target = conditions.get("DisruptionTarget") or {}
-    if managed and (evicted := kueue.eviction(conditions)) is not None:
+    if managed and (evicted := kueue.eviction_reason(conditions)) is not None:
         target = {"status": "True", "reason": kueue.EVICTED, "message": evicted}
     return {
         "disruption": target.get("reason", "") if target.get("status") == "True" else "",
@@ -144,6 +144,6 @@ def _memory_limit(spec: Mapping[str, Any]) -> str:
 
 
 def _host_key(spec: Mapping[str, Any]) -> str:
-    env = container_statuses.named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
+    env = container_statuses.container_named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
     # Of several variables with this name, the last one counts, as in Kubernetes.
     return str({each.get("name"): each.get("value") for each in env}.get(agent_host.KEY_VARIABLE) or "")

@@ -26,7 +26,7 @@ ROOT = "-root"
 def verifier_pod_name(trial_name: str, attempt: int, step: int, *, as_root: bool) -> str:
     """Return the name of the separate verifier's pod. step: index of the step."""
     suffix = f"-{attempt}-v{step}{ROOT if as_root else ''}"
-    return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
+    return shorten_name(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
 
 def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
@@ -38,10 +38,10 @@ def verifier_pod_names(trial: MultiStepTrial, step: int) -> Sequence[str]:
 def pod_name(trial_name: str, attempt: int, *, as_root: bool) -> str:
     """Return the name of an attempt's pod: at most 63 characters, so that it is also a valid label value."""
     suffix = f"-{attempt}{ROOT if as_root else ''}"
-    return cut(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
+    return shorten_name(trial_name, 63 - len(suffix)).rstrip("-.") + suffix
 
 
-def cut(text: str, length: int) -> str:
+def shorten_name(text: str, length: int) -> str:
     """Return text, cut to at most length characters. A hash of the whole text replaces the part cut off."""
     if len(text) <= length:
         return text
@@ -53,7 +53,7 @@ def label_value(text: str) -> str:
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
     if clean != text:
         clean = f"{clean[:50]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
-    return cut(clean, 63).strip("-._")
+    return shorten_name(clean, 63).strip("-._")
 
 
 def owned_by(trial: MultiStepTrial, obj: Mapping[str, Any]) -> bool:

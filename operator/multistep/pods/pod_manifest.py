@@ -113,21 +113,21 @@ def reserved_ports(settings: Settings, *, sidecar: bool) -> dict[int, str]:
     return {settings.runner_port: "the runner", settings.agent_host_port: "the agent host", **sidecars}
 
 
-def manifest(request: PodRequest) -> dict[str, Any]:
+def pod_manifest(request: PodRequest) -> dict[str, Any]:
     """Return the manifest of the pod. Raises InvalidSpec for a field of the pod template that is not allowed, and InvalidTask for
     an unknown type of device."""
     template = request.trial.spec.environment.pod_template or {}
     _check_template(template, hosted=request.hosted)
     own = _own_pod(request)
     given = template.get("metadata") or {}
-    queued = kueue.labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
-    metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without(given))
+    queued = kueue.queue_labels(request.trial.metadata.labels, given.get("labels") or {}, verifier=request.verifier is not None)
+    metadata = _merge({"annotations": _DRAINS[request.settings.drain], "labels": queued}, kueue.without_queue_labels(given))
     pod = _merge({"metadata": metadata, "spec": {"hostname": _HOSTNAME, **(template.get("spec") or {})}}, own)
     pod["spec"]["containers"] = _containers(template, own)
     if not request.records_only and (terms := container_resources.node_terms(request.devices, request.settings.known_gpu_types)):
-        pod["spec"]["affinity"] = container_resources.affinity(terms, pod["spec"].get("affinity") or {})
+        pod["spec"]["affinity"] = container_resources.node_affinity(terms, pod["spec"].get("affinity") or {})
     calls_gateway = request.hosted and request.trial.spec.agent.uses_gateway
-    return egress_sidecar.guarded(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
+    return egress_sidecar.with_sidecar(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
 
 
 def chooses_user(trial: MultiStepTrial) -> bool:
@@ -198,13 +198,13 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
     added = _services(request, own)
     return {
         "volumes": [
-            runner_mount.volume(),
+            runner_mount.runner_volume(),
             *(agent_host.host_volumes() if request.hosted else []),
             *([agent_host.program_volume(program, how)] if program else []),
             *added.pop("volumes", []),
         ],
         "initContainers": [
-            *([] if request.sidecar else [runner_mount.installer(own)]),
+            *([] if request.sidecar else [runner_mount.runner_installer(own)]),
             *(agent_host.program_init_containers(program, how) if program else []),
             *added.pop("initContainers", []),
         ],
@@ -217,7 +217,9 @@ def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
     if request.services is None:
         return {}
     policy = partial(_pull_policy, request.trial.spec.environment)
-    parts = service_containers.parts(request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar))
+    parts = service_containers.service_parts(
+        request.services, policy, runner, reserved_ports(request.settings, sidecar=request.sidecar)
+    )
     parts["initContainers"] += service_containers.main_copies(request.services, request.image, policy(request.image))
     return parts
 
@@ -244,11 +246,11 @@ def _container(request: PodRequest) -> dict[str, Any]:
         ],
         "env": env,
         "volumeMounts": [
-            runner_mount.mount(),
+            runner_mount.runner_mount(),
             *([agent_host.program_mount(request.settings.agent_image_mount)] if request.agent_image else []),
             *(service_containers.main_mounts(request.services) if request.services else []),
         ],
-        "resources": _FEW_RESOURCES if request.records_only else container_resources.resources(request.devices),
+        "resources": _FEW_RESOURCES if request.records_only else container_resources.requests_and_limits(request.devices),
         "readinessProbe": runner_mount.readiness_probe(request.settings.runner_port),
     }
     if workdir := request.environment.workdir or (request.services.main.working_dir if request.services else ""):
@@ -280,7 +282,7 @@ def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
             "spec.environment.podTemplate.spec.activeDeadlineSeconds: must not be set; use spec.activeDeadlineSeconds, "
             "which ends the trial instead of its pod"
         )
-    main = container_statuses.named(CONTAINER, spec.get("containers"))
+    main = container_statuses.container_named(CONTAINER, spec.get("containers"))
     for field in ("restartPolicy", "restartPolicyRules"):
         if main.get(field):
             raise InvalidSpec(
@@ -301,7 +303,7 @@ def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[s
     containers."""
     given = (template.get("spec") or {}).get("containers") or []
     names = [each["name"] for each in own["spec"]["containers"]]
-    merged = [_merge(container_statuses.named(each["name"], given), each) for each in own["spec"]["containers"]]
+    merged = [_merge(container_statuses.container_named(each["name"], given), each) for each in own["spec"]["containers"]]
     # The agent host's container is changed in the pod that has one: not in a verifier's, nor in that of an agent without a host.
     return [*merged, *(each for each in given if each.get("name") not in (*names, agent_host.CONTAINER))]
 

@@ -15,17 +15,17 @@ POD_UID: Final[Mapping[str, Any]] = {"name": "MULTISTEP_POD_UID", "valueFrom": {
 """The variable with the UID that the runner reports, so that the operator detects an exec session with another pod."""
 
 
-def mount() -> dict[str, Any]:
+def runner_mount() -> dict[str, Any]:
     """Return a container's mount of the runner."""
     return {"name": VOLUME, "mountPath": _DIRECTORY, "readOnly": True}
 
 
-def volume() -> dict[str, Any]:
+def runner_volume() -> dict[str, Any]:
     """Return the volume that contains the runner."""
     return {"name": VOLUME, "emptyDir": {"sizeLimit": "64Mi"}}
 
 
-def installer(image: Mapping[str, Any], **security: Any) -> dict[str, Any]:
+def runner_installer(image: Mapping[str, Any], **security: Any) -> dict[str, Any]:
     """Return the init container that installs the runner. image: an image that contains the runner, with its pull policy; security:
     more fields of the container's security context."""
     return {

@@ -35,7 +35,7 @@ STATE: Final = f"{_STATE_DIR}/records"
 """Directory with the runner's records of its operations in a service's container."""
 
 
-def parts(services: PodServices, policy: Policy, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
+def service_parts(services: PodServices, policy: Policy, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
     """Return the parts of a pod's spec that its services add: volumes, initContainers, hostAliases.
 
     policy: returns an image's pull policy; runner: image that contains the runner, with its pull policy; reserved: ports that
@@ -103,7 +103,7 @@ def _files(packed: str) -> dict[str, Any]:
     return {
         "name": _FILL_FILES,
         "command": [RUNNER, "unpack", _FILES_DIR, *chunks],
-        "volumeMounts": [runner_mount.mount(), {"name": FILES_VOLUME, "mountPath": _FILES_DIR}],
+        "volumeMounts": [runner_mount.runner_mount(), {"name": FILES_VOLUME, "mountPath": _FILES_DIR}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
 
@@ -121,7 +121,7 @@ def _copies(name: str, image: str, policy: str | None, mounts: tuple[PodMount, .
             **container_image(image, policy),
             "command": [RUNNER, "populate", *pairs],
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": [runner_mount.mount(), *volumes],
+            "volumeMounts": [runner_mount.runner_mount(), *volumes],
             "securityContext": {
                 "runAsUser": 0,
                 "runAsGroup": 0,
@@ -136,7 +136,7 @@ def _container(plan: ServicePlan, policy: str | None, mounts: tuple[PodMount, ..
     service = plan.service
     mounted = [_mount(each) for each in mounts]
     if not plan.once:  # the operator runs hooks and collects files through the runner in the service's container
-        mounted += [runner_mount.mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
+        mounted += [runner_mount.runner_mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
     container: dict[str, Any] = {
         "name": plan.container,
         **container_image(plan.image, policy),

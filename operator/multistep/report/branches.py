@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from multistep.report.rows import TrialRow, pass_at_ks
-from multistep.report.statistics import Difference, Estimate, difference, difference_of_chances, pass_at
+from multistep.report.statistics import Difference, Estimate, difference_of_chances, paired_difference, pass_at
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,6 @@ def _agents(rows: Iterable[TrialRow], steps: Sequence[BranchedStep]) -> Iterator
             if each.agent == agent and each.difference is not None and each.own is not None and each.reference is not None:
                 own[each.task].append(each.own.passed / each.own.counted)
                 reference[each.task].append(each.reference.passed / each.reference.counted)
-        found = difference(own, reference)
+        found = paired_difference(own, reference)
         if found is not None and found.estimate.tasks > 1:
             yield BranchedAgent(agent, found)

@@ -37,7 +37,7 @@ class Excerpts:
     tests: tuple[FailingTest, ...] = ()
 
 
-def visible(data: bytes, *, cut: bool = False) -> str:
+def visible_text(data: bytes, *, cut: bool = False) -> str:
     """Return output as harmless text: without colours, and with other control characters escaped. cut: whether ``data`` starts in
     the middle of a line; that line is omitted if others follow."""
     if cut:
@@ -56,11 +56,11 @@ def failing_tests(step: str, file: str, data: bytes) -> list[FailingTest]:
 
 
 def _test(step: str, name: str, message: str) -> FailingTest:
-    return FailingTest(step, visible(name.encode(errors="replace"))[:_NAME_CHARACTERS], _shortened(message))
+    return FailingTest(step, visible_text(name.encode(errors="replace"))[:_NAME_CHARACTERS], _shortened(message))
 
 
 def _shortened(message: str) -> str:
-    text = visible(message[: 4 * _MESSAGE_CHARACTERS].encode(errors="replace"))
+    text = visible_text(message[: 4 * _MESSAGE_CHARACTERS].encode(errors="replace"))
     return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]} ..."
 
 
@@ -91,12 +91,12 @@ _SILENT: Final = ("status", "compact_boundary", "hook_started", "hook_progress",
 """Subtypes of lines of the type system that say nothing to a reader."""
 
 
-def lines_of(data: bytes) -> list[bytes]:
+def output_lines(data: bytes) -> list[bytes]:
     """Return the lines of an output with their ends; the last one may have none."""
     return re.findall(rb"[^\n]*\n|[^\n]+", data)
 
 
-def readable(line: bytes) -> bytes:
+def readable_line(line: bytes) -> bytes:
     """Return a line as text; unchanged if it is no line of stream-json, "" if it says nothing to a reader. line: with its end."""
     if not line.startswith(START) or len(line) > MAX_BYTES:
         return line

@@ -23,7 +23,7 @@ _FORMULA: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")  # prefixes of fo
 _STEP: Final = tuple(each.name for each in fields(StepRow))
 
 
-def document(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
+def report_json(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
     """Return the whole report as a JSON document."""
     columns = _columns(summary.rows)
     return {

@@ -159,7 +159,7 @@ _SHADES = 5
 _MAX_DETAILED = 5000  # maximum number of trials with details; if there are more, only trials that did not pass have details
 
 
-def page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
+def report_page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
     """Return the report as the text of an HTML file. excerpts: excerpts by trial name."""
     script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
@@ -169,8 +169,20 @@ def page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "seconds": seconds, "probability": probability, "outcome": outcome, "level": level}
-    environment.filters |= {"plural": plural, "dollars": dollars, "omission": omission, "place": _place, "signed": signed}
+    environment.filters |= {
+        "number": number_text,
+        "seconds": seconds_text,
+        "probability": p_value_text,
+        "outcome": outcome_text,
+        "level": outcome_style,
+    }
+    environment.filters |= {
+        "plural": plural,
+        "dollars": dollars_text,
+        "omission": omission,
+        "place": _place,
+        "signed": signed_text,
+    }
     return environment.get_template("report.html").render(
         about=about,
         summary=summary,
@@ -193,12 +205,12 @@ def page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts
     )
 
 
-def outcome(row: TrialRow) -> str:
+def outcome_text(row: TrialRow) -> str:
     """Return a trial's outcome in words; for an active trial, its state."""
     return outcome_words(row.outcome, row.failure_class) if row.outcome else row.state.lower()
 
 
-def level(row: TrialRow) -> Level:
+def outcome_style(row: TrialRow) -> Level:
     """Return the level of a trial's outcome, which determines its style on the page."""
     return outcome_level(row.outcome) if row.outcome else "neutral"
 
@@ -235,26 +247,26 @@ class _Heat:
         self.cells = [(cell, round((_SHADES - 1) * cell.passed / cell.trials)) for cell in task.steps]
 
 
-def number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     """Format a number with three decimals, a large number in scientific notation, and None as a dash."""
     if value is None:
         return "-"
     return f"{value:z.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def signed(value: float) -> str:
+def signed_text(value: float) -> str:
     """Format a number as ``number`` does, with its sign."""
     return f"{value:+z.3f}" if abs(value) < 1e6 else f"{value:+.3g}"
 
 
-def probability(value: float | None) -> str:
+def p_value_text(value: float | None) -> str:
     """Format a p-value."""
     if value is None:
         return "-"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def seconds(value: float | None) -> str:
+def seconds_text(value: float | None) -> str:
     """Format a duration, e.g. 0.4 s, 12 s, 3 min 20 s, 2 h 5 min; None as a dash."""
     if value is None:
         return "-"
@@ -267,7 +279,7 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def dollars(amount: float | None) -> str:
+def dollars_text(amount: float | None) -> str:
     """Format an amount of US dollars with cents, and an amount below 10 cents with two more decimals; None as a dash."""
     if amount is None:
         return "-"
@@ -276,13 +288,13 @@ def dollars(amount: float | None) -> str:
 
 def _place(standing: LeaderboardRow) -> str:
     """Return where an agent's mark is in the picture of score against cost, as text."""
-    cost = ", ".join(filter(None, (dollars(standing.cost_per_trial), standing.omission)))
-    score = number(standing.mean.value if standing.mean else None)
-    return f"{standing.agent}: cost {cost}, mean score {score}, 95 % interval {interval(standing.mean)}"
+    cost = ", ".join(filter(None, (dollars_text(standing.cost_per_trial), standing.omission)))
+    score = number_text(standing.mean.value if standing.mean else None)
+    return f"{standing.agent}: cost {cost}, mean score {score}, 95 % interval {interval_text(standing.mean)}"
 
 
-def interval(estimate: Estimate | None) -> str:
+def interval_text(estimate: Estimate | None) -> str:
     """Format the estimate's confidence interval; "-" if it has none."""
     if estimate is None or estimate.low is None:
         return "-"
-    return f"{number(estimate.low)} to {number(estimate.high)}"
+    return f"{number_text(estimate.low)} to {number_text(estimate.high)}"

@@ -17,7 +17,7 @@ from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
 from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
 from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
-from multistep.engine.score.usage_totals import of_all_attempts
+from multistep.engine.score.usage_totals import usage_of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep.next_trials import BranchState, TrialFacts, trials_that_count
 from multistep.engine.sweep.trial_manifests import facts_of, retry_of
@@ -211,7 +211,7 @@ def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> T
 
 def _usage(status: TrialStatus) -> dict[str, Any]:
     """Return the row's usage fields, summed over the model requests of all attempts; {} if no attempt has a usage."""
-    used = of_all_attempts(status)
+    used = usage_of_all_attempts(status)
     if used is None:
         return {}
     return {

@@ -76,7 +76,7 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
     return _within(0.0, 1.0, _or_exact(_estimate(found, sum(len(passed[task]) for task in found))))
 
 
-def difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
+def paired_difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
     """Return the mean of the first scores minus the second, paired by task, so that the tasks' difficulty cancels out.
 
     first, second: scores by task. None if they share no task.

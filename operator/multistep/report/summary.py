@@ -16,7 +16,7 @@ from multistep.api.trial.values import PHASES
 from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches, branches_of
 from multistep.report.rows import StepRow, TrialRow, pass_at_ks, row_order, task_means
-from multistep.report.statistics import Difference, Estimate, difference, holm, is_significant, mean_score, pass_at
+from multistep.report.statistics import Difference, Estimate, holm, is_significant, mean_score, paired_difference, pass_at
 
 UNEVEN = 0.05  # means are not comparable if the agents' shares of excluded trials differ by more than this
 _ORACLE = "oracle"
@@ -260,7 +260,7 @@ def summarize(found: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> S
     ranked = {each.agent: agents[each.agent] for each in standings}
     return Summary(
         standings,
-        pairs(ranked),
+        compare_agents(ranked),
         list(_tasks(ordinary)),
         list(_durations(ranked)),
         list(_failures(ordered)),
@@ -271,21 +271,23 @@ def summarize(found: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> S
     )
 
 
-def pairs(agents: Mapping[str, Sequence[TrialRow]]) -> list[AgentComparison]:
+def compare_agents(agents: Mapping[str, Sequence[TrialRow]]) -> list[AgentComparison]:
     """Return the comparisons of all pairs of agents that share tasks. agents: rows by agent."""
-    return judged((first, second, compare(agents[first], agents[second])) for first, second in combinations(agents, 2))
+    return adjusted_comparisons(
+        (first, second, mean_difference(agents[first], agents[second])) for first, second in combinations(agents, 2)
+    )
 
 
-def judged(compared: Iterable[tuple[str, str, Difference | None]]) -> list[AgentComparison]:
+def adjusted_comparisons(compared: Iterable[tuple[str, str, Difference | None]]) -> list[AgentComparison]:
     """Return the pairs that share tasks, with p-values adjusted for the number of pairs."""
     found = [(first, second, each) for first, second, each in compared if each is not None]
     raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
     return [AgentComparison(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
 
 
-def compare(first: Iterable[TrialRow], second: Iterable[TrialRow]) -> Difference | None:
+def mean_difference(first: Iterable[TrialRow], second: Iterable[TrialRow]) -> Difference | None:
     """Return the mean difference of the first minus the second by task; None if no task has scored trials in both."""
-    return difference(_by_task(first, _counts), _by_task(second, _counts))
+    return paired_difference(_by_task(first, _counts), _by_task(second, _counts))
 
 
 def _counts(row: TrialRow) -> float | None:

@@ -106,7 +106,7 @@ class ResultsVolume:
         checkpoint_limits: Callable[[int], ResultsLimits] = no_limits,
     ) -> None:
         with as_store_error(f"results directory {root}"):
-            directory.make(root)
+            directory.make_directory(root)
             self.access = AccessTokens(load_or_make_key(root / KEY_FILE))
             info = os.statvfs(root)
         self.root = root
@@ -133,10 +133,10 @@ class ResultsVolume:
         await self.disk.run(key, f"starting attempt {attempt}", lambda to: to.start_attempt(attempt, kept))
 
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
-        """Write result.json and the trial's other files (store.harbor.trial_files.files), then flush everything to the disk.
+        """Write result.json and the trial's other files (store.harbor.trial_files.trial_files), then flush everything to the disk.
 
-        directories: paths that are created if missing (store.harbor.trial_files.directories). Lines appended to trial.log are kept.
-        """
+        directories: paths that are created if missing (store.harbor.trial_files.step_directories). Lines appended to trial.log are
+        kept."""
         await self.disk.run(key, "writing results", lambda to: to.finish(files, directories))
 
     async def append_log(self, key: TrialKey, line: str) -> None:
@@ -234,6 +234,6 @@ def _redact(to: TrialDirectory, redactor: Redactor) -> None:
 def _remove(to: TrialDirectory, root: Path, *, but_checkpoints: bool) -> None:
     to.check()
     if but_checkpoints and (to.path / TOP).exists():
-        directory.clear(to.path, but=TOP)
+        directory.clear_directory(to.path, but=TOP)
     else:
-        directory.remove(to.path, root)
+        directory.remove_tree(to.path, root)

@@ -100,7 +100,7 @@ class Receiver:
         self.status = response.status_code
 
 
-def exporter(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
+def connect_receiver(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
     """Return the receiver named by ``endpoint`` or OpenTelemetry's variables, if any. Raises UsageError without the extra otel."""
     if not endpoint and not any(environment.get(each) for each in _VARIABLES):
         return None

@@ -127,7 +127,7 @@ def test_a_command_whose_program_does_not_exist_is_configured_wrongly(result: Ma
     lost = played.journal.lost
     assert lost is not None and (lost.reason, lost.final) == ("AgentNotStarted", True)
     assert lost.message.startswith("spec.agent.command ")
-    assert "a/verifier" not in played.ids and failure_class.of_failed(lost.reason, None) == "Configuration"
+    assert "a/verifier" not in played.ids and failure_class.class_of_failure(lost.reason, None) == "Configuration"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from multistep.api.trial.status import CheckpointStatus, Usage
 from multistep.api.trial.values import AGENT_SETUP
 from multistep.engine.journal.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
 from multistep.engine.plan.plan import TrialEnv, TrialPlan, isolation
-from multistep.engine.score.usage_totals import since, total
+from multistep.engine.score.usage_totals import total_usage, usage_of_step
 from multistep.engine.script.operation_scope import KeptStep
 from multistep.errors import InvalidSpec
 from multistep.store.harbor import trial_files
@@ -261,7 +261,7 @@ def test_usage_is_that_of_each_step_also_for_an_agent_that_counts_all_steps() ->
     assert [run.usage and run.usage.input_tokens for run in each] == [100, 200, 300]
     resumed = play(hosted(resumeTrajectory=True), counts).journal.steps
     assert [run.usage and run.usage.input_tokens for run in resumed] == [100, 100, 100]
-    assert total(run.usage for run in resumed) == Usage(input_tokens=300, cached_tokens=30, output_tokens=3, cost_usd=0.5)
+    assert total_usage(run.usage for run in resumed) == Usage(input_tokens=300, cached_tokens=30, output_tokens=3, cost_usd=0.5)
 
 
 tokens = st.one_of(st.none(), st.integers(0, 10**9))
@@ -270,7 +270,7 @@ usages = st.builds(Usage, input_tokens=tokens, cached_tokens=tokens, output_toke
 
 @given(before=st.one_of(st.none(), usages), now=st.one_of(st.none(), usages))
 def test_a_steps_usage_is_never_negative(before: Usage | None, now: Usage | None) -> None:
-    found = since(now, before)
+    found = usage_of_step(now, before)
     assert (found is None) == (now is None)
     assert found is None or all(each is None or each >= 0 for each in found.model_dump(exclude={"source", "prices"}).values())
 
@@ -281,12 +281,12 @@ def test_an_outcome_of_any_form_is_read_or_an_error(document: Any) -> None:
     result = PhaseResult.from_record(
         Record("1/a/host/agent", "start", "done", 1.0, 2.0, result={**DEFAULTS["start"], "captures": {HOST_OUTCOME: capture}})
     )
-    assert isinstance(host_outcome.read(result), host_outcome.HostOutcome)
+    assert isinstance(host_outcome.parse_outcome(result), host_outcome.HostOutcome)
 
 
 def test_keys_are_redacted_and_named_in_no_file() -> None:
     env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret"})
-    assert "sk-secret" in trial_files.secrets(env, parse_task(THREE))
+    assert "sk-secret" in trial_files.secret_values(env, parse_task(THREE))
 
 
 @pytest.mark.parametrize(

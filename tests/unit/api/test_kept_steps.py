@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial.status import TrialStatus
-from multistep.engine.sweep.trial_manifests import facts
+from multistep.engine.sweep.trial_manifests import trial_facts
 from multistep.report.rows import trial_row
 
 STEPS = "abcdef"
@@ -62,7 +62,7 @@ def test_a_report_and_a_sweep_count_the_cost_of_each_step_once(history: History)
     spent = sum(cost for steps in history.ran.values() for _, cost in steps) or None
     made = {"metadata": {"name": "t"}, "spec": {"task": {}}, "status": history.status}
     assert trial_row(made).cost_usd == spent
-    assert facts(made).cost_usd == spent
+    assert trial_facts(made).cost_usd == spent
 
 
 KEPT = {"after": "b", "attempts": [1, 1], "digest": "d"}
@@ -97,4 +97,4 @@ def test_a_step_that_another_trial_ran_is_listed_and_no_attempt_of_this_one_ran_
     status = TrialStatus.model_validate(trial["status"])
     assert [number for number, _ in status.listed_steps()[1]] == [0, 0, 1]
     assert {number: [each.name for each in steps] for number, steps in status.steps_by_attempt().items()} == {1: ["c"]}
-    assert (trial_row(trial).cost_usd, facts(trial).cost_usd) == (2.0, 2.0)
+    assert (trial_row(trial).cost_usd, trial_facts(trial).cost_usd) == (2.0, 2.0)

@@ -13,7 +13,7 @@ from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.status import StepStatus, TrialStatus, Usage, VerifierStatus
 from multistep.api.trial.status_journal import FIELD, MAX_JOURNAL_BYTES, joined, stored
 from multistep.api.trial.trial import parse_status, parse_trial, salvaged
-from multistep.engine.sweep.trial_manifests import facts
+from multistep.engine.sweep.trial_manifests import trial_facts
 from multistep.errors import InvalidSpec
 
 WHOLE: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_a_journal_that_cannot_be_read_is_an_error_of_the_status(text: Any) -> N
         parse_status({"status": status})
     found = salvaged({"spec": {}, "status": status}).status
     assert (found.pod_name, found.container_id) == ("t-1", None)
-    counts = facts({"metadata": {"name": "t"}, "status": status}, Scoring())
+    counts = trial_facts({"metadata": {"name": "t"}, "status": status}, Scoring())
     assert (counts.state, counts.invalid) == ("Failed", True)
 
 

@@ -109,11 +109,13 @@ class Step:
         results = {"a/host/agent": outcome(error=error), "a/host/model-usage": report}
         played = play(plan(_TOML, {"agent": self.agent}, env=_KEYS), results)
         if (lost := played.journal.lost) is not None:
-            return Blame("", "", failure_class.of_failed(lost.reason, None), lost.reason, "none", retried=not lost.final)
+            return Blame("", "", failure_class.class_of_failure(lost.reason, None), lost.reason, "none", retried=not lost.final)
         (run,) = played.journal.steps
         if run.exception is None:
             return Blame("", "", None, "", "verdict")
-        return Blame("", "", failure_class.of_exception(run.exception.type, run.exception.phase), run.exception.type, "verdict")
+        return Blame(
+            "", "", failure_class.class_of_exception(run.exception.type, run.exception.phase), run.exception.type, "verdict"
+        )
 
 
 @asynccontextmanager

@@ -263,7 +263,7 @@ def test_an_agent_that_could_not_start_has_the_verdict_of_its_row(key: str, agen
     (row,) = (each for each in STARTS if each.key == key)
     lost = play(plan(IMAGE, {"agent": agent}), results).journal.lost
     assert lost is not None and (lost.reason, lost.final) == (row.reason, not row.retried)
-    assert failure_class.of_failed(row.reason, None) == row.failure_class
+    assert failure_class.class_of_failure(row.reason, None) == row.failure_class
 
 
 def outcome_of(row: Blame) -> tuple[object, ...]:

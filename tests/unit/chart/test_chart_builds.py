@@ -15,7 +15,7 @@ from tests.unit.chart.conftest import Object, Render
 def pod_spec(render: Render, monkeypatch: pytest.MonkeyPatch, values: Object) -> dict[str, Any]:
     """Return the spec of the builders' pods that an operator with these values creates."""
     monkeypatch.setenv("MULTISTEP_BUILDS", variables_of(render(values))["MULTISTEP_BUILDS"])
-    return dict(builder_pod.manifest("0" * 64, "default/t", Settings())["spec"])
+    return dict(builder_pod.builder_manifest("0" * 64, "default/t", Settings())["spec"])
 
 
 def test_quantities_may_be_numbers(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 
 from multistep.api.sweep.sweep import parse_sweep
-from multistep.engine.sweep.trial_manifests import plan
+from multistep.engine.sweep.trial_manifests import plan_sweep
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import Resource
@@ -86,7 +86,7 @@ class FakeCluster:
         if ("TrialSweep", sweep) not in self.objects:
             return 0, name
         found = parse_sweep(self.objects["TrialSweep", sweep])
-        names = plan(found, found.spec.tasks).names
+        names = plan_sweep(found, found.spec.tasks).names
         number = self.numbers.setdefault((sweep, name), sum(each == sweep for each, _ in self.numbers))
         self.aliases[names[number]] = name
         return number, names[number]

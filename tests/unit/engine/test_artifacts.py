@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.task.task_toml import ArtifactConfig
-from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, manifest, pass_entries, place
+from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, artifacts_manifest, pass_entries, place_artifacts
 
 FILE = ("",)
 Entry = tuple[str, Sequence[str]] | tuple[str, Sequence[str], str]  # source, collected paths below it, destination
@@ -20,7 +20,7 @@ def entry(source: str, destination: str | None = None, *exclude: str) -> Artifac
 
 def places(*entries: Entry) -> list[str]:
     configs = [entry(each[0], each[2] if len(each) == 3 else None) for each in entries]
-    return [each.destination for each in place(configs, [each[1] for each in entries])]
+    return [each.destination for each in place_artifacts(configs, [each[1] for each in entries])]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_places(entries: list[Entry], wanted: list[str]) -> None:
 def test_a_source_twice_with_other_excludes_overwrites_no_other_entry() -> None:
     entries = [entry(LOGS_ARTIFACTS, None, "*.log"), entry("/app/x.log"), entry(LOGS_ARTIFACTS)]
     found = [["", "a"], [""], ["", "a", "x.log"]]
-    assert [each.destination for each in place(entries, found)] == ["", "x.log", "logs/artifacts"]
+    assert [each.destination for each in place_artifacts(entries, found)] == ["", "x.log", "logs/artifacts"]
 
 
 NAMES = st.sampled_from(["a", "b", "x", "root"])
@@ -118,7 +118,7 @@ def test_no_two_sources_share_a_path_and_nothing_is_overwritten(given: list[tupl
     entries = [entry(source, destination) for source, destination, _ in given]
     files: dict[str, str] = {}
     directories: dict[str, set[str]] = {}
-    placements = place(entries, [found for _, _, found in given])
+    placements = place_artifacts(entries, [found for _, _, found in given])
     assert [each.entry for each in placements] == entries
     for placement, (source, _, found) in zip(placements, given, strict=True):
         for path in found:
@@ -136,7 +136,7 @@ def test_no_two_sources_share_a_path_and_nothing_is_overwritten(given: list[tupl
 
 @given(st.lists(GIVEN, max_size=5))
 def test_places_are_relative_and_never_lead_out(given: list[tuple[str, str | None, tuple[str, ...]]]) -> None:
-    for placement in place([entry(s, d) for s, d, _ in given], [found for _, _, found in given]):
+    for placement in place_artifacts([entry(s, d) for s, d, _ in given], [found for _, _, found in given]):
         assert not placement.destination.startswith("/")
         assert ".." not in placement.destination.split("/")
 
@@ -150,7 +150,7 @@ def test_the_manifest_has_a_line_per_entry() -> None:
         entry("/dev/null"),
     ]
     placements = [Placement(each, name) for each, name in zip(entries, ["", "d", "x.txt", "gone", "null"], strict=True)]
-    lines = manifest(placements, ["directory", "directory", "file", "missing", "other"])
+    lines = artifacts_manifest(placements, ["directory", "directory", "file", "missing", "other"])
     assert [tuple(line.values()) for line in lines] == [
         (LOGS_ARTIFACTS, "artifacts", "directory", "ok", None, []),
         ("/app/d", "artifacts/d", "directory", "ok", None, ["*.log"]),
@@ -178,5 +178,5 @@ def test_an_agent_cannot_make_the_search_for_a_free_place_long() -> None:
     """The agent chooses the files in /logs/artifacts, which take the places of other entries. Few threads unpack for all trials."""
     taken = ["", "data", "app/data", *(f"{number}/app/data" for number in range(2, 1000))]
     files = Counted(["", *map(str, range(1000))])
-    assert place([entry(LOGS_ARTIFACTS), entry("/app/data")], [taken, files])[1].destination == "1000/app/data"
+    assert place_artifacts([entry(LOGS_ARTIFACTS), entry("/app/data")], [taken, files])[1].destination == "1000/app/data"
     assert files.read < 5000

@@ -14,8 +14,8 @@ from multistep.api.trial.values import AGENT_SETUP
 from multistep.engine.journal.journal import AttemptLost, Journal, StepException
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.task_steps import TaskPart
-from multistep.engine.score.failure_class import of_failed as failed
-from multistep.engine.script.choose_checkpoint import CheckpointChoice, choose, unfit_start
+from multistep.engine.score.failure_class import class_of_failure as failed
+from multistep.engine.script.choose_checkpoint import CheckpointChoice, choose_checkpoint, unfit_start
 from multistep.engine.script.operation_scope import KeptStep, Scope, TrialError
 from multistep.engine.script.trial_script import AgentScript
 from multistep.engine.status.trial_status import complete
@@ -228,24 +228,26 @@ def failed_attempt(number: int, *kept: int, digest: str = "c1", reason: str = "P
 
 
 def test_a_later_attempt_starts_where_the_first_one_did() -> None:
-    assert choose(after(failed_attempt(1)), BRANCHED, COPIES, {}) == CheckpointChoice(((0, 0), (0, 1)), ())
-    assert choose(after(failed_attempt(1, image_id=None)), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1)), "its pod never ran"
+    assert choose_checkpoint(after(failed_attempt(1)), BRANCHED, COPIES, {}) == CheckpointChoice(((0, 0), (0, 1)), ())
+    assert choose_checkpoint(after(failed_attempt(1, image_id=None)), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1)), (
+        "its pod never ran"
+    )
 
 
 def test_a_later_attempt_continues_after_the_last_own_step() -> None:
-    assert choose(after(failed_attempt(1)), FOUR, OWN, {}).chain == ((0, 0), (0, 1), (1, 2))
+    assert choose_checkpoint(after(failed_attempt(1)), FOUR, OWN, {}).chain == ((0, 0), (0, 1), (1, 2))
 
 
 def test_a_start_that_could_not_be_restored_is_tried_once_more_and_never_replaced_by_an_earlier_step() -> None:
     once = failed_attempt(1, reason="RestoreFailed")
-    assert choose(after(once), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1))
+    assert choose_checkpoint(after(once), BRANCHED, COPIES, {}).chain == ((0, 0), (0, 1))
     name = "the checkpoint after step 2 of the other trial is not used:"
-    assert choose(after(once, failed_attempt(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == CheckpointChoice(
+    assert choose_checkpoint(after(once, failed_attempt(2, reason="RestoreFailed")), BRANCHED, COPIES, {}) == CheckpointChoice(
         (), (f"{name} it could not be restored",)
     )
-    gone = choose(after(failed_attempt(1)), BRANCHED, {(0, 0): COPIES[0, 0]}, {})
+    gone = choose_checkpoint(after(failed_attempt(1)), BRANCHED, {(0, 0): COPIES[0, 0]}, {})
     assert gone == CheckpointChoice((), (f"{name} the layer of step 2 of the other trial is missing",))
-    image = choose(after(failed_attempt(1, image_id="other")), BRANCHED, COPIES, {})
+    image = choose_checkpoint(after(failed_attempt(1, image_id="other")), BRANCHED, COPIES, {})
     assert image.chain == () and "it was made in the image" in image.refused[0]
 
 
@@ -255,7 +257,7 @@ def test_own_checkpoints_that_could_not_be_restored_twice_lead_back_to_the_start
         failed_attempt(2, 0, 0, 1, digest="own", reason="RestoreFailed"),
         failed_attempt(4, 0, 0, 3, digest="again", reason="RestoreFailed"),
     ]
-    found = choose(
+    found = choose_checkpoint(
         after(failed_attempt(1), failed[0], failed_attempt(3), failed[1], failed_attempt(5)),
         FOUR,
         {**more, (5, 2): Made("last")},
@@ -266,7 +268,7 @@ def test_own_checkpoints_that_could_not_be_restored_twice_lead_back_to_the_start
 
 
 def test_a_start_that_was_restored_at_its_second_try_is_below_own_checkpoints() -> None:
-    found = choose(
+    found = choose_checkpoint(
         after(failed_attempt(1, reason="RestoreFailed"), failed_attempt(2)),
         FOUR,
         {**COPIES, (2, 2): Made("own", base=On((0, 1), "c1"))},

@@ -25,9 +25,9 @@ from multistep.engine.builds.next_build_action import (
     ImageBuilt,
     StartBuild,
     StartPush,
-    decide,
+    has_pushed,
     last_lines,
-    pushed,
+    next_build_action,
 )
 from multistep.engine.lifecycle.decisions import PodFacts
 from tests.support.phase_results import DEFAULTS
@@ -50,19 +50,19 @@ def seen(*records: Record, pod: PodFacts | None = RUNS, **fields: Any) -> BuildS
 
 
 def decided(*records: Record, **fields: Any) -> Decision:
-    return decide(seen(*records, **fields), LIMITS)
+    return next_build_action(seen(*records, **fields), LIMITS)
 
 
 BUILT = phase("build")
 
 
 def test_an_image_in_the_registry_ends_the_build() -> None:
-    assert decided(image="sha256:1") == decide(BuildState(NOW, image="sha256:1"), LIMITS) == ImageBuilt("sha256:1")
+    assert decided(image="sha256:1") == next_build_action(BuildState(NOW, image="sha256:1"), LIMITS) == ImageBuilt("sha256:1")
 
 
 def test_a_pod_is_created_only_if_the_registry_says_that_there_is_no_image() -> None:
-    assert decide(BuildState(NOW), LIMITS) == CreateBuilder()
-    assert decide(BuildState(NOW, unreachable="away"), LIMITS) == BuildPause("away", failing=True)
+    assert next_build_action(BuildState(NOW), LIMITS) == CreateBuilder()
+    assert next_build_action(BuildState(NOW, unreachable="away"), LIMITS) == BuildPause("away", failing=True)
 
 
 def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
@@ -78,15 +78,17 @@ def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
     ],
 )
 def test_a_starting_pod_is_waited_for(pod: PodFacts, failing: bool) -> None:
-    decision = decide(BuildState(NOW, pod=pod), LIMITS)
+    decision = next_build_action(BuildState(NOW, pod=pod), LIMITS)
     assert isinstance(decision, BuildPause) and decision.failing == failing
 
 
 def test_a_pod_that_does_not_start_is_lost() -> None:
     late = replace(STARTS, scheduled_at=NOW - START_SECONDS - 1)
-    assert decide(BuildState(NOW, pod=late), LIMITS) == BuilderLost("pod p did not start within 300 s: no reason given")
+    assert next_build_action(BuildState(NOW, pod=late), LIMITS) == BuilderLost("pod p did not start within 300 s: no reason given")
     named = replace(late, waiting_reason="ErrImagePull", waiting_message="not found")
-    assert decide(BuildState(NOW, pod=named), LIMITS) == BuilderLost("pod p did not start within 300 s: ErrImagePull not found")
+    assert next_build_action(BuildState(NOW, pod=named), LIMITS) == BuilderLost(
+        "pod p did not start within 300 s: ErrImagePull not found"
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_a_failed_push_is_retried_without_a_build() -> None:
 
 def test_the_registry_is_asked_only_after_a_push_has_ended() -> None:
     tried = [(), (BUILT,), (BUILT, phase("push/1", ended=None)), (BUILT, phase("push/1", exitCode=1))]
-    assert [pushed({each.id: each for each in records}) for records in tried] == [False, False, False, True]
+    assert [has_pushed({each.id: each for each in records}) for records in tried] == [False, False, False, True]
 
 
 def test_a_pushed_image_has_to_be_in_the_registry() -> None:

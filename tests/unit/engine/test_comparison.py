@@ -9,7 +9,7 @@ import pytest
 from multistep.api.trial.status import StepStatus, Tampering, TrialStatus
 from multistep.engine.journal.operations import Checkpoint, Restore
 from multistep.engine.plan.plan import isolation
-from multistep.engine.script.compare_verdicts import interrupted, lost_pod
+from multistep.engine.script.compare_verdicts import lost_pod, with_missed_comparison
 from multistep.engine.status.tampering_findings import evidence, merged
 from tests.support.played import FAULT, NO_SPACE, THREE, Played, plan, play, rewarded
 from tests.unit.engine.script_cases import FULL, SINGLE
@@ -175,7 +175,7 @@ def test_an_agent_that_ends_its_container_before_the_second_verdict_does_not_avo
 ) -> None:
     other = Tampering(attempt=1, step="a", kind="TestHook", detail="x")
     before = status.model_copy(update={"tampering": [other]})
-    after = interrupted(before, plan(THREE, spec))
+    after = with_missed_comparison(before, plan(THREE, spec))
     assert [each.kind for each in after] == ["TestHook", *["ComparisonIncomplete"] * reported]
     again = before.model_copy(update={"tampering": list(after)})
-    assert interrupted(again, plan(THREE, spec)) == after
+    assert with_missed_comparison(again, plan(THREE, spec)) == after

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from multistep.api.task.layout import Service
 from multistep.api.task.task_toml import GPU_TYPES, TPU_TYPES, EnvironmentConfig
 from multistep.api.trial.spec import ResourcesSpec
-from multistep.engine.plan.container_resources import affinity, node_terms, resources, with_limits, with_overrides
+from multistep.engine.plan.container_resources import node_affinity, node_terms, requests_and_limits, with_limits, with_overrides
 from multistep.errors import InvalidTask
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -29,7 +29,7 @@ def fits(labels: dict[str, str], found: dict[str, Any]) -> bool:
 
 def test_amounts_are_requests_and_limits_and_a_tpus_chips_follow_from_its_topology() -> None:
     tpu = {"type": "v6e", "topology": "2x4"}
-    found = resources(environment(cpus=1.5, memory_mb=512, storage_mb=1024, gpus=2, tpu=tpu))
+    found = requests_and_limits(environment(cpus=1.5, memory_mb=512, storage_mb=1024, gpus=2, tpu=tpu))
     assert (
         found["requests"]
         == found["limits"]
@@ -41,21 +41,24 @@ def test_amounts_are_requests_and_limits_and_a_tpus_chips_follow_from_its_topolo
             "google.com/tpu": "8",
         }
     )
-    assert resources(environment()) == {}
+    assert requests_and_limits(environment()) == {}
 
 
 def test_a_trials_resources_replace_the_tasks_one_by_one() -> None:
     task = environment(cpus=1, memory_mb=512, gpus=1, gpu_types=["T4"])
     found = with_overrides(task, ResourcesSpec.model_validate({"cpus": 2, "gpus": 0, "tpu": {"type": "v4", "topology": "2x2x1"}}))
-    assert resources(found)["limits"] == {"cpu": "2", "memory": "512Mi", "google.com/tpu": "4"}
+    assert requests_and_limits(found)["limits"] == {"cpu": "2", "memory": "512Mi", "google.com/tpu": "4"}
     assert with_overrides(task, ResourcesSpec()) == task
 
 
 def test_limits_of_main_in_a_compose_file_replace_the_tasks_one_by_one() -> None:
     task = environment(cpus=1, memory_mb=512)
     found = with_limits(task, Service("main", cpus=0.5))
-    assert resources(found)["limits"] == {"cpu": "0.5", "memory": "512Mi"}
-    assert resources(with_limits(task, Service("main", memory_bytes=(64 << 20) + 1)))["limits"] == {"cpu": "1", "memory": "65Mi"}
+    assert requests_and_limits(found)["limits"] == {"cpu": "0.5", "memory": "512Mi"}
+    assert requests_and_limits(with_limits(task, Service("main", memory_bytes=(64 << 20) + 1)))["limits"] == {
+        "cpu": "1",
+        "memory": "65Mi",
+    }
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_limits_of_main_in_a_compose_file_replace_the_tasks_one_by_one() -> None
     ],
 )
 def test_a_node_with_any_of_the_types_fits_and_no_other(labels: dict[str, str]) -> None:
-    found = affinity(node_terms(environment(gpus=1, gpu_types=["H100", "h200"]), GPU_TYPES), {})
+    found = node_affinity(node_terms(environment(gpus=1, gpu_types=["H100", "h200"]), GPU_TYPES), {})
     assert fits(labels, found)
     assert not fits({"nvidia.com/gpu.product": "Tesla-T4"}, found) and not fits({}, found)
 
@@ -108,7 +111,7 @@ def test_what_the_pod_template_requires_of_nodes_still_holds(type_: str, zones: 
             },
         },
     }
-    found = affinity(terms, template)
+    found = node_affinity(terms, template)
     label, values = next(iter(GPU_TYPES[type_].items()))
     assert all(fits({"zone": zone, label: value}, found) for zone in zones for value in values)
     assert not fits({label: values[0]}, found) and not fits({"zone": zones[0]}, found)

@@ -13,9 +13,9 @@ from multistep.api.trial.status import EgressStatus, RefusedTarget, StepStatus, 
 from multistep.api.trial.status_journal import joined
 from multistep.engine.journal.operations import SwitchNetwork
 from multistep.engine.plan.network_types import PUBLIC, Network
-from multistep.engine.plan.phase_networks import limits
+from multistep.engine.plan.phase_networks import limited_networks
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.script.network_switch import boot, refused
+from multistep.engine.script.network_switch import boot_id, refused_connections
 from multistep.engine.status.status_size import MAX_STATUS_BYTES, status_bytes, to_json
 from multistep.engine.status.trial_status import step_run, step_status
 from multistep.errors import InvalidSpec, RunnerError
@@ -160,7 +160,7 @@ def test_every_limit_of_a_task_is_found() -> None:
         f"[agent]\n{ONE_HOST}[verifier.environment]\n{NONE}",
         f"[steps.verifier]\n{NONE}[steps.verifier.environment]\n{ONE_HOST}",
     )
-    assert list(limits(parse_task(toml))) == [
+    assert list(limited_networks(parse_task(toml))) == [
         ("environment", "no-network"),
         ("agent", "allowlist"),
         ("verifier.environment", "no-network"),
@@ -195,14 +195,14 @@ def test_what_was_refused_is_summed_over_the_phases_of_a_step() -> None:
 
 
 def test_names_in_a_record_are_reduced_to_plain_characters() -> None:
-    found = refused(report(("tls\x1b", "a\u00e4\n.net", 443, 1))).refused[0]
+    found = refused_connections(report(("tls\x1b", "a\u00e4\n.net", 443, 1))).refused[0]
     assert (found.protocol, found.host) == ("tls?", "a??.net")
 
 
 @pytest.mark.parametrize("bad", [{"boot": 1}, {"boot": "b" * 65}, {}])
 def test_a_switch_without_a_boot_is_a_violation(bad: Mapping[str, Any]) -> None:
     with pytest.raises(RunnerError):
-        boot(bad)
+        boot_id(bad)
 
 
 def test_the_status_shows_few_targets_and_a_large_one_only_their_number() -> None:

@@ -66,14 +66,14 @@ def test_only_outside_causes_are_tried_again() -> None:
     ],
 )
 def test_whose_doing_it_is_that_a_trial_failed(reason: str, wanted: str) -> None:
-    assert failures.of_failed(reason, None) == wanted
+    assert failures.class_of_failure(reason, None) == wanted
 
 
 def test_what_ends_a_trial_before_its_agent_acts_is_not_the_agents_doing() -> None:
     for reason in ("RunnerBroken", "Tampered", "ExecSessionsKilled"):
-        assert failures.of_failed(reason, None) == "Agent"
-        assert failures.of_failed(reason, None, agent_acted=False) == "Task"
-    assert failures.of_failed("PodDeleted", None, agent_acted=False) == "Infrastructure"
+        assert failures.class_of_failure(reason, None) == "Agent"
+        assert failures.class_of_failure(reason, None, agent_acted=False) == "Task"
+    assert failures.class_of_failure("PodDeleted", None, agent_acted=False) == "Infrastructure"
 
 
 @pytest.mark.parametrize(("attempts", "score"), [([1], 0.0), ([0], None)])
@@ -85,19 +85,19 @@ def test_files_that_a_trials_own_agent_left_can_break_a_later_attempt(attempts: 
 
 def test_a_broken_environment_is_the_tasks_until_an_agent_has_run() -> None:
     before, after = StepRun("a"), StepRun("a", timings={"agent": (1.0, None)})
-    assert failures.of_failed("EnvironmentFailed", Journal(steps=[before])) == "Task"
-    assert failures.of_failed("EnvironmentFailed", Journal(steps=[after, before])) == "Agent"
+    assert failures.class_of_failure("EnvironmentFailed", Journal(steps=[before])) == "Task"
+    assert failures.class_of_failure("EnvironmentFailed", Journal(steps=[after, before])) == "Agent"
 
 
 def test_a_broken_environment_can_be_a_custom_classs_doing_since_its_setup() -> None:
-    assert failures.of_failed("EnvironmentFailed", Journal(class_ran_at=1.0)) == "Agent"
+    assert failures.class_of_failure("EnvironmentFailed", Journal(class_ran_at=1.0)) == "Agent"
 
 
 def test_a_failed_setup_is_the_agents_only_if_it_ends_the_trial() -> None:
     """If the setup of a custom agent class fails, the trial ends, and of_failed gets the journal. If the setup of one of Harbor's
     agents fails, only the attempt ends, and of_failed gets no journal."""
-    assert failures.of_failed("AgentSetupFailed", Journal()) == "Agent"
-    assert failures.of_failed("AgentSetupFailed", None) == "Infrastructure"
+    assert failures.class_of_failure("AgentSetupFailed", Journal()) == "Agent"
+    assert failures.class_of_failure("AgentSetupFailed", None) == "Infrastructure"
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_a_failed_setup_is_the_agents_only_if_it_ends_the_trial() -> None:
     ],
 )
 def test_whose_doing_an_exception_is(type_: str, phase: str, wanted: str) -> None:
-    assert failures.of_exception(type_, phase) == wanted
+    assert failures.class_of_exception(type_, phase) == wanted
 
 
 def test_labels_of_metrics_are_few() -> None:
-    assert failures.label("Evicted") == "Evicted"
-    assert failures.label("AgentTimeoutError") == "AgentTimeoutError"
-    assert failures.label("OutOfnvidia.com/gpu") == failures.label(None) == "Other"
+    assert failures.reason_label("Evicted") == "Evicted"
+    assert failures.reason_label("AgentTimeoutError") == "AgentTimeoutError"
+    assert failures.reason_label("OutOfnvidia.com/gpu") == failures.reason_label(None) == "Other"

@@ -14,7 +14,7 @@ from multistep.api.trial.content_references import Content
 from multistep.api.trial.spec import TrialSpec
 from multistep.engine.builds.next_build_action import build_operations, push_operation, registries_conf
 from multistep.engine.journal.operations import Reset, Start, Upload
-from multistep.engine.plan.image_builds import ImageBuild, build_id, needed
+from multistep.engine.plan.image_builds import ImageBuild, build_id, needed_builds
 from multistep.engine.plan.plan_services import placeholder
 from multistep.errors import InvalidSpec, InvalidTask
 from tests.support.played import plan
@@ -29,7 +29,7 @@ TESTS_OF_TASK = ImageBuild("tests", Content("verifier"), "tests")
 
 def builds(toml: str, spec: Mapping[str, Any] | None = None, **layout: Any) -> list[ImageBuild]:
     made = TrialSpec.model_validate({"task": {"inline": {"config": {}}}, **(spec or {})})
-    return needed(parse_task(toml), TaskLayout(**layout), made, {"TOKEN": "t"})
+    return needed_builds(parse_task(toml), TaskLayout(**layout), made, {"TOKEN": "t"})
 
 
 def test_a_dockerfile_without_an_image_is_built() -> None:

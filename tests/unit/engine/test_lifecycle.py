@@ -43,4 +43,4 @@ def test_a_rule_can_be_asked_about_any_situation(rule: Rule) -> None:
 
 def test_suspensions_and_spent_budgets_of_the_sweep_use_no_retry() -> None:
     reasons = ("Evicted", "Suspended", "SweepBudgetSpent", "ProviderFailed")
-    assert next_decision.faults([AttemptStatus(number=1, reason=reason) for reason in reasons]) == 2
+    assert next_decision.count_failed_attempts([AttemptStatus(number=1, reason=reason) for reason in reasons]) == 2

@@ -42,7 +42,7 @@ def test_a_user_that_the_image_lacks_in_any_step_is_the_tasks_failure_before_any
     lost = played.journal.lost
     assert lost is not None and (lost.reason, lost.final) == ("NoSuchUser", True)
     assert lost.message == f"{field}: /etc/passwd has no user"
-    assert failure_class.of_failed(lost.reason, None) == "Task"
+    assert failure_class.class_of_failure(lost.reason, None) == "Task"
     assert played.journal.steps == [] and not [each for each in played.ids if "agent" in each]
 
 

@@ -15,7 +15,7 @@ from multistep.engine.journal.results_limits import (
     too_large,
     total_amount,
 )
-from multistep.store.trial.unpack_download import MAX_NAMED, IncompleteSource, summaries
+from multistep.store.trial.unpack_download import MAX_NAMED, IncompleteSource, incomplete_lines
 
 LIMITS = ResultsLimits(step=Amount(100, 10), trial=Amount(150, 30), namespace=Amount(1000, 12))
 NONE = Amount()
@@ -86,7 +86,7 @@ def test_what_is_incomplete_is_named_by_source_without_the_agents_file_names() -
     one.add("other", "changed")
     one.add("third", "changed")
     assert one and cut and not whole
-    assert summaries(["/a", "/b", "/c"], [one, cut, whole]) == (
+    assert incomplete_lines(["/a", "/b", "/c"], [one, cut, whole]) == (
         "/a: 1 file: left out; 2 files: changed",
         "/b: cut off: it took longer than 300 s",
     )

@@ -22,11 +22,11 @@ from multistep.engine.score.score_in_sweep import (
     counted_score,
     failure_class_of,
 )
-from multistep.engine.script.trial_script import aggregate
+from multistep.engine.script.trial_script import add_trial_rewards
 from multistep.engine.status import trial_status as status
 from multistep.engine.status.status_size import to_json
 from multistep.engine.sweep.next_trials import TrialFacts, TrialGrid, count_trials
-from multistep.engine.sweep.trial_manifests import facts
+from multistep.engine.sweep.trial_manifests import trial_facts
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, plan, play, rewarded
 
 NOW = 1_700_000_000.0
@@ -59,7 +59,7 @@ def finished(journal: Journal) -> TrialStatus:
 
 
 def known(played: Played, number: int = 0) -> TrialFacts:
-    return facts(resource(finished(played.journal), number))
+    return trial_facts(resource(finished(played.journal), number))
 
 
 def score(played: Played, scoring: Scoring | None = None) -> float | None:
@@ -141,7 +141,7 @@ def test_steps_without_a_verdict_count_0_and_steps_that_were_never_to_have_one_d
     assert score(play(plan('multi_step_reward_strategy = "final"\n' + THREE), {"b/verifier": rewarded()})) == 0
     unverified = plan(THREE, {"verifier": {"disable": True}})
     journal = Journal(steps=[StepRun("a", phase="agent", exception=StepException("ContainerKilledError", "", "agent"))])
-    aggregate(unverified, journal)
+    add_trial_rewards(unverified, journal)
     assert finished(journal).score is None
 
 
@@ -162,8 +162,8 @@ def test_an_agent_that_kills_its_container_after_a_solved_step_is_not_paid_for_t
         ],
         finished=True,
     )
-    aggregate(task, journal)
-    ended = facts(resource(finished(journal)))
+    add_trial_rewards(task, journal)
+    ended = trial_facts(resource(finished(journal)))
     assert (ended.failure_class, journal.rewards, ended.agent_error) == ("Agent", {"reward": 1.0}, True)
     assert counted_score(ended, Scoring()) == pytest.approx(1 / 3)
     assert counted_score(ended, Scoring(agent_errors="Exclude")) is None
@@ -173,9 +173,9 @@ def test_an_agent_that_kills_its_container_after_a_solved_step_is_not_paid_for_t
 def test_a_container_killed_between_steps_by_what_an_agent_left_counts_too() -> None:
     died = StepException("ContainerKilledError", "status 139")
     journal = Journal(steps=[StepRun("a", phase="complete", rewards={"reward": 1.0})], exception=died, finished=True)
-    aggregate(plan(THREE), journal)
+    add_trial_rewards(plan(THREE), journal)
     assert agent_may_have_caused(died, journal)
-    assert counted_score(facts(resource(finished(journal))), Scoring()) == pytest.approx(1 / 3)
+    assert counted_score(trial_facts(resource(finished(journal))), Scoring()) == pytest.approx(1 / 3)
     assert not agent_may_have_caused(died, Journal())
 
 
@@ -191,11 +191,11 @@ def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str
     steps = [{"name": "a", "rewards": {"reward": 1.0}, "exception": exception}, {"name": "b", "rewards": {"reward": 1.0}}]
     conditions = [{"type": "Complete", "status": "True", "reason": "TrialComplete", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
     over = {"conditions": conditions, "rewards": {"reward": 1.0}, "score": 1.0}
-    ended = facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
+    ended = trial_facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
     assert counted_score(ended, Scoring()) == 1
     assert counted_score(ended, Scoring(agent_errors="Exclude")) is None
     exception["phase"] = "verifier"
-    again = facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
+    again = trial_facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
     assert counted_score(again, Scoring(agent_errors="Exclude")) == 1
 
 
@@ -256,7 +256,7 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     def at_deadline(*steps: StepStatus) -> TrialFacts:
         made = trial(activeDeadlineSeconds=100)
         made = made.model_copy(update={"status": TrialStatus(steps=list(steps))})
-        return facts(resource(status.failed(made, "DeadlineExceeded", "late", NOW)))
+        return trial_facts(resource(status.failed(made, "DeadlineExceeded", "late", NOW)))
 
     def since(seconds: float) -> datetime:
         return START - timedelta(seconds=seconds)
@@ -276,7 +276,7 @@ def test_a_deadline_counts_only_against_an_agent_that_used_half_of_it() -> None:
     assert not agent_used_deadline(TrialStatus(steps=[ended], conditions=[gateway]), 100, NOW)
     assert agent_used_deadline(TrialStatus(steps=[works], conditions=[gateway]), 100, NOW)
     stopped = status.failed(trial(activeDeadlineSeconds=1), "Stopped", "stop", NOW)
-    assert counted_score(facts(resource(stopped)), Scoring()) is None
+    assert counted_score(trial_facts(resource(stopped)), Scoring()) is None
 
 
 def at(seconds: float) -> datetime:
@@ -339,5 +339,5 @@ def test_whatever_a_hosted_agent_raises_is_its_own_failure(type_: str, regrade: 
 
 def test_a_failed_trial_counts_0_when_an_agent_did_it() -> None:
     ran = trial().model_copy(update={"status": TrialStatus(current_step="a")})
-    assert counted_score(facts(resource(status.failed(ran, "RunnerBroken", "no sense", NOW))), Scoring()) == 0
-    assert counted_score(facts(resource(status.failed(trial(), "PodDeleted", "gone", NOW))), Scoring()) is None
+    assert counted_score(trial_facts(resource(status.failed(ran, "RunnerBroken", "no sense", NOW))), Scoring()) == 0
+    assert counted_score(trial_facts(resource(status.failed(trial(), "PodDeleted", "gone", NOW))), Scoring()) is None

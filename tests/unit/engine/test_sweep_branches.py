@@ -26,16 +26,16 @@ from multistep.engine.sweep.plan_branches import (
     StepCheckpoints,
     TaskStates,
     cells_of,
-    count,
-    from_text,
-    missing,
+    count_branches,
+    count_missing_states,
+    parse_record,
+    record_text,
     states_of,
     step_checkpoints,
-    to_text,
-    unknown,
+    unknown_steps,
 )
-from multistep.engine.sweep.sweep_status import branches_planned, decide, started
-from multistep.engine.sweep.trial_manifests import SweepPlan, manifest, plan, with_branches
+from multistep.engine.sweep.sweep_status import branches_planned, decide_sweep, started_status
+from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep, trial_manifest, with_branches
 from multistep.errors import InvalidSpec
 from tests.unit.engine.test_sweeps import NAMES
 
@@ -69,7 +69,7 @@ def sweep(**spec: Any) -> TrialSweep:
 
 
 def planned(found: TrialSweep, known: dict[int, StepCheckpoints]) -> SweepPlan:
-    base = plan(found, found.spec.tasks)
+    base = plan_sweep(found, found.spec.tasks)
     return with_branches(found, base, states_of(base.grid, known))
 
 
@@ -93,13 +93,13 @@ def test_the_record_knows_the_steps_of_each_task_and_who_left_which_state() -> N
 @given(GRIDS, st.data())
 def test_the_record_is_read_as_it_was_written(grid: TrialGrid, data: st.DataObject) -> None:
     states = states_of(grid, data.draw(st.dictionaries(st.integers(0, grid.ordinary - 1), LEFT)))
-    assert from_text(to_text(states), grid) == states
+    assert parse_record(record_text(states), grid) == states
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '[{"steps": [], "left": [[0, 0, 0]]}, {"steps": [], "left": [[0]]}]'])
 def test_a_text_that_is_no_record_of_the_sweep_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"it has other tasks, agents or attempts|validation error"):
-        from_text(text, GRID)
+        parse_record(text, GRID)
 
 
 def test_each_step_starts_from_both_states_and_the_first_one_from_the_image() -> None:
@@ -115,7 +115,7 @@ def test_each_step_starts_from_both_states_and_the_first_one_from_the_image() ->
         (0, 1, Branch("b", "Reference")),
         (0, 1, Branch("c", "Reference")),
     ]
-    assert missing(GRID, SweepBranch(), states) == 2 + 3
+    assert count_missing_states(GRID, SweepBranch(), states) == 2 + 3
     only = cells_of(GRID, SweepBranch(at=["b"]), states)
     assert {each.branch.step for each in only if each.branch} == {"b"}
 
@@ -136,8 +136,8 @@ def test_the_order_of_the_sweep_is_that_of_its_branches(order: Order, attempts: 
 
 def test_names_that_no_task_has_are_known() -> None:
     states = states_of(GRID, left(tx=[]))
-    assert unknown(SweepBranch(at=["b", "d"]), states) == ["d"]
-    assert unknown(SweepBranch(), states) == []
+    assert unknown_steps(SweepBranch(at=["b", "d"]), states) == ["d"]
+    assert unknown_steps(SweepBranch(), states) == []
 
 
 @given(GRIDS, BRANCHES, st.data())
@@ -146,7 +146,7 @@ def test_branches_are_numbered_after_the_ordinary_trials_and_all_names_differ(
 ) -> None:
     states = states_of(grid, data.draw(st.dictionaries(st.integers(0, grid.ordinary - 1), LEFT)))
     whole = replace(grid, branches=cells_of(grid, branch, states))
-    assert len(whole) == grid.ordinary + count(grid, branch, states)
+    assert len(whole) == grid.ordinary + count_branches(grid, branch, states)
     cells = [whole.cell(number) for number in range(len(whole))]
     assert [grid.cell(number) for number in range(grid.ordinary)] == cells[: grid.ordinary]
     assert [whole.number(each.task, each.agent, each.attempt) for each in cells[: grid.ordinary]] == list(range(grid.ordinary))
@@ -158,7 +158,7 @@ def test_branches_are_numbered_after_the_ordinary_trials_and_all_names_differ(
 def test_ordinary_trials_keep_checkpoints_and_branches_start_and_end_at_their_step() -> None:
     found = sweep(template={"spec": {"checkpoints": {"exclude": ["/cache"]}}})
     made = planned(found, left(tx=["a"]))
-    specs = {number: manifest(found, made, number) for number in range(len(made.grid))}
+    specs = {number: trial_manifest(found, made, number) for number in range(len(made.grid))}
     assert specs[0]["spec"]["checkpoints"] == {"exclude": ["/cache"], "policy": "AfterStep", "keep": "WithResults"}
     start, own, reference = (specs[made.grid.ordinary + index] for index in range(3))
     assert "from" not in start["spec"] and "fromStep" not in start["spec"] and start["spec"]["toStep"] == "a"
@@ -176,7 +176,7 @@ def test_ordinary_trials_keep_checkpoints_and_branches_start_and_end_at_their_st
 def test_the_branches_of_a_task_without_other_steps_are_whole_trials() -> None:
     found = sweep()
     made = planned(found, {0: StepCheckpoints(["task"], [])})
-    assert not {"from", "fromStep", "toStep"} & manifest(found, made, made.grid.ordinary)["spec"].keys()
+    assert not {"from", "fromStep", "toStep"} & trial_manifest(found, made, made.grid.ordinary)["spec"].keys()
 
 
 def test_too_many_branches_are_refused() -> None:
@@ -191,42 +191,42 @@ def done(number: int, reward: float = 1.0) -> TrialFacts:
 
 def test_branches_are_planned_when_the_ordinary_trials_have_finished_and_the_sweep_ends_after_them() -> None:
     found = sweep(attempts=1)
-    base = plan(found, found.spec.tasks)
-    found = found.model_copy(update={"status": started(found, base, NOW)})
+    base = plan_sweep(found, found.spec.tasks)
+    found = found.model_copy(update={"status": started_status(found, base, NOW)})
     finished = [done(number) for number in range(4)]
-    early = decide(found, base, 4, [*finished[:3], TrialFacts(3, "Active")], NOW)
+    early = decide_sweep(found, base, 4, [*finished[:3], TrialFacts(3, "Active")], NOW)
     assert (early.plan_branches, early.status.phase) == (False, "Running")
     assert early.status.conditions[0].message == "4 of 4 trials were created; the branches follow when they have finished"
-    due = decide(found, base, 4, finished, NOW)
+    due = decide_sweep(found, base, 4, finished, NOW)
     assert (due.plan_branches, due.status.phase, due.create) == (True, "Running", range(4, 4))
     stopped = found.model_copy(update={"spec": found.spec.model_copy(update={"suspend": True})})
-    assert not decide(stopped, base, 4, finished, NOW).plan_branches
+    assert not decide_sweep(stopped, base, 4, finished, NOW).plan_branches
     states = states_of(base.grid, left(tx=["a"]))
     whole = with_branches(found, base, states)
     status = branches_planned(whole, states, "record", "sha256:1")
     assert (status.trials, status.missing, status.unknown) == (2 * (4 + 3), 2 + 3 - 2, [])
     found = found.model_copy(update={"status": found.status.model_copy(update={"branches": status})})
-    after = decide(found, whole, 4, finished, NOW)
+    after = decide_sweep(found, whole, 4, finished, NOW)
     assert (after.plan_branches, after.create, after.status.trials.total) == (False, range(4, 18), 18)
-    end = decide(found, whole, 18, [*finished, *(done(number, 0.0) for number in range(4, 18))], NOW)
+    end = decide_sweep(found, whole, 18, [*finished, *(done(number, 0.0) for number in range(4, 18))], NOW)
     assert (end.status.phase, end.status.trials.counted) == ("Complete", 18)
     assert [(each.mean, each.counted, each.finished) for each in end.status.agents] == [(1.0, 2, 2), (1.0, 2, 2)]
 
 
 def test_a_sweep_that_halts_before_its_branches_are_planned_has_failed() -> None:
     found = sweep(attempts=1, stopWhen={"failures": {"Task": 0}})
-    base = plan(found, found.spec.tasks)
+    base = plan_sweep(found, found.spec.tasks)
     failed = [TrialFacts(number, "Failed", failure_class="Task") for number in range(4)]
-    due = decide(found, base, 4, failed, NOW)
+    due = decide_sweep(found, base, 4, failed, NOW)
     assert (due.plan_branches, due.status.phase, due.status.conditions[0].reason) == (False, "Failed", "TooManyFailures")
 
 
 def test_a_finished_sweep_names_steps_that_no_task_has() -> None:
     found = sweep(attempts=1, branch={"at": ["x"]})
-    base = plan(found, found.spec.tasks)
+    base = plan_sweep(found, found.spec.tasks)
     states = states_of(base.grid, left(tx=["a"]))
     status = found.status.model_copy(update={"branches": branches_planned(base, states, "record", "sha256:1")})
-    end = decide(
+    end = decide_sweep(
         found.model_copy(update={"status": status}), with_branches(found, base, states), 4, [done(n) for n in range(4)], NOW
     )
     assert end.status.conditions[0].message == "4 of 4 trials count; no task has the steps 'x' of spec.branch.at"
@@ -244,10 +244,10 @@ def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
             break
         if counts.unplanned and counts.planned_finished:
             ends = {each.number: data.draw(LEFT) for each in cluster.values()}
-            record = record or to_text(states_of(grid, ends))  # stored once: a restarted operator does not replace it
+            record = record or record_text(states_of(grid, ends))  # stored once: a restarted operator does not replace it
             if data.draw(st.booleans(), label="dies"):
                 continue
-            now = replace(grid, branches=cells_of(grid, branch, from_text(record, grid)))
+            now = replace(grid, branches=cells_of(grid, branch, parse_record(record, grid)))
             continue
         for number in numbers_to_create(counts, SweepLimits(parallelism)):
             name = now.trial_name("s", number)
@@ -257,7 +257,7 @@ def test_a_sweep_with_branches_that_dies_anywhere_makes_each_trial_once(
                 break
         for name in [name for name, each in cluster.items() if each.state == "Active"]:
             cluster[name] = done(cluster[name].number)
-    expected = grid.ordinary + count(grid, branch, from_text(record, grid))
+    expected = grid.ordinary + count_branches(grid, branch, parse_record(record, grid))
     assert creations == len(cluster) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from multistep.api.sweep.sweep import parse_sweep
 from multistep.engine.sweep.own_trials import SweepMembers, members_of
-from multistep.engine.sweep.trial_manifests import plan
+from multistep.engine.sweep.trial_manifests import plan_sweep
 
 DIGEST = f"sha256:{'0' * 64}"
 
@@ -21,7 +21,7 @@ def sweep(**changes: Any) -> Any:
 
 
 FOUND = sweep()
-NAMES = plan(FOUND, FOUND.spec.tasks).names
+NAMES = plan_sweep(FOUND, FOUND.spec.tasks).names
 
 
 def trial(name: str = NAMES[0], number: str | None = "0", uid: str = "u", kind: str = "TrialSweep") -> Any:
@@ -51,7 +51,7 @@ def test_a_trial_is_a_sweeps_own_under_the_owner_number_and_name_that_the_operat
 
 def test_retries_are_members_once_the_spec_requests_them() -> None:
     more = sweep(spec={"retries": [1]})
-    name = plan(more, more.spec.tasks).names[2]
+    name = plan_sweep(more, more.spec.tasks).names[2]
     assert members_of(more, None, None).has(trial(name, "2"))
     assert not members_of(FOUND, None, None).has(trial(name, "2"))
 

@@ -23,8 +23,8 @@ from multistep.engine.sweep.next_trials import (
     trials_that_count,
     unknown_numbers,
 )
-from multistep.engine.sweep.sweep_status import decide
-from multistep.engine.sweep.trial_manifests import RegradedSweep, SweepPlan, manifest, retry_of
+from multistep.engine.sweep.sweep_status import decide_sweep
+from multistep.engine.sweep.trial_manifests import RegradedSweep, SweepPlan, retry_of, trial_manifest
 
 from .test_sweep_status import NOW, done, plan_of, started, sweep
 
@@ -39,7 +39,7 @@ def with_retries(*numbers: int) -> TrialGrid:
 def finished(trials: list[TrialFacts], **spec: Any) -> TrialSweep:
     """Return a sweep that finished at generation 1 and whose spec was then changed to ``spec``, so it has generation 2."""
     found = started()
-    status = decide(found, plan_of(found), 4, trials, NOW + 10).status
+    status = decide_sweep(found, plan_of(found), 4, trials, NOW + 10).status
     assert is_finished(status)
     return sweep(status, generation=2, **spec)
 
@@ -101,14 +101,14 @@ def test_a_finished_sweep_continues_when_it_gets_retries() -> None:
     trials = [*done(0, 2, 3), LOST]
     found = finished(trials, retries=[1])
     assert sweep_status.reopens(found)
-    status = sweep_status.reopened(found, NOW + 100)
+    status = sweep_status.reopened_status(found, NOW + 100)
     assert (status.phase, status.completion_time, status.suspended_seconds) == ("Running", None, 90)
     assert status.conditions[0].message == "1 trial runs again"
     again = sweep(status, generation=2, retries=[1])
-    after = decide(again, plan_of(again), 4, trials, NOW + 100)
+    after = decide_sweep(again, plan_of(again), 4, trials, NOW + 100)
     assert (list(after.create), after.status.phase) == ([4], "Running")
     assert "4 of 4 trials were created, 0 of 1 retries were created" in after.status.conditions[0].message
-    over = decide(again, plan_of(again), 5, [*trials, *done(4)], NOW + 200).status
+    over = decide_sweep(again, plan_of(again), 5, [*trials, *done(4)], NOW + 200).status
     assert (over.phase, over.trials.retried, over.trials.counted) == ("Complete", 1, 4)
     assert not sweep_status.reopens(sweep(over, generation=3, retries=[1]))
 
@@ -121,14 +121,14 @@ def test_it_does_not_continue_without_retries_to_create(spec: dict[str, Any]) ->
 def test_it_continues_only_after_a_change_of_its_spec_and_only_if_it_ever_started() -> None:
     status = finished([*done(0, 2, 3), LOST]).status
     assert not sweep_status.reopens(sweep(status, generation=1, retries=[1]))
-    failed = sweep_status.failed(sweep(), "InvalidSpec", "no", NOW)
+    failed = sweep_status.failed_status(sweep(), "InvalidSpec", "no", NOW)
     assert not sweep_status.reopens(sweep(failed, generation=2, retries=[1]))
 
 
 def test_a_sweep_whose_end_is_unknown_continues_too() -> None:
     found = finished([*done(0, 2, 3), LOST], retries=[1])
     status = found.status.model_copy(update={"completion_time": None})
-    assert sweep_status.reopened(sweep(status, generation=2, retries=[1]), NOW).suspended_seconds is None
+    assert sweep_status.reopened_status(sweep(status, generation=2, retries=[1]), NOW).suspended_seconds is None
 
 
 def test_time_before_the_end_of_a_clock_that_was_wrong_counts_as_none() -> None:
@@ -136,27 +136,27 @@ def test_time_before_the_end_of_a_clock_that_was_wrong_counts_as_none() -> None:
     assert found.status.completion_time is not None
     later = found.status.completion_time + timedelta(hours=1)
     status = found.status.model_copy(update={"completion_time": later})
-    assert sweep_status.reopened(sweep(status, generation=2, retries=[1]), NOW).suspended_seconds is None
+    assert sweep_status.reopened_status(sweep(status, generation=2, retries=[1]), NOW).suspended_seconds is None
 
 
 def test_the_status_has_no_empty_maps_because_the_api_server_would_make_them_null() -> None:
     status = finished([*done(0, 2, 3), LOST]).status
     assert sweep_status.to_json(status)["excluded"] == {"Infrastructure": 1}
-    over = decide(started(), plan_of(started()), 4, done(0, 1, 2, 3), NOW).status
+    over = decide_sweep(started(), plan_of(started()), 4, done(0, 1, 2, 3), NOW).status
     assert {"excluded", "scoredFailures"}.isdisjoint(sweep_status.to_json(over))
 
 
 def test_numbers_of_no_trial_are_named() -> None:
     found = sweep(SweepStatus(), retries=[7, 8])
-    running = sweep(sweep_status.started(found, plan_of(found), NOW), retries=[7, 8])
-    status = decide(running, plan_of(running), 4, done(0, 1, 2, 3), NOW).status
+    running = sweep(sweep_status.started_status(found, plan_of(found), NOW), retries=[7, 8])
+    status = decide_sweep(running, plan_of(running), 4, done(0, 1, 2, 3), NOW).status
     assert status.conditions[0].message == "4 of 4 trials count; the sweep has no trials 7, 8 of spec.retries"
 
 
 def test_the_manifest_of_a_retry_names_the_number_for_which_it_counts() -> None:
     found = sweep(retries=[1])
     plan: SweepPlan = plan_of(found)
-    first, again = manifest(found, plan, 1), manifest(found, plan, 4)
+    first, again = trial_manifest(found, plan, 1), trial_manifest(found, plan, 4)
     assert (retry_of(first), retry_of(again)) == (None, 1)
     assert again["metadata"]["labels"]["multistep.dev/number"] == "4" and again["spec"] == first["spec"]
 
@@ -164,12 +164,12 @@ def test_the_manifest_of_a_retry_names_the_number_for_which_it_counts() -> None:
 def test_the_retry_of_a_regrade_verifies_the_same_trial_again() -> None:
     found = sweep(retries=[1], regrade={"sweep": "source"})
     plan = plan_of(found)
-    assert manifest(found, plan, 4)["spec"]["regrade"] == manifest(found, plan, 1)["spec"]["regrade"]
+    assert trial_manifest(found, plan, 4)["spec"]["regrade"] == trial_manifest(found, plan, 1)["spec"]["regrade"]
 
 
 def test_a_regrade_verifies_the_retry_that_counts_in_the_source() -> None:
     found = sweep(retries=[1], regrade={"sweep": "source"})
     plan = replace(plan_of(found), source=RegradedSweep("u", {1: "source-retry"}))
-    assert [manifest(found, plan, number)["spec"]["regrade"]["trial"] == "source-retry" for number in range(5)] == [
+    assert [trial_manifest(found, plan, number)["spec"]["regrade"]["trial"] == "source-retry" for number in range(5)] == [
         number in (1, 4) for number in range(5)
     ]

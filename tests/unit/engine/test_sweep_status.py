@@ -13,8 +13,15 @@ from multistep.api.sweep.sweep import SweepStatus, TrialSweep, parse_sweep
 from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.next_trials import TrialFacts
-from multistep.engine.sweep.sweep_status import BUDGET_CHECK_SECONDS, CreationError, SweepDecision, decide, headline, to_json
-from multistep.engine.sweep.trial_manifests import SweepPlan, plan
+from multistep.engine.sweep.sweep_status import (
+    BUDGET_CHECK_SECONDS,
+    CreationError,
+    SweepDecision,
+    decide_sweep,
+    to_json,
+    urgent_fields,
+)
+from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep
 
 NOW = 1_700_000_000.0
 
@@ -29,19 +36,19 @@ def sweep(status: SweepStatus | None = None, generation: int = 1, renewal: str =
 
 
 def plan_of(found: TrialSweep) -> SweepPlan:
-    return plan(found, found.spec.tasks)
+    return plan_sweep(found, found.spec.tasks)
 
 
 def started(**spec: Any) -> TrialSweep:
     """Return a sweep that started at NOW."""
     found = sweep(**spec)
-    return sweep(sweep_status.started(found, plan_of(found), NOW), **spec)
+    return sweep(sweep_status.started_status(found, plan_of(found), NOW), **spec)
 
 
 def next_of(
     found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, error: CreationError | None = None
 ) -> SweepDecision:
-    return decide(found, plan_of(found), found.status.trials.created, trials, NOW + at, error)
+    return decide_sweep(found, plan_of(found), found.status.trials.created, trials, NOW + at, error)
 
 
 def holding(status: SweepStatus) -> set[str]:
@@ -243,28 +250,28 @@ def test_a_trial_that_cannot_be_created_is_reported_as_long_as_nothing_else_ends
 
 
 def test_an_error_of_a_reconcile_is_shown_in_the_phase_that_the_sweep_has() -> None:
-    assert why(sweep_status.troubled(sweep(), "ReconcileFailed", "why", NOW)) == ("Pending", "ReconcileFailed", "why")
+    assert why(sweep_status.error_status(sweep(), "ReconcileFailed", "why", NOW)) == ("Pending", "ReconcileFailed", "why")
     running = sweep(next_of(started()).status)
-    assert sweep_status.troubled(running, "ReconcileFailed", "why", NOW).phase == "Running"
+    assert sweep_status.error_status(running, "ReconcileFailed", "why", NOW).phase == "Running"
 
 
 def test_one_that_cannot_start_or_be_run_reports_why() -> None:
-    assert why(sweep_status.waiting(sweep(), "TaskFetching", "soon", NOW)) == ("Pending", "TaskFetching", "soon")
-    status = sweep_status.failed(sweep(), "InvalidSpec", "spec.x: wrong", NOW)
+    assert why(sweep_status.waiting_status(sweep(), "TaskFetching", "soon", NOW)) == ("Pending", "TaskFetching", "soon")
+    status = sweep_status.failed_status(sweep(), "InvalidSpec", "spec.x: wrong", NOW)
     assert why(status) == ("Failed", "InvalidSpec", "spec.x: wrong") and holding(status) == {"Failed", "Stalled"}
     assert status.completion_time is not None
 
 
 def test_a_change_of_a_finished_sweep_is_noted_and_changes_nothing_else() -> None:
     ended = next_of(started(), done(0, 1, 2, 3)).status
-    status = sweep_status.observed(sweep(ended, generation=7))
+    status = sweep_status.observed_status(sweep(ended, generation=7))
     assert status.observed_generation == 7 and status.model_copy(update={"observed_generation": 1}) == ended
 
 
 def test_numbers_alone_may_wait_to_be_written_and_nothing_else() -> None:
     first, second = next_of(started(), done(0)).status, next_of(started(), done(0, 1)).status
-    assert first != second and headline(first) == headline(second)
-    assert headline(next_of(started(suspend=True)).status) != headline(first)
+    assert first != second and urgent_fields(first) == urgent_fields(second)
+    assert urgent_fields(next_of(started(suspend=True)).status) != urgent_fields(first)
 
 
 @pytest.mark.parametrize("attempts", [1, 1000])
@@ -301,7 +308,7 @@ def test_no_trial_is_created_twice_or_beyond_the_limit_and_a_finished_sweep_has_
     trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float, prestart: int
 ) -> None:
     found = started(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)
-    due = decide(found, plan_of(found), made, trials, NOW + at)
+    due = decide_sweep(found, plan_of(found), made, trials, NOW + at)
     active = {each.number for each in trials if each.state == "Active"}
     assert not {each.number for each in trials} & set(due.create) and min(due.create, default=made) >= made
     assert len(active) + len(due.create) <= max(3 + prestart, len(active))

@@ -14,7 +14,7 @@ from multistep.api.sweep.sweep import TrialSweep, parse_sweep
 from multistep.api.sweep.tasks_source import TasksSource
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.sweep.next_trials import TrialFacts
-from multistep.engine.sweep.trial_manifests import facts, manifest, owner_of, plan, tasks_at
+from multistep.engine.sweep.trial_manifests import owner_of, plan_sweep, tasks_at, trial_facts, trial_manifest
 from multistep.errors import InvalidSpec
 
 TASKS = [
@@ -33,8 +33,8 @@ def sweep(**spec: Any) -> TrialSweep:
 
 
 def trials(found: TrialSweep) -> list[dict[str, Any]]:
-    made = plan(found, found.spec.tasks)
-    return [manifest(found, made, number) for number in range(len(made.grid))]
+    made = plan_sweep(found, found.spec.tasks)
+    return [trial_manifest(found, made, number) for number in range(len(made.grid))]
 
 
 def spec_of(found: TrialSweep, task: str, agent: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_a_trial_shows_whose_it_is_and_what_it_is_about() -> None:
 
 def test_one_that_is_created_early_waits_ready_for_the_sweep_to_let_it_start() -> None:
     found = sweep(template={"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}})
-    usual, early = (manifest(found, plan(found, found.spec.tasks), 0, early=each) for each in (False, True))
+    usual, early = (trial_manifest(found, plan_sweep(found, found.spec.tasks), 0, early=each) for each in (False, True))
     assert early["spec"] == {**usual["spec"], "suspend": True, "prestart": True}
     assert early["metadata"]["annotations"] == {**usual["metadata"]["annotations"], "multistep.dev/suspended-by": "nightly"}
     assert usual["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
@@ -69,7 +69,7 @@ def test_a_trial_of_a_limited_model_gets_no_pod_before_its_turn() -> None:
     hosted = {"name": "claude-code", "model": "anthropic/claude-sonnet-4-5", "access": "Direct"}
     found = sweep(agents=[{"name": "cc", "agent": hosted}])
     for limited, prestart in (["anthropic/claude-sonnet-4-5"], False), (["openai/gpt-5"], True):
-        early = manifest(found, plan(found, found.spec.tasks), 0, early=True, limited_models=limited)
+        early = trial_manifest(found, plan_sweep(found, found.spec.tasks), 0, early=True, limited_models=limited)
         assert (early["spec"]["suspend"], early["spec"]["prestart"]) == (True, prestart)
 
 
@@ -155,13 +155,13 @@ def test_a_sweep_that_would_be_too_large_is_refused_with_its_size() -> None:
 def test_overrides_are_checked_against_the_tasks_that_were_found() -> None:
     found = sweep(tasks=None, tasksFrom={"git": {"url": "https://g"}}, overrides=[{"tasks": ["gone"], "spec": {}}])
     with pytest.raises(InvalidSpec, match=r"overrides\[0\]\.tasks: 'gone' does not exist in the sweep, which has easy, hard$"):
-        plan(found, sweep().spec.tasks)
+        plan_sweep(found, sweep().spec.tasks)
 
 
 def test_tasks_from_elsewhere_make_trials_like_any_others() -> None:
     found = sweep(tasks=None, tasksFrom={"git": {"url": "https://g"}})
-    made = plan(found, sweep().spec.tasks[:1])
-    assert manifest(found, made, 0)["spec"] == {"task": TASKS[0], "agent": AGENTS[0]["agent"]}
+    made = plan_sweep(found, sweep().spec.tasks[:1])
+    assert trial_manifest(found, made, 0)["spec"] == {"task": TASKS[0], "agent": AGENTS[0]["agent"]}
 
 
 @pytest.mark.parametrize(
@@ -231,22 +231,22 @@ SECONDS = 1767225600.0
 
 
 def test_a_trial_that_no_operator_has_reconciled_is_active() -> None:
-    assert facts(trial()) == TrialFacts(3, "Active")
+    assert trial_facts(trial()) == TrialFacts(3, "Active")
 
 
 def test_a_number_that_is_none_is_distinguished() -> None:
-    assert facts(trial(number="x")).number == facts({"metadata": {}}).number == -1
+    assert trial_facts(trial(number="x")).number == trial_facts({"metadata": {}}).number == -1
 
 
 def test_a_status_that_no_operator_writes_has_no_score() -> None:
-    assert facts(trial({"phase": "Running", "steps": 7})) == TrialFacts(3, "Active", invalid=True)
-    assert facts(trial({"phase": "Complete", "conditions": 7})) == TrialFacts(3, "Failed", invalid=True)
+    assert trial_facts(trial({"phase": "Running", "steps": 7})) == TrialFacts(3, "Active", invalid=True)
+    assert trial_facts(trial({"phase": "Complete", "conditions": 7})) == TrialFacts(3, "Failed", invalid=True)
 
 
 def test_an_active_trial_reports_since_when_its_pod_works() -> None:
     status = {"phase": "Running", "steps": [{"startTime": FIRST}, {"startTime": LATER}], "rewards": None}
-    assert facts(trial(status)) == TrialFacts(3, "Active", since=SECONDS, phase="Running")
-    assert facts(trial({"phase": "Suspended", "steps": [{}]})).phase == "Suspended"
+    assert trial_facts(trial(status)) == TrialFacts(3, "Active", since=SECONDS, phase="Running")
+    assert trial_facts(trial({"phase": "Suspended", "steps": [{}]})).phase == "Suspended"
 
 
 def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> None:
@@ -263,8 +263,8 @@ def test_a_trial_at_its_end_reports_its_reward_and_what_its_pods_worked() -> Non
             {"steps": [{"startTime": FIRST}]},
         ],
     }
-    assert facts(trial(status)) == TrialFacts(3, "Complete", 0.5, "Agent", 7200.0)
-    assert facts(trial({"conditions": held("Failed")})) == TrialFacts(3, "Failed")
+    assert trial_facts(trial(status)) == TrialFacts(3, "Complete", 0.5, "Agent", 7200.0)
+    assert trial_facts(trial({"conditions": held("Failed")})) == TrialFacts(3, "Failed")
 
 
 def test_a_pod_works_from_the_first_step_that_it_runs_itself() -> None:
@@ -273,15 +273,15 @@ def test_a_pod_works_from_the_first_step_that_it_runs_itself() -> None:
     lost = {"number": 2, "steps": [kept, own], "completionTime": LATER, "resumed": resumed}
     unused = {"number": 3, "completionTime": LATER, "resumed": resumed}
     active = {"attempt": 4, "attempts": [lost, unused], "steps": [kept, own], "resumed": resumed}
-    assert facts(trial(active)) == TrialFacts(3, "Active", pod_seconds=3600.0, since=SECONDS)
-    done = facts(trial({**active, "conditions": held("Complete"), "completionTime": LATER}))
+    assert trial_facts(trial(active)) == TrialFacts(3, "Active", pod_seconds=3600.0, since=SECONDS)
+    done = trial_facts(trial({**active, "conditions": held("Complete"), "completionTime": LATER}))
     assert (done.pod_seconds, done.since) == (7200.0, None)
-    paused = facts(trial({**active, "steps": [kept]}))
+    paused = trial_facts(trial({**active, "steps": [kept]}))
     assert (paused.pod_seconds, paused.since) == (3600.0, None)
 
 
 def test_what_was_asked_of_a_trial_and_by_whom() -> None:
-    found = facts(trial(spec={"suspend": True, "stop": True}, **{"multistep.dev/suspended-by": "nightly"}))
+    found = trial_facts(trial(spec={"suspend": True, "stop": True}, **{"multistep.dev/suspended-by": "nightly"}))
     assert (found.suspend, found.by_sweep, found.stop) == (True, True, True)
 
 
@@ -302,7 +302,7 @@ STATUSES = st.fixed_dictionaries(
 
 @given(STATUSES)
 def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
-    found = facts(trial(status))
+    found = trial_facts(trial(status))
     assert found.pod_seconds >= 0
     assert found.since is None or found.state == "Active"
 
@@ -310,26 +310,26 @@ def test_whatever_a_status_holds_time_never_runs_backwards(status: Any) -> None:
 def test_the_cost_of_a_refused_request_is_read_from_the_attempt() -> None:
     message = "the sweep's budget has no room for this request: 0.5 of 1.0 US dollars are used, and it may use 1.28; words"
     attempt = {"number": 1, "reason": "SweepBudgetSpent", "completionTime": "2026-01-01T00:00:00Z", "message": message}
-    assert facts(trial({"attempt": 2, "attempts": [attempt]})).refused_usd == 1.28
-    assert facts(trial({"attempt": 2, "attempts": [{**attempt, "message": "others"}]})).refused_usd is None
+    assert trial_facts(trial({"attempt": 2, "attempts": [attempt]})).refused_usd == 1.28
+    assert trial_facts(trial({"attempt": 2, "attempts": [{**attempt, "message": "others"}]})).refused_usd is None
 
 
 def test_a_trial_whose_requests_have_no_price_is_unpriced() -> None:
     used = {"requests": 1, "costUSD": None}
-    assert facts(trial({"steps": [{"name": "b", "usage": used}]})).unpriced
-    assert not facts(trial({"steps": [{"name": "b", "usage": {**used, "costUSD": 0.0}}, {"name": "c"}]})).unpriced
+    assert trial_facts(trial({"steps": [{"name": "b", "usage": used}]})).unpriced
+    assert not trial_facts(trial({"steps": [{"name": "b", "usage": {**used, "costUSD": 0.0}}, {"name": "c"}]})).unpriced
 
 
 def test_the_cost_of_all_attempts_counts_as_far_as_it_is_known() -> None:
     paid = {"name": "a", "usage": {"costUSD": 0.25}}
     attempts = [{"number": 1, "reason": "Evicted", "steps": [paid, {"name": "b", "usage": {}}]}]
-    assert facts(trial({"attempt": 2, "attempts": attempts, "steps": [paid, {"name": "b"}]})).cost_usd == 0.5
-    assert facts(trial({"steps": [{"name": "b"}]})).cost_usd is None
+    assert trial_facts(trial({"attempt": 2, "attempts": attempts, "steps": [paid, {"name": "b"}]})).cost_usd == 0.5
+    assert trial_facts(trial({"steps": [{"name": "b"}]})).cost_usd is None
     last = {**paid, "name": "b"}
     known = {"attempts": attempts, "attempt": 2, "steps": [last], "usage": {"costUSD": 1.25}}
     resumed = {**known, "steps": [paid, last], "resumed": {"after": "a", "attempts": [1], "digest": "d"}}
-    assert facts(trial(known)).cost_usd == 1.5  # 1.0 of the last attempt's agent setup
-    assert facts(trial(resumed)).cost_usd == 1.25
+    assert trial_facts(trial(known)).cost_usd == 1.5  # 1.0 of the last attempt's agent setup
+    assert trial_facts(trial(resumed)).cost_usd == 1.25
 
 
 def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started() -> None:
@@ -337,12 +337,12 @@ def test_a_refusal_by_the_sweeps_budget_has_the_time_at_which_the_step_started()
         return {"number": 1, "reason": reason, "completionTime": "2026-01-01T00:00:30Z", **more}
 
     steps = [{"name": "a", "startTime": "2026-01-01T00:00:00Z"}, {"name": "b", "startTime": "2026-01-01T00:00:10Z"}]
-    start = facts(trial({"attempts": [attempt("SweepBudgetSpent", steps=steps), attempt("Evicted", steps=steps)]})).refused_at
+    start = trial_facts(trial({"attempts": [attempt("SweepBudgetSpent", steps=steps), attempt("Evicted", steps=steps)]})).refused_at
     assert start is not None
-    assert facts(trial({"attempts": [attempt("SweepBudgetSpent")]})).refused_at == start + 20
-    assert facts(trial({"attempts": [attempt("Evicted", steps=steps)]})).refused_at is None
+    assert trial_facts(trial({"attempts": [attempt("SweepBudgetSpent")]})).refused_at == start + 20
+    assert trial_facts(trial({"attempts": [attempt("Evicted", steps=steps)]})).refused_at is None
     in_setup = {**attempt("SweepBudgetSpent", steps=steps), "resumed": {"after": "b", "attempts": [1] * len(steps), "digest": "d"}}
-    assert facts(trial({"attempts": [in_setup]})).refused_at == start + 20, (
+    assert trial_facts(trial({"attempts": [in_setup]})).refused_at == start + 20, (
         "a kept step may have started before the budget was raised"
     )
 

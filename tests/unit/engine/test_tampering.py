@@ -18,7 +18,7 @@ from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import redacted, to_json
 from multistep.engine.status.tampering_findings import HINTS, KINDS, evidence, merged, summary
 from multistep.engine.sweep.next_trials import TrialGrid, count_trials
-from multistep.engine.sweep.trial_manifests import facts
+from multistep.engine.sweep.trial_manifests import trial_facts
 from multistep.errors import RunnerError
 from tests.support.played import IMAGE, Played, plan, play
 from tests.unit.engine.test_scoring import NOW, finished, resource, trial
@@ -219,7 +219,7 @@ def test_a_sweeps_policy_decides_how_a_trial_with_evidence_counts(
     scoring = Scoring.model_validate({"tampering": policy})
     result = inspected(finding(kind, "/x")) if kind != "SurvivingProcesses" else inspected(processes=["x"], processCount=1)
     done = finished(played(a=result).journal)
-    known = facts(resource(done))
+    known = trial_facts(resource(done))
     assert counted_score(known, scoring) == counts
     assert failure_class_of(known, scoring) == failure_class
     (agent,) = (counted := count_trials(TrialGrid(["t"], ["a"], 1), 1, [known], NOW, scoring)).agents
@@ -231,8 +231,8 @@ def test_a_sweeps_policy_decides_how_a_trial_with_evidence_counts(
 
 def test_evidence_gives_no_score_to_a_trial_that_the_infrastructure_ended() -> None:
     lost = trial_status.failed(trial(), "PodDeleted", "", NOW).model_copy(update={"tampering": [entry("StartupHook")]})
-    known = facts(resource(lost))
+    known = trial_facts(resource(lost))
     scoring = Scoring(tampering="Zero")
     assert (counted_score(known, scoring), failure_class_of(known, scoring)) == (None, "Infrastructure")
-    active = facts({"metadata": {"name": "t"}, "status": to_json(TrialStatus(tampering=[entry("StartupHook")]))})
+    active = trial_facts({"metadata": {"name": "t"}, "status": to_json(TrialStatus(tampering=[entry("StartupHook")]))})
     assert (counted_score(active, scoring), failure_class_of(active, scoring)) == (None, None)

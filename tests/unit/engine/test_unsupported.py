@@ -11,7 +11,7 @@ import pytest
 from multistep.api.task.layout import StepLayout, TaskLayout
 from multistep.api.task.task_toml import parse_task
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.engine.plan.unsupported_parts import ignored, unsupported
+from multistep.engine.plan.unsupported_parts import ignored_parts, unsupported_parts
 from multistep.errors import InvalidTask
 from tests.support.played import COMPLETE, IMAGE, plan
 
@@ -54,7 +54,7 @@ def test_what_would_change_the_result_is_refused_by_name(toml: str, layout: Mapp
 )
 def test_what_is_ignored_is_warned_of_by_name_and_the_task_runs(where: str, who: str, text: str, message: str) -> None:
     toml = in_environment(text) if where == "environment" else f"{IMAGE}[{where}]\n{text}\n{STEPS}"
-    (found,) = ignored(parse_task(toml), TaskLayout(), AgentSpec(name="command", command=["x"]))
+    (found,) = ignored_parts(parse_task(toml), TaskLayout(), AgentSpec(name="command", command=["x"]))
     assert str(found) == f"{where}.{message.format(who)}" and found.by_agent == (where == "environment")
     assert plan(toml)
 
@@ -71,14 +71,14 @@ def test_a_trajectory_is_refused_for_an_agent_that_should_load_it(toml: str, fil
         plan(toml, COMMAND, **files)
     assert caught.value.field == path
     assert plan(toml, **files)  # valid for the oracle, which does not load trajectory.json, as in Harbor
-    (found,) = unsupported(parse_task(toml), TaskLayout(**files))
+    (found,) = unsupported_parts(parse_task(toml), TaskLayout(**files))
     assert (found.path, found.refused) == (path, False)
 
 
 def test_a_trajectory_that_harbor_does_not_read_is_no_matter() -> None:
     config = parse_task(in_environment(""))
-    assert unsupported(config, TaskLayout(steps={"a": StepLayout(), "b": WITH_TRAJECTORY}, root=WITH_TRAJECTORY)) == []
-    assert unsupported(config, TaskLayout()) == []
+    assert unsupported_parts(config, TaskLayout(steps={"a": StepLayout(), "b": WITH_TRAJECTORY}, root=WITH_TRAJECTORY)) == []
+    assert unsupported_parts(config, TaskLayout()) == []
 
 
 SERVER = 'mcp_servers = [{name = "files", url = "http://x"}]'
@@ -104,5 +104,5 @@ def test_servers_and_skills_that_harbors_agent_does_not_use_are_refused(
 ) -> None:
     """Without the servers or skills that the task is about, the agent would score 0, so the task is rejected."""
     spec = AgentSpec.model_validate({**agent, "model": "openai/m", "access": "Direct"})
-    found = unsupported(parse_task(in_environment(text)), TaskLayout(), spec)
+    found = unsupported_parts(parse_task(in_environment(text)), TaskLayout(), spec)
     assert [(each.path, each.refused) for each in found] == ([(path, True)] if path else [])

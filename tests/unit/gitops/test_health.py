@@ -19,7 +19,7 @@ from multistep.engine.status.status_size import to_json
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.sweep_status import CreationError
-from multistep.engine.sweep.trial_manifests import plan
+from multistep.engine.sweep.trial_manifests import plan_sweep
 from tests.support.gitops import Object, argo_health, kstatus
 from tests.support.status_cases import trial
 
@@ -102,19 +102,23 @@ SWEEP = parse_sweep(
 
 def reached(trials: Sequence[TrialFacts] = (), fault: CreationError | None = None, **spec: Any) -> Object:
     sweep = SWEEP.model_copy(update={"spec": SWEEP.spec.model_copy(update=spec)})
-    found = plan(sweep, sweep.spec.tasks)
-    return sweep_status.to_json(sweep_status.decide(sweep, found, 0, trials, NOW, fault).status)
+    found = plan_sweep(sweep, sweep.spec.tasks)
+    return sweep_status.to_json(sweep_status.decide_sweep(sweep, found, 0, trials, NOW, fault).status)
 
 
 DONE = TrialFacts(0, "Complete", 0.5)
 SWEEPS = {
     "not seen yet": (openapi_schema(crd.SWEEP)["properties"]["status"]["default"], "InProgress", "Progressing"),
-    "started": (sweep_status.to_json(sweep_status.started(SWEEP, plan(SWEEP, SWEEP.spec.tasks), NOW)), "InProgress", "Progressing"),
+    "started": (
+        sweep_status.to_json(sweep_status.started_status(SWEEP, plan_sweep(SWEEP, SWEEP.spec.tasks), NOW)),
+        "InProgress",
+        "Progressing",
+    ),
     "running": (reached(), "InProgress", "Progressing"),
     "held back": (reached(fault=CreationError("NameTaken", "x")), "InProgress", "Progressing"),
     "suspended": (reached(suspend=True), "InProgress", "Suspended"),
     "complete": (reached([DONE]), "Current", "Healthy"),
-    "failed": (sweep_status.to_json(sweep_status.failed(SWEEP, "InvalidSpec", "x", NOW)), "Failed", "Degraded"),
+    "failed": (sweep_status.to_json(sweep_status.failed_status(SWEEP, "InvalidSpec", "x", NOW)), "Failed", "Degraded"),
 }
 
 

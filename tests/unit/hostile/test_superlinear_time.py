@@ -107,7 +107,7 @@ PARSERS: dict[str, tuple[list[str], Callable[[str], object]]] = {
     "records of a runner": (JSON, read_frames),
     "spec": (JSON, read_spec),
     "instructions": (["\n", "\r", "<!--", "-->", "#", "canary", " ", "a", "\t"], strip_canary),
-    "templates": (["${", "}", ":-", "A", ":", "$", "{"], lambda text: resolve_templates.resolve({"A": text}, {"A": "b"})),
+    "templates": (["${", "}", ":-", "A", ":", "$", "{"], lambda text: resolve_templates.resolve_templates({"A": text}, {"A": "b"})),
     "tar": (["11 path=a\n", "size=", "1", "9", " ", "\n", "=", "a/", "../", "30 mtime=1e9\n"], read_tar),
     "links": (["a/", "../", "./", "b/", "/", "c", "b/a/"], read_links),
     "references": (["a", "/", ".", "_", "-", ":", "@", "sha256:", "0", "__", "--"], ImageReference.parse),

@@ -12,7 +12,7 @@ from multistep.engine.plan.network_types import Network
 from multistep.errors import InvalidSpec
 from multistep.pods import egress_sidecar
 from multistep.pods.pod_facts import pod_facts
-from multistep.pods.pod_manifest import PodRequest, manifest
+from multistep.pods.pod_manifest import PodRequest, pod_manifest
 from multistep.settings import Settings
 from tests.support.world import manifest as trial_manifest
 
@@ -27,7 +27,7 @@ def pod(template: Any = None, *, sidecar: bool = True, **spec: Any) -> Any:
     whole = trial_manifest({**spec, "environment": {"podTemplate": {"spec": template or {}}}})
     trial = parse_trial({**whole, "status": {"podName": "t-1", "attempt": 1}})
     request = PodRequest(trial, EnvironmentConfig(), "img", "task", SETTINGS, network=Network("no-network"), sidecar=sidecar)
-    return manifest(request)
+    return pod_manifest(request)
 
 
 def test_the_sidecar_is_the_first_container_and_runs_as_long_as_the_pod() -> None:

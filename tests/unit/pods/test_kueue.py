@@ -25,7 +25,7 @@ def labels(trial: dict[str, str], template: dict[str, str] | None = None, *, ver
         spec["environment"] = {"podTemplate": {"metadata": {"labels": {"team": "a", **template}}}}
     found = parse_trial({"metadata": {"name": "t", "namespace": "n", "uid": "u", "labels": trial}, "spec": spec})
     apart = VerifierStatus(pod_name="t-1-v0") if verifier else None
-    made = pods.manifest(pods.PodRequest(found, EnvironmentConfig(), "img", "task", Settings(), verifier=apart))
+    made = pods.pod_manifest(pods.PodRequest(found, EnvironmentConfig(), "img", "task", Settings(), verifier=apart))
     kept: dict[str, str] = made["metadata"]["labels"]
     assert template is None or kept["team"] == "a"
     return {name: value for name, value in kept.items() if "kueue" in name}

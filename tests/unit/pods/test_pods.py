@@ -11,7 +11,7 @@ from multistep.api.trial.status import VerifierStatus
 from multistep.api.trial.trial import parse_trial
 from multistep.kube.cluster_protocols import Object
 from multistep.pods.pod_facts import pod_facts
-from multistep.pods.pod_manifest import PodRequest, manifest
+from multistep.pods.pod_manifest import PodRequest, pod_manifest
 from multistep.settings import Settings
 from tests.support import world
 
@@ -92,7 +92,7 @@ def created(environment: Object) -> Object:
     request = PodRequest(
         parse_trial({**trial, "status": status}), EnvironmentConfig(), "img:1", "task", Settings(operator_image="op:1")
     )
-    return manifest(request)
+    return pod_manifest(request)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def agents_pod(how: str, verifier: bool = False) -> Object:
     trial = parse_trial({**world.manifest({"agent": agent}), "status": {"attempt": 1, "podName": "t-1"}})
     settings = Settings(operator_image="op:1", agent_host_image="host:1", agent_image_mount=how)
     separate = VerifierStatus(pod_name="t-1-v") if verifier else None
-    created: Object = manifest(PodRequest(trial, EnvironmentConfig(), "img:1", "task", settings, separate))["spec"]
+    created: Object = pod_manifest(PodRequest(trial, EnvironmentConfig(), "img:1", "task", settings, separate))["spec"]
     return created
 
 
@@ -164,7 +164,7 @@ def test_without_image_volumes_an_init_container_copies_the_agents_program() -> 
 def test_a_task_with_devices_gets_nodes_that_have_them_and_the_trials_amounts() -> None:
     trial = parse_trial(world.manifest({"environment": {"image": "i", "resources": {"gpus": 4}}}))
     environment = EnvironmentConfig(gpus=1, gpu_types=["H100"])
-    found = manifest(PodRequest(trial, environment, "i", "task", Settings()))["spec"]
+    found = pod_manifest(PodRequest(trial, environment, "i", "task", Settings()))["spec"]
     assert found["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
     assert "NVIDIA-H200" not in str(found["affinity"]) and "NVIDIA-H100-PCIe" in str(found["affinity"])
-    assert "affinity" not in manifest(PodRequest(trial, EnvironmentConfig(gpus=1), "i", "task", Settings()))["spec"]
+    assert "affinity" not in pod_manifest(PodRequest(trial, EnvironmentConfig(gpus=1), "i", "task", Settings()))["spec"]

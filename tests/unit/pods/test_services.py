@@ -15,7 +15,7 @@ from multistep.errors import InvalidSpec
 from multistep.kube.cluster_protocols import Object
 from multistep.pods.container_statuses import RESTARTING
 from multistep.pods.pod_facts import pod_facts
-from multistep.pods.pod_manifest import PodRequest, manifest
+from multistep.pods.pod_manifest import PodRequest, pod_manifest
 from multistep.settings import Settings
 from tests.support import world
 from tests.unit.pods.test_pods import pod
@@ -87,7 +87,7 @@ def composed(*services: Service, files: str = "", **spec: Any) -> Object:
     """Return the manifest of a trial's pod with these services."""
     trial = parse_trial(world.manifest({"environment": {"image": "i", "imagePullPolicy": "Never"}, **spec}))
     planned = plan_services(Services("environment/docker-compose.yaml", services, (Host("x", "192.0.2.1"),), files), "i", {}, {})
-    found: Object = manifest(PodRequest(trial, EnvironmentConfig(), "i", "task", Settings(), services=planned))
+    found: Object = pod_manifest(PodRequest(trial, EnvironmentConfig(), "i", "task", Settings(), services=planned))
     return found
 
 

@@ -193,7 +193,7 @@ async def test_a_base_image_that_cannot_be_pulled_fails_after_retries_as_infrast
 
 
 def test_the_pod_keeps_the_push_apart_from_the_build() -> None:
-    manifest = pods.manifest(ID, "default/t", SETTINGS)["spec"]
+    manifest = pods.builder_manifest(ID, "default/t", SETTINGS)["spec"]
     main, push = manifest["containers"]
     mounts = [{each["name"] for each in container["volumeMounts"]} for container in (main, push)]
     assert mounts[0] & mounts[1] == {"multistep-runner", "out"}

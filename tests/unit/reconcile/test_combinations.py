@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.score.usage_totals import of_all_attempts
+from multistep.engine.score.usage_totals import usage_of_all_attempts
 from multistep.errors import StoreError, StreamLost, Unavailable
 from tests.support.fake_models import FakeModels, counted
 from tests.support.fake_runner import Json
@@ -150,7 +150,7 @@ async def test_a_trial_ends_the_same_whatever_happens_that_no_agent_causes(seed:
     ]
     assert {each.kind for each in now.tampering} <= {"ComparisonIncomplete"}
     agents = [id for id in starts(world) if id.endswith("/host/agent")]
-    used = of_all_attempts(now)
+    used = usage_of_all_attempts(now)
     assert (used.input_tokens if used else 0) == TOKENS * len(agents)
     assert all(count == 1 for id, count in starts(world).items() if id.endswith(("/agent", "/verifier")))
     assert (world.pods, now.verifier, sorted(world.kept.steps)) == ([], None, sorted(calm.kept.steps))

@@ -15,7 +15,7 @@ from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.operations import HostCall
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv
-from multistep.engine.score.usage_totals import report
+from multistep.engine.score.usage_totals import parse_report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
 from multistep.gateway.keys.tokens import Keyring, verify_token
 from multistep.gateway.operator_client import GatewayAdmin
@@ -71,7 +71,7 @@ async def ask(here: World, variables: Mapping[str, str]) -> int:
 
 
 def reported(data: Mapping[str, Any]) -> Any:
-    return report(data)
+    return parse_report(data)
 
 
 async def test_a_steps_token_works_until_the_step_is_closed_and_its_usage_is_the_models(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def test_builders_that_no_trial_waits_for_are_deleted_by_the_operator_that
     builds = BuildSettings(registry="registry.example/builds", namespace="builders")
     one, other = (Settings(builds=builds, lease_namespace=name) for name in ("a", "b"))
     for id, settings in (("1" * 64, one), ("2" * 64, other)):
-        pod = builder_pod.manifest(id, "default/t", settings)
+        pod = builder_pod.builder_manifest(id, "default/t", settings)
         pod["metadata"]["creationTimestamp"] = datetime.fromtimestamp(NOW - 601, UTC).isoformat()
         scene.cluster.put({**pod, "status": {}})
     await OrphanRemoval(scene.cluster, ResultsVolume(tmp_path), one, Metrics(), clock=lambda: NOW).once()

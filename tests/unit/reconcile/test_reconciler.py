@@ -13,7 +13,7 @@ import pytest
 
 from multistep.reconcile.queue.work_queue import SOON_SECONDS
 from multistep.reconcile.trial.end_in_status import TASK_GRACE_SECONDS
-from multistep.store.evidence.compare_results import check
+from multistep.store.evidence.compare_results import check_evidence
 from multistep.store.results_volume import ResultsVolume
 from tests.support.fake_runner import FakeRunner
 from tests.support.played import FAULT
@@ -149,7 +149,7 @@ async def test_results_have_evidence_when_the_trial_is_finished(tmp_path: Path) 
     volume.close()
     hidden = shutil.ignore_patterns(".*")
     top = await asyncio.to_thread(shutil.copytree, volume.root / "default/t/trial-uid", tmp_path / "out", ignore=hidden)
-    checked = check(top)
+    checked = check_evidence(top)
     assert checked.ok, checked.findings
     assert checked.predicate["outcome"] == "Complete"
     assert checked.predicate["environment"]["imageID"] == world.status.image_id

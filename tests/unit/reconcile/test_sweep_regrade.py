@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.sweep.sweep import parse_sweep
-from multistep.engine.sweep.trial_manifests import SweepPlan, manifest, plan
+from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep, trial_manifest
 from multistep.kube.cluster_protocols import Cluster
 from multistep.reconcile.sweep.decide_at_start import regraded_sweep
 from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SOURCE_SECONDS
@@ -60,7 +60,7 @@ async def test_a_sweep_that_does_not_exist_is_awaited_shortly_as_it_may_be_creat
 
 def source_plan(*retries: int) -> tuple[Any, SweepPlan]:
     found = parse_sweep(former("Complete", *retries))
-    return found, plan(found, found.spec.tasks)
+    return found, plan_sweep(found, found.spec.tasks)
 
 
 def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: str = "former-uid") -> SweepPlan:
@@ -69,7 +69,7 @@ def put_source(world: SweepWorld, numbers: dict[int, int], *retries: int, uid: s
     found, its = source_plan(*retries)
     world.cluster.put(former("Complete", *retries))
     for number, status in numbers.items():
-        made = manifest(found, its, number)
+        made = trial_manifest(found, its, number)
         owners = [{**made["metadata"]["ownerReferences"][0], "uid": uid}]
         metadata = {**made["metadata"], "uid": f"former-{number}", "ownerReferences": owners}
         world.cluster.put({**made, "metadata": metadata, "status": ended(status)})

@@ -15,8 +15,8 @@ import pytest
 
 from multistep.api.sweep.sweep import Scoring
 from multistep.report.branches import branches_of
-from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import page
+from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
+from multistep.report.page import report_page
 from multistep.report.rows import TrialRow, trial_row
 from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, trial
@@ -146,7 +146,7 @@ def test_tasks_without_branches_are_named_if_others_have_some() -> None:
 
 
 def test_files_have_columns_of_branches_only_if_there_are_some() -> None:
-    plain, whole = (json.loads(json_text(document(ABOUT, summarize(rows)))) for rows in (ROWS[:2], ROWS))
+    plain, whole = (json.loads(json_text(report_json(ABOUT, summarize(rows)))) for rows in (ROWS[:2], ROWS))
     assert "branches" not in plain and not {"branch", "step", "step_number", "source"} & plain["trials"][0].keys()
     assert [each["step"] for each in whole["branches"]["steps"]] == ["z", "b", "c"]
     assert whole["branches"]["steps"][1]["difference"]["value"] == pytest.approx(-2 / 3)
@@ -161,8 +161,8 @@ def test_files_have_columns_of_branches_only_if_there_are_some() -> None:
 
 
 def test_the_page_has_a_section_of_branches_only_if_there_are_some() -> None:
-    assert "branches" not in Document(page(ABOUT, summarize(ROWS[:2]))).all("id")
-    found = Document(page(ABOUT, summarize(ROWS)))
+    assert "branches" not in Document(report_page(ABOUT, summarize(ROWS[:2]))).all("id")
+    found = Document(report_page(ABOUT, summarize(ROWS)))
     assert "branches" in found.all("id") and "#branches" in found.all("href")
     assert "mine b own of 2 trials, 2 of 2 reached the step 1 of 3 0.333 0.667 1.000 0 -0.667" in found.text
     assert "mine c own 1 of 2 reached the step no trial left a state - mine c reference 2 of 2 1.000 1.000 - 0 -" in found.text
@@ -171,4 +171,4 @@ def test_the_page_has_a_section_of_branches_only_if_there_are_some() -> None:
 
 def test_the_page_shows_the_difference_over_tasks() -> None:
     rows = [*ROWS, *(replace(each, task="u", trial=f"{each.trial}-u") for each in ROWS)]
-    assert "mine over 2 tasks, paired by task: -0.667, p 0.500" in " ".join(page(ABOUT, summarize(rows)).split())
+    assert "mine over 2 tasks, paired by task: -0.667, p 0.500" in " ".join(report_page(ABOUT, summarize(rows)).split())

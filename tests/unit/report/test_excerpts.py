@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from multistep.report.excerpts import MAX_TESTS, FailingTest, failing_tests, visible
+from multistep.report.excerpts import MAX_TESTS, FailingTest, failing_tests, visible_text
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,13 @@ from multistep.report.excerpts import MAX_TESTS, FailingTest, failing_tests, vis
     ],
 )
 def test_output_is_text_that_commands_nothing(data: bytes, text: str) -> None:
-    assert visible(data) == text
+    assert visible_text(data) == text
 
 
 def test_a_line_that_was_cut_is_left_out_unless_it_is_the_only_one() -> None:
-    assert visible(b"rest of a line\nwhole\n", cut=True) == "whole"
-    assert visible(b"one long line", cut=True) == "one long line"
-    assert visible(b"one long line\n", cut=True) == "one long line"
+    assert visible_text(b"rest of a line\nwhole\n", cut=True) == "whole"
+    assert visible_text(b"one long line", cut=True) == "one long line"
+    assert visible_text(b"one long line\n", cut=True) == "one long line"
 
 
 def ctrf(*tests: object) -> bytes:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from multistep.report.files import csv_text, document, json_text, parquet_bytes
+from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
 from multistep.report.rows import trial_row
 from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, sweep, trial, used
@@ -26,7 +26,7 @@ ROWS = [
 
 def test_json_holds_all_of_the_report() -> None:
     rows = sweep({("a", "x"): [1.0, "Infrastructure"], ("a", "y"): [0.0]})
-    found = json.loads(json_text(document(ABOUT, summarize(rows))))
+    found = json.loads(json_text(report_json(ABOUT, summarize(rows))))
     assert (found["sweep"], found["namespace"], found["planned"], found["read"]) == (
         "nightly", "evals", 4, "2026-01-02T00:00:00+00:00",
     )  # fmt: skip
@@ -62,7 +62,7 @@ def test_csv_has_a_line_for_each_trial_and_leaves_empty_what_is_not_known() -> N
 def test_each_file_has_the_requests_that_are_in_no_tokens_and_no_cost() -> None:
     rows = [trial_row(trial(attempt=n, reward=1.0, steps=[step("a", 1.0, usage=used(0.5, incomplete=n))])) for n in (0, 1, 2)]
     rows.append(trial_row(trial("other", reward=1.0)))
-    found = document(ABOUT, summarize(rows))
+    found = report_json(ABOUT, summarize(rows))
     assert [each["incomplete_requests"] for each in found["trials"]] == [0, 1, 2, None]
     assert [each["incomplete_requests"] for each in found["agents"]] == [3]
     assert [each["incomplete_requests"] for each in csv.DictReader(io.StringIO(csv_text(rows)))] == ["0", "1", "2", ""]

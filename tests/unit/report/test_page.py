@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from multistep.report.excerpts import Excerpts, FailingTest
-from multistep.report.page import dollars, number, page, probability, seconds, signed
+from multistep.report.page import dollars_text, number_text, p_value_text, report_page, seconds_text, signed_text
 from multistep.report.rows import TrialRow, trial_row
 from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, sweep, trial, used
@@ -46,7 +46,9 @@ class Document(HTMLParser):
 
 
 def made(rows: list[TrialRow], planned: int | None = 8) -> Document:
-    return Document(page(ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned, "Running"), summarize(rows)))
+    return Document(
+        report_page(ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), planned, "Running"), summarize(rows))
+    )
 
 
 ROWS = sweep(
@@ -122,7 +124,7 @@ def test_outputs_and_failing_tests_are_text_that_can_be_folded(hostile: str) -> 
     failed = trial_row(trial(reward=0.0, steps=[step("one", 0.0)]))
     found = Excerpts(((f"step 1 {hostile}", hostile),), (FailingTest(hostile, hostile, hostile),))
     about = ReportedSweep("nightly", "evals", datetime(2026, 1, 2, tzinfo=UTC), 1, "Complete")
-    document = Document(page(about, summarize([failed]), {failed.trial: found}))
+    document = Document(report_page(about, summarize([failed]), {failed.trial: found}))
     assert f"Failing tests {hostile} {hostile} {hostile} step 1 {hostile} {hostile}" in document.text
     assert [tag for tag, _ in document.elements].count("script") == 1 and "video" not in [tag for tag, _ in document.elements]
     plain = made([failed])
@@ -178,11 +180,17 @@ def test_rewards_beyond_nought_and_one_widen_the_axis() -> None:
 
 
 def test_numbers_are_as_people_read_them() -> None:
-    assert [number(each) for each in (None, 0.12345, 12, 1.5e9)] == ["-", "0.123", "12.000", "1.5e+09"]
-    assert [number(each) for each in (-0.0, -0.0004, -0.0006)] == ["0.000", "0.000", "-0.001"]
-    assert [signed(each) for each in (0.5, 0.0, -0.0004, -0.25, 1e100)] == ["+0.500", "+0.000", "+0.000", "-0.250", "+1e+100"]
-    assert [dollars(each) for each in (None, 0.0, 0.004, 0.1, 1234.5)] == ["-", "$0.00", "$0.0040", "$0.10", "$1234.50"]
-    assert [probability(each) for each in (None, 0.0001, 0.0312)] == ["-", "< 0.001", "0.031"]
-    assert [seconds(each) for each in (None, 0.44, 9.96, 12.4, 59.6, 200, 7500)] == [
+    assert [number_text(each) for each in (None, 0.12345, 12, 1.5e9)] == ["-", "0.123", "12.000", "1.5e+09"]
+    assert [number_text(each) for each in (-0.0, -0.0004, -0.0006)] == ["0.000", "0.000", "-0.001"]
+    assert [signed_text(each) for each in (0.5, 0.0, -0.0004, -0.25, 1e100)] == [
+        "+0.500",
+        "+0.000",
+        "+0.000",
+        "-0.250",
+        "+1e+100",
+    ]
+    assert [dollars_text(each) for each in (None, 0.0, 0.004, 0.1, 1234.5)] == ["-", "$0.00", "$0.0040", "$0.10", "$1234.50"]
+    assert [p_value_text(each) for each in (None, 0.0001, 0.0312)] == ["-", "< 0.001", "0.031"]
+    assert [seconds_text(each) for each in (None, 0.44, 9.96, 12.4, 59.6, 200, 7500)] == [
         "-", "0.4 s", "10 s", "12 s", "1 min 0 s", "3 min 20 s", "2 h 5 min",
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from multistep.report.rows import pass_at_ks
-from multistep.report.statistics import difference, difference_of_chances, holm, mean_score, pass_at
+from multistep.report.statistics import difference_of_chances, holm, mean_score, paired_difference, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))
 BY_TASK = st.dictionaries(st.text(max_size=3), st.lists(REWARDS, max_size=5), max_size=8)
@@ -58,7 +58,7 @@ def test_an_exact_interval_is_of_scores_between_nought_and_one_only() -> None:
 @pytest.mark.parametrize("score", [1e6, 12345.678, -1e100])
 def test_large_scores_that_differ_by_rounding_alone_are_equal(score: float) -> None:
     scores = {"a": [score], "b": [score], "c": [math.nextafter(score, math.inf)]}
-    found, delta = mean_score(scores), difference(scores, {task: [0.5] for task in scores})
+    found, delta = mean_score(scores), paired_difference(scores, {task: [0.5] for task in scores})
     assert found is not None and delta is not None
     assert (found.low, found.high) == (None, None)
     assert (delta.estimate.low, delta.estimate.high, delta.p) == (None, None, 0.25)
@@ -78,7 +78,7 @@ def test_an_interval_ends_at_the_scale_of_the_scores_unless_one_is_beyond() -> N
     found, beyond = mean_score(wide), mean_score({**wide, "c": [1.5]})
     assert found is not None and (found.low, found.high) == (0, 1)
     assert beyond is not None and beyond.high is not None and beyond.high > 1.5
-    delta, more = difference(wide, {"a": [1.0], "b": [0.0]}), difference({"a": [0], "b": [3.0]}, wide)
+    delta, more = paired_difference(wide, {"a": [1.0], "b": [0.0]}), paired_difference({"a": [0], "b": [3.0]}, wide)
     assert delta is not None and (delta.estimate.low, delta.estimate.high) == (-1, 1)
     assert more is not None and more.estimate.high is not None and more.estimate.high > 3
 
@@ -162,7 +162,7 @@ def test_pass_at_ks_interval_stays_within_what_is_possible() -> None:
 def test_a_difference_is_paired_by_task() -> None:
     easy_and_hard = {str(n): [n / 10] for n in range(10)}
     a_little_better = {task: [reward + 0.05 + 0.01 * (index % 2)] for index, (task, (reward,)) in enumerate(easy_and_hard.items())}
-    found = difference(a_little_better, easy_and_hard)
+    found = paired_difference(a_little_better, easy_and_hard)
     assert found is not None
     assert found.is_real
     assert found.estimate.value == pytest.approx(0.055)
@@ -171,22 +171,22 @@ def test_a_difference_is_paired_by_task() -> None:
 
 
 def test_a_difference_is_of_the_tasks_that_both_have() -> None:
-    found = difference({"a": [1], "b": [0.5, 1], "c": [0]}, {"a": [0], "b": [0], "c": [], "d": [1]})
+    found = paired_difference({"a": [1], "b": [0.5, 1], "c": [0]}, {"a": [0], "b": [0], "c": [], "d": [1]})
     assert found is not None
     assert (found.estimate.tasks, found.estimate.trials) == (2, 5)
-    assert difference({"a": [1]}, {"b": [1]}) is None
+    assert paired_difference({"a": [1]}, {"b": [1]}) is None
 
 
 def test_a_difference_is_not_real_when_there_is_too_little_to_judge_by() -> None:
     for tasks, real in ((1, False), (2, False), (5, False), (6, True)):
-        found = difference({str(n): [1] for n in range(tasks)}, {str(n): [0] for n in range(tasks)})
+        found = paired_difference({str(n): [1] for n in range(tasks)}, {str(n): [0] for n in range(tasks)})
         assert found is not None
         assert found.is_real is real
 
 
 def test_a_few_tasks_that_differ_by_nearly_the_same_show_nothing_either() -> None:
     """Student's t-test alone would find a significant difference, because three similar values have a tiny sample variance."""
-    found = difference({"a": [1], "b": [1], "c": [1]}, {"a": [0], "b": [0], "c": [0.01]})
+    found = paired_difference({"a": [1], "b": [1], "c": [1]}, {"a": [0], "b": [0], "c": [0.01]})
     assert found is not None
     assert (found.p, found.is_real) == (0.25, False)
 
@@ -194,7 +194,7 @@ def test_a_few_tasks_that_differ_by_nearly_the_same_show_nothing_either() -> Non
 def test_tasks_that_all_differ_by_the_same_report_no_interval_in_either_direction() -> None:
     ones, zeros = {str(n): [1] for n in range(8)}, {str(n): [0] for n in range(8)}
     for first, second in ((ones, zeros), (zeros, ones), (ones, ones), (zeros, zeros)):
-        found = difference(first, second)
+        found = paired_difference(first, second)
         assert found is not None
         assert (found.estimate.low, found.estimate.high) == (None, None)
 
@@ -207,7 +207,7 @@ def test_p_is_about_the_share_of_all_ways_to_swap_the_two_that_differ_as_much() 
         second = {str(n): [dice.random()] for n in range(12)}
         deltas = [first[task][0] - second[task][0] for task in first]
         sums = [abs(sum(sign * each for sign, each in zip(signs, deltas, strict=True))) for signs in product((1, -1), repeat=12)]
-        found = difference(first, second)
+        found = paired_difference(first, second)
         assert found is not None and found.p is not None
         assert found.p == pytest.approx(sum(each >= abs(sum(deltas)) - 1e-12 for each in sums) / len(sums), abs=0.02)
 
@@ -227,13 +227,13 @@ def test_holm_raises_the_least_p_most_and_keeps_their_order() -> None:
 
 
 def test_no_difference_is_not_real() -> None:
-    found = difference({"a": [1], "b": [0]}, {"a": [1], "b": [0]})
+    found = paired_difference({"a": [1], "b": [0]}, {"a": [1], "b": [0]})
     assert found is not None
     assert (found.estimate.value, found.p, found.is_real) == (0, 1.0, False)
 
 
 def test_differences_that_cancel_out_are_none_whatever_their_rounding() -> None:
-    found = difference({"a": [0.3], "b": [0.1]}, {"a": [0.2], "b": [0.2]})
+    found = paired_difference({"a": [0.3], "b": [0.1]}, {"a": [0.2], "b": [0.2]})
     assert found is not None
     assert found.estimate.value == 0
 
@@ -242,7 +242,7 @@ def test_differences_that_cancel_out_are_none_whatever_their_rounding() -> None:
 def test_a_difference_turns_its_sign_when_the_two_change_places(
     first: dict[str, list[float]], second: dict[str, list[float]]
 ) -> None:
-    one, other = difference(first, second), difference(second, first)
+    one, other = paired_difference(first, second), paired_difference(second, first)
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert one.estimate.value == pytest.approx(-other.estimate.value)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as each_of
 from hypothesis import strategies as st
 
-from multistep.report.excerpts import MAX_BYTES, readable
+from multistep.report.excerpts import MAX_BYTES, readable_line
 
 
 def line(type_: str, **fields: Any) -> bytes:
@@ -47,7 +47,7 @@ READ = {"type": "tool_use", "id": "t", "name": "Read", "input": {"file_path": "/
     ],
 )
 def test_what_the_agent_does_is_text(given: bytes, text: str) -> None:
-    assert readable(given).decode() == text
+    assert readable_line(given).decode() == text
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_the_agent_does_is_text(given: bytes, text: str) -> None:
     ids=range(19),
 )
 def test_other_lines_stay(given: bytes) -> None:
-    assert readable(given) == given
+    assert readable_line(given) == given
 
 
 TEXTS = st.sampled_from(["text", "thinking", "tool_use", "tool_result", "success", "init", "status"]) | st.text(max_size=5)
@@ -113,4 +113,4 @@ TYPES = st.sampled_from(["system", "assistant", "user", "result", "rate_limit_ev
 
 @each_of(type_=TYPES, fields=LINES)
 def test_every_line_that_an_agent_prints_comes_through(type_: str, fields: dict[str, Any]) -> None:
-    readable(line(type_, **fields))
+    readable_line(line(type_, **fields))

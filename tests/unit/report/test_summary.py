@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.report.rows import TrialRow, trial_row
-from multistep.report.summary import compare, summarize
+from multistep.report.summary import mean_difference, summarize
 from tests.unit.report.samples import step, sweep, trial, used
 
 
@@ -61,10 +61,10 @@ def test_a_single_task_makes_a_difference_without_a_p_and_no_task_makes_none() -
 
 def test_two_sweeps_are_compared_by_the_tasks_they_share() -> None:
     first, second = sweep({("a", "x"): [1.0], ("b", "x"): [1.0]}), sweep({("b", "y"): [0.5], ("c", "y"): [0.0]})
-    found = compare(first, second)
+    found = mean_difference(first, second)
     assert found is not None
     assert (found.estimate.value, found.estimate.tasks) == (0.5, 1)
-    assert compare(first, sweep({("c", "y"): [0.0]})) is None
+    assert mean_difference(first, sweep({("c", "y"): [0.0]})) is None
 
 
 def test_the_steps_of_a_task_count_who_reached_and_who_passed_among_trials_that_count() -> None:

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from multistep.errors import StoreError, UsageError
 from multistep.store.evidence import compare_results as checking
 from multistep.store.evidence import file_list
-from multistep.store.evidence.compare_results import check
+from multistep.store.evidence.compare_results import check_evidence
 from multistep.store.evidence.fetched_results import trial_directories
 from multistep.store.evidence.file_list import ListedItem
-from multistep.store.evidence.signing import InvalidEnvelope, PublicKey, Signer, parse
+from multistep.store.evidence.signing import InvalidEnvelope, PublicKey, Signer, parse_envelope
 from multistep.store.results_volume import ResultsVolume
 from tests.harbor.samples import FIRST, finish
 from tests.support.hostile import spoilt, spoilt_bytes
@@ -43,7 +43,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Signed:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_fetched_results_are_as_their_evidence_says(signed: Signed, name: str) -> None:
-    checked = check(signed.results[name], PublicKey.load(signed.public))
+    checked = check_evidence(signed.results[name], PublicKey.load(signed.public))
     assert checked.ok and checked.signature == "valid", checked.findings
     files = [each for each in signed.results[name].rglob("*") if each.is_file() and each.name not in EVIDENCE]
     assert (checked.digests.files, checked.digests.bytes) == (len(files), sum(each.stat().st_size for each in files))
@@ -108,7 +108,7 @@ def test_every_change_of_a_file_is_found_and_names_it(
     with copy_of(signed.results[name]) as top:
         files = sorted(str(each.relative_to(top)) for each in top.rglob("*") if each.is_file() and each.stat().st_size)
         expected = change(top, draw.draw(st.sampled_from([each for each in files if each not in EVIDENCE])), draw)
-        found = {each.file for each in check(top, PublicKey.load(signed.public)).findings}
+        found = {each.file for each in check_evidence(top, PublicKey.load(signed.public)).findings}
         assert expected <= found and found <= expected | {"result.json", "lock.json"}
 
 
@@ -120,14 +120,14 @@ def test_every_change_of_signed_evidence_is_found(
         before = (top / file).read_bytes()
         change(top, file, draw)
         same = change is flipped and file == "evidence.dsse.json" and same_envelope(before, (top / file).read_bytes())
-        assert check(top, PublicKey.load(signed.public)).ok is same
+        assert check_evidence(top, PublicKey.load(signed.public)).ok is same
 
 
 def same_envelope(one: bytes, other: bytes) -> bool:
     """Return whether two envelopes have the same content. An envelope's formatting, such as white space, is not signed, and several
     base64 texts have the same content."""
     try:
-        return bool(parse(one) == parse(other))
+        return bool(parse_envelope(one) == parse_envelope(other))
     except InvalidEnvelope:
         return False
 
@@ -135,7 +135,7 @@ def same_envelope(one: bytes, other: bytes) -> bool:
 def test_a_moved_file_is_named_with_its_new_place(signed: Signed) -> None:
     with copy_of(signed.results["rewards"]) as top:
         (top / "trial.log").rename(top / "steps/log")
-        found = problems(check(top))
+        found = problems(check_evidence(top))
     assert found == {
         "steps/log": "was added: the evidence does not list it",
         "trial.log": "is missing: it was moved to steps/log",
@@ -146,7 +146,7 @@ def test_another_trials_evidence_is_refused(signed: Signed) -> None:
     with copy_of(signed.results["rewards"]) as top:
         for name in EVIDENCE:
             shutil.copy(signed.results["exceptions"] / name, top / name)
-        found = check(top, PublicKey.load(signed.public))
+        found = check_evidence(top, PublicKey.load(signed.public))
     assert found.signature == "valid" and not found.ok
     texts = [each.problem for each in found.findings if each.file == "result.json"]
     assert any(each.startswith("the trial's UID is") for each in texts), texts
@@ -176,7 +176,7 @@ def test_a_statement_that_contradicts_the_results_is_refused(
         found = json.loads((top / "evidence.json").read_text())
         change(found["predicate"])
         (top / "evidence.json").write_text(json.dumps(found))
-        assert any(what in each.problem for each in check(top).findings)
+        assert any(what in each.problem for each in check_evidence(top).findings)
 
 
 def test_the_statement_names_the_digest_of_the_result(signed: Signed) -> None:
@@ -185,7 +185,7 @@ def test_the_statement_names_the_digest_of_the_result(signed: Signed) -> None:
         stated = json.loads((top / "evidence.json").read_text())
         stated["subject"][0]["digest"]["sha256"] = "0" * 64
         (top / "evidence.json").write_text(json.dumps(stated))
-        found = problems(check(top))
+        found = problems(check_evidence(top))
     assert found == {"result.json": "is not the one that evidence.json names: its SHA-256 differs"}
 
 
@@ -194,11 +194,11 @@ def test_the_statement_names_the_digest_of_the_result(signed: Signed) -> None:
 
 def test_a_signature_is_needed_if_a_key_is_given(signed: Signed) -> None:
     with copy_of(signed.results["rewards"]) as top:
-        assert check(top).signature == "not checked" and check(top).ok
-        other = check(top, PublicKey.load(signed.other))
+        assert check_evidence(top).signature == "not checked" and check_evidence(top).ok
+        other = check_evidence(top, PublicKey.load(signed.other))
         (top / "evidence.dsse.json").unlink()
-        without = check(top, PublicKey.load(signed.public))
-        unsigned = check(top)
+        without = check_evidence(top, PublicKey.load(signed.public))
+        unsigned = check_evidence(top)
     assert other.signature == "invalid" and "is not signed by the key" in problems(other)["evidence.dsse.json"]
     assert without.signature == "none"
     assert problems(without) == {"evidence.dsse.json": "is missing: the evidence is not signed"}
@@ -209,7 +209,7 @@ def test_the_signature_of_another_statement_is_refused_also_without_a_key(signed
     with copy_of(signed.results["rewards"]) as top:
         (top / "evidence.dsse.json").write_bytes(signed.signer.envelope(b"{}"))
         for key in (None, PublicKey.load(signed.public)):
-            assert problems(check(top, key)) == {"evidence.dsse.json": "signs another statement than evidence.json"}
+            assert problems(check_evidence(top, key)) == {"evidence.dsse.json": "signs another statement than evidence.json"}
 
 
 def test_keys_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_whatever_names_an_agent_chose_its_results_are_as_their_evidence_says(fi
         path = asyncio.run(finish(volume, SAMPLE))
         volume.close()
         assert all(len(line) <= file_list.MAX_LINE_BYTES for line in (path / "evidence.files.jsonl").read_bytes().splitlines())
-        checked = check(fetched(path, Path(directory, "out")))
+        checked = check_evidence(fetched(path, Path(directory, "out")))
         assert checked.ok, checked.findings
 
 
@@ -265,7 +265,7 @@ def test_spoilt_evidence_is_refused_and_breaks_nothing(signed: Signed, draw: st.
         else:
             bad = json.dumps(draw.draw(spoilt(json.loads(good)))).encode()
         (top / name).write_bytes(bad)
-        checked = check(top)
+        checked = check_evidence(top)
         assert bad == good or name == "evidence.json" or not checked.ok
         assert all(len(each.problem) < 2000 for each in checked.findings)
 
@@ -275,7 +275,7 @@ def test_spoilt_evidence_is_refused_and_breaks_nothing(signed: Signed, draw: st.
 def test_a_hostile_file_is_a_finding(signed: Signed, name: str, text: bytes) -> None:
     with copy_of(signed.results["rewards"]) as top:
         (top / name).write_bytes(text)
-        assert not check(top, PublicKey.load(signed.public)).ok
+        assert not check_evidence(top, PublicKey.load(signed.public)).ok
 
 
 @pytest.mark.parametrize("name", ["evidence.json", "evidence.files.jsonl", "evidence.dsse.json"])
@@ -284,41 +284,41 @@ def test_links_and_pipes_in_place_of_evidence_are_not_followed(signed: Signed, n
         with copy_of(signed.results["rewards"]) as top:
             (top / name).unlink()
             make(top / name)
-            assert name in problems(check(top, PublicKey.load(signed.public)))
+            assert name in problems(check_evidence(top, PublicKey.load(signed.public)))
 
 
 def test_a_sparse_file_is_not_read_and_a_deep_tree_is_left(signed: Signed) -> None:
     with copy_of(signed.results["rewards"]) as top:
         with (top / "trial.log").open("r+b") as file:
             file.truncate(1 << 40)
-        assert "bytes instead of" in problems(check(top))["trial.log"]
+        assert "bytes instead of" in problems(check_evidence(top))["trial.log"]
     with copy_of(signed.results["rewards"]) as top:
         (top / "/".join(["d"] * 400)).mkdir(parents=True)
-        assert "is too deep" in problems(check(top)).values()
+        assert "is too deep" in problems(check_evidence(top)).values()
 
 
 def test_the_number_of_files_and_of_findings_is_bounded(signed: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
     with copy_of(signed.results["rewards"]) as top:
         for number in range(1200):
             (top / f"more-{number}").touch()
-        checked = check(top)
+        checked = check_evidence(top)
         assert (len(checked.findings), checked.more) == (1000, 200)
         monkeypatch.setattr(checking, "MAX_FILES", 20)
-        assert "lists a path twice, or more than 20 paths" in problems(check(top)).values()
+        assert "lists a path twice, or more than 20 paths" in problems(check_evidence(top)).values()
 
 
 def test_a_path_that_is_listed_twice_is_refused(signed: Signed) -> None:
     with copy_of(signed.results["rewards"]) as top:
         with (top / "evidence.files.jsonl").open("ab") as file:
             file.write(b'{"path": "trial.log", "kind": "file"}\n')
-        assert "lists a path twice" in problems(check(top))["evidence.files.jsonl"]
+        assert "lists a path twice" in problems(check_evidence(top))["evidence.files.jsonl"]
 
 
 def test_results_without_evidence_are_no_error_but_refused(signed: Signed) -> None:
     with copy_of(signed.results["rewards"]) as top:
         for name in EVIDENCE:
             (top / name).unlink()
-        assert problems(check(top)) == {
+        assert problems(check_evidence(top)) == {
             "evidence.json": "is missing: it was deleted, or an operator without evidence wrote the results"
         }
 

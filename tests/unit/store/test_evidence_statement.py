@@ -22,7 +22,7 @@ from multistep.engine.journal.journal import Journal, StepRun
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.evidence import statement
-from multistep.store.evidence.compare_results import check, compare
+from multistep.store.evidence.compare_results import check_evidence, compare_documents
 from multistep.store.evidence.file_list import ListDigests
 from multistep.store.evidence.signing import PublicKey, Signer
 from multistep.store.evidence.statement import parse_predicate
@@ -38,9 +38,9 @@ from .helpers import Step, entries, member, tar
 
 def finished(sample: Sample, trial: MultiStepTrial | None = None, played: Journal | None = None) -> dict[str, Any]:
     plan, played = sample.plan(), played or sample.journal
-    tests = {each: (each.step or "").encode().hex() for each in statement.uploads(plan, played)}
+    tests = {each: (each.step or "").encode().hex() for each in statement.test_uploads(plan, played)}
     of = statement.FinishedTrial(plan, trial or sample.trial(), played, ListDigests(), tests, sample.failure, {SECRET})
-    found: dict[str, Any] = json.loads(statement.statement(of))["predicate"]
+    found: dict[str, Any] = json.loads(statement.evidence_statement(of))["predicate"]
     return found
 
 
@@ -89,9 +89,9 @@ def test_the_statement_of_a_regrade_names_both_trials() -> None:
     assert [each["exceptionPhase"] for each in found["steps"]] == ["agent", None] and found["tampering"] == []
     result = trial_files.result_json(sample.plan(), sample.trial(), sample.journal, BEGIN + 30)
     assert result["agent_info"]["model_info"] == {"name": "claude-sonnet-4-5", "provider": "anthropic"}
-    assert list(compare(found, {"result.json": json.dumps(result).encode()}, None)) == []
+    assert list(compare_documents(found, {"result.json": json.dumps(result).encode()}, None)) == []
     result["regraded"]["uid"] = "another"
-    [(file, problem)] = compare(found, {"result.json": json.dumps(result).encode()}, None)
+    [(file, problem)] = compare_documents(found, {"result.json": json.dumps(result).encode()}, None)
     assert (file, problem) == ("result.json", 'the regraded uid is "another", but the evidence says "u-1"')
 
 
@@ -117,8 +117,8 @@ def test_the_statement_has_the_failure_and_the_score_without_secrets() -> None:
     failure = TrialFailure(class_="Agent", reason=f"Error{SECRET}", step="a")
     ended = TrialStatus(failure=failure, score=0.0, passed=False)
     of = statement.FinishedTrial(SAMPLE.plan(), SAMPLE.trial(), SAMPLE.journal, ListDigests(), {}, None, {SECRET}, ended)
-    of = replace(of, tests=dict.fromkeys(statement.uploads(of.plan, of.journal), ""))
-    text = statement.statement(of)
+    of = replace(of, tests=dict.fromkeys(statement.test_uploads(of.plan, of.journal), ""))
+    text = statement.evidence_statement(of)
     stated, parsed = json.loads(text)["predicate"], parse_predicate(text)
     assert stated["failure"] == {"class": "Agent", "reason": "Error[REDACTED]", "step": "a"}
     assert (stated["score"], stated["passed"]) == (0.0, False)
@@ -151,7 +151,7 @@ async def test_evidence_is_also_right_where_secrets_were_replaced(volume: Result
     spec = {**SAMPLE.spec, "agent": {"name": "nop", "env": [{"name": "KEY", "value": "a"}]}}
     path = await finish(volume, Short("rewards", SAMPLE.journal, spec=spec))
     assert "[REDACTED]" in (path / "result.json").read_text()
-    checked = check(await asyncio.to_thread(fetched, path, volume.root.parent / "out"))
+    checked = check_evidence(await asyncio.to_thread(fetched, path, volume.root.parent / "out"))
     assert checked.ok, checked.findings
 
 
@@ -168,7 +168,7 @@ async def test_the_evidence_of_a_trial_that_is_finished_again_replaces_the_forme
     await finish(volume, SAMPLE, Signer.load(private).envelope)
     path = await finish(volume, SAMPLE)
     assert not (path / "evidence.dsse.json").exists()
-    assert check(await asyncio.to_thread(fetched, path, tmp_path / "out")).ok
+    assert check_evidence(await asyncio.to_thread(fetched, path, tmp_path / "out")).ok
 
 
 def test_steps_without_a_plan_are_listed() -> None:
@@ -201,7 +201,7 @@ async def test_a_large_file_is_hashed_when_it_is_collected_and_not_again(
     await finish(volume, SAMPLE)
     assert max(reads) < len(data)
     monkeypatch.setattr("multistep.store.files.known_digests.read_sha256", read)
-    assert check(await asyncio.to_thread(fetched, path, volume.root.parent / "out")).ok
+    assert check_evidence(await asyncio.to_thread(fetched, path, volume.root.parent / "out")).ok
 
 
 def checking_reads(monkeypatch: pytest.MonkeyPatch, reads: list[int]) -> Callable[[int], tuple[str, int]]:
@@ -242,19 +242,19 @@ async def test_objects_of_a_store_are_as_their_evidence_says(volume: ResultsVolu
     await ResultsUploader(bucket, volume).ship(SAMPLE.key)
     top = await objects(bucket, str(SAMPLE.key), tmp_path / "out")
     key = PublicKey.load(public)
-    checked = check(top, key)
+    checked = check_evidence(top, key)
     assert checked.ok and checked.signature == "valid", checked.findings
     [named] = (top / "named").iterdir()
     named.write_bytes(b"edits")
     (top / "files/more").write_bytes(b"")
-    assert {each.problem for each in check(top, key).findings} == {
+    assert {each.problem for each in check_evidence(top, key).findings} == {
         "was changed: its SHA-256 differs",
         "was added: the evidence does not list it",
     }
     (top / "manifest.jsonl").write_bytes(
         b'{"version": 1}\n{"path": "x", "kind": "file", "mode": 1, "mtime": 1, "object": "../x"}\n'
     )
-    assert not check(top, key).ok
+    assert not check_evidence(top, key).ok
 
 
 async def test_a_file_that_the_pod_uploaded_has_the_digest_that_the_pod_reported(volume: ResultsVolume, tmp_path: Path) -> None:

@@ -42,13 +42,13 @@ def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_ta
         agent={"AGENT_KEY": "agent's", "FORCE_AUTH": " True ", "USE_KEY": "1", "EMPTY_KEY": "", "MODE": "fast"},
         verifier={"TOKEN": "verifier's"},
     )
-    assert trial_files.secrets(env, config) == {"resolved", "default", "agent's", "verifier's"}
+    assert trial_files.secret_values(env, config) == {"resolved", "default", "agent's", "verifier's"}
 
 
 def test_secrets_of_services_are_redacted_because_their_output_is_stored() -> None:
     compose = Services("environment/docker-compose.yaml", (), variables={"API_KEY": "3", "MODE": "4", "LATER_KEY": "5"})
     env = TrialEnv(variables={"API_KEY": "service's", "MODE": "fast", "SOME_KEY": "only a variable"})
-    assert trial_files.secrets(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
+    assert trial_files.secret_values(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
 
 
 def test_no_value_of_a_secret_is_in_the_config() -> None:
@@ -56,7 +56,7 @@ def test_no_value_of_a_secret_is_in_the_config() -> None:
     sample = Sample("s", Journal(), spec=spec)
     assert trial_files.config_json(sample.plan(), sample.trial())["agent"]["env"] == {"A_KEY": "${B}", "C_KEY": "[REDACTED]"}
     whole = Sample("s", Journal())
-    assert SECRET.encode() not in b"".join(trial_files.files(whole.plan(), whole.trial(), Journal(), BEGIN).values())
+    assert SECRET.encode() not in b"".join(trial_files.trial_files(whole.plan(), whole.trial(), Journal(), BEGIN).values())
 
 
 def test_a_failed_trial_has_no_reward_and_the_failure_as_its_exception() -> None:
@@ -104,9 +104,9 @@ def test_the_environments_setup_ends_with_the_first_step_that_the_last_attempt_r
 
 def test_directories_are_those_of_started_steps_or_the_roots() -> None:
     started = BY_NAME["early-stop"]
-    assert trial_files.directories(started.plan(), started.journal) == ["steps/scaffold/agent", "steps/scaffold/verifier"]
+    assert trial_files.step_directories(started.plan(), started.journal) == ["steps/scaffold/agent", "steps/scaffold/verifier"]
     single = BY_NAME["single-step"]
-    assert trial_files.directories(single.plan(), single.journal) == ["agent", "verifier", "artifacts"]
+    assert trial_files.step_directories(single.plan(), single.journal) == ["agent", "verifier", "artifacts"]
 
 
 def test_what_setup_and_healthcheck_printed_lies_beside_harbors_own_directories() -> None:
@@ -114,13 +114,13 @@ def test_what_setup_and_healthcheck_printed_lies_beside_harbors_own_directories(
         sample = BY_NAME[name]
         journal = copy.deepcopy(sample.journal)
         journal.steps[0].printed |= {"setup": "made\n", "healthcheck": ""}
-        files = trial_files.files(sample.plan(), sample.trial(), journal, BEGIN)
+        files = trial_files.trial_files(sample.plan(), sample.trial(), journal, BEGIN)
         assert files[f"{place}setup.txt"] == b"made\n" and f"{place}healthcheck.txt" not in files
 
 
 def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
     sample = Sample("s", journal(run("scaffold", BEGIN, rewards={"\ud800\n": 1}, exception=StepException("E", "a\n\udcff"))))
-    files = trial_files.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
+    files = trial_files.trial_files(sample.plan(), sample.trial(), sample.journal, BEGIN)
     texts = {name: data.decode() for name, data in files.items()}
     assert json.loads(texts["result.json"])["step_results"][0]["verifier_result"] == {"rewards": {"?\n": 1}}
     assert all(line.startswith("2027-") for line in texts["trial.log"].splitlines())
@@ -129,7 +129,7 @@ def test_what_a_hostile_verifier_wrote_makes_no_file_unreadable() -> None:
 @pytest.mark.parametrize(("seconds", "year"), [(-(2.0**53), "1970"), (2.0**53, "9999")])
 def test_any_time_that_a_runner_reports_can_be_written(seconds: float, year: str) -> None:
     sample = Sample("s", journal(run("scaffold", BEGIN, timings={"agent": (seconds, seconds)})))
-    files = trial_files.files(sample.plan(), sample.trial(), sample.journal, BEGIN)
+    files = trial_files.trial_files(sample.plan(), sample.trial(), sample.journal, BEGIN)
     assert f"\n{year}-".encode() in b"\n" + files["trial.log"]
     span = json.loads(files["result.json"])["step_results"][0]["agent_execution"]
     assert span["started_at"].startswith(year)

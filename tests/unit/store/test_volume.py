@@ -324,8 +324,8 @@ def test_a_file_that_cannot_be_written_keeps_its_contents(tmp_path: Path, monkey
     def fail(fd: int) -> None:
         raise OSError("disk full")
 
-    directory.write(tmp_path / "f", b"old")
+    directory.write_file(tmp_path / "f", b"old")
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        directory.write(tmp_path / "f", b"new")
+        directory.write_file(tmp_path / "f", b"new")
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("f", b"old")]

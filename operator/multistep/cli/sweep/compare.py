@@ -16,9 +16,9 @@ from multistep.cli.terminal import clean, print_json, print_out, print_warning
 from multistep.client.connection import Cluster
 from multistep.client.options import Target
 from multistep.errors import UsageError
-from multistep.report.page import number, probability
+from multistep.report.page import number_text, p_value_text
 from multistep.report.rows import FEWEST, TrialRow
-from multistep.report.summary import AgentComparison, compare, judged, warnings
+from multistep.report.summary import AgentComparison, adjusted_comparisons, mean_difference, warnings
 
 _KEPT = ".json"
 _SOME = 3
@@ -52,8 +52,8 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     contests = _contests(sides)
     if sides[0].scoring != sides[-1].scoring:
         print_warning(f"{sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
-    compared = [(each.first, each.second, compare(each.first_rows, each.second_rows)) for each in contests]
-    pairs = judged(compared)
+    compared = [(each.first, each.second, mean_difference(each.first_rows, each.second_rows)) for each in contests]
+    pairs = adjusted_comparisons(compared)
     if not pairs:
         raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which both have scored trials")
     for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
@@ -140,13 +140,17 @@ def verdict(pair: AgentComparison) -> str:
         result = f"{first} and {second} have the same mean score"
     else:
         better, worse = (first, second) if found.value > 0 else (second, first)
-        result = f"{better} is better than {worse} by {number(abs(found.value))}"
+        result = f"{better} is better than {worse} by {number_text(abs(found.value))}"
     if found.tasks == 1:
         return f"{result} in the only task that they share; one task does not allow a conclusion about others."
     if found.tasks < FEWEST:
         return f"{result} over {tasks}, but this is not significant: fewer than {FEWEST} tasks never show a difference."
-    span = "" if found.low is None else f"95 % interval of {first} minus {second} {number(found.low)} to {number(found.high)}, "
-    numbers = f"({span}p {_equals(probability(pair.p))})"
+    span = (
+        ""
+        if found.low is None
+        else f"95 % interval of {first} minus {second} {number_text(found.low)} to {number_text(found.high)}, "
+    )
+    numbers = f"({span}p {_equals(p_value_text(pair.p))})"
     if pair.is_real:
         return f"{result} over {tasks}, and the difference is real {numbers}."
     return f"{result} over {tasks}, and no difference is shown {numbers}: chance alone can explain it."

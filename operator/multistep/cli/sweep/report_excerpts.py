@@ -19,7 +19,7 @@ from multistep.client.connection import Cluster
 from multistep.client.objects import find_trial
 from multistep.client.results.fetch import read_part
 from multistep.errors import ClusterError, StoreError
-from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, lines_of, readable, visible
+from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, output_lines, readable_line, visible_text
 from multistep.report.rows import TrialRow
 
 MAX_TRIALS: Final = 200
@@ -109,9 +109,9 @@ class _Fetch:
             if (data := await read_part(self._cluster, uri, quote(path), -size, size)) is not None:
                 cut = len(data) >= size
                 if piece.phase == AGENT:
-                    data = b"".join(map(readable, lines_of(data)))
+                    data = b"".join(map(readable_line, output_lines(data)))
                     cut = cut or len(data) > TAIL_BYTES
-                text = visible(data[-TAIL_BYTES:], cut=cut)
+                text = visible_text(data[-TAIL_BYTES:], cut=cut)
                 return [(f"{piece.title}{f', last {TAIL_BYTES} bytes' if cut else ''}", text)] if text else []
         return []
 

@@ -26,8 +26,16 @@ from multistep.kube.cluster_protocols import Object
 from multistep.kube.watch import GONE
 from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.excerpts import Excerpts
-from multistep.report.files import csv_text, document, json_text, parquet_bytes
-from multistep.report.page import branch_passes, dollars, interval, number, page, probability, signed
+from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
+from multistep.report.page import (
+    branch_passes,
+    dollars_text,
+    interval_text,
+    number_text,
+    p_value_text,
+    report_page,
+    signed_text,
+)
 from multistep.report.rows import StepRow, TrialRow, rows_that_count, trial_row
 from multistep.report.statistics import Estimate
 from multistep.report.summary import AgentComparison, LeaderboardRow, ReportedSweep, Summary, summarize
@@ -122,7 +130,7 @@ def branch_tables(branches: Branches) -> list[Text | Table]:
     lines = []
     for one in branches.agents:
         estimate = one.difference.estimate
-        text = f"{signed(estimate.value)}, 95 % interval {interval(estimate)}, p {probability(one.difference.p)}"
+        text = f"{signed_text(estimate.value)}, 95 % interval {interval_text(estimate)}, p {p_value_text(one.difference.p)}"
         over = f"over {plural(estimate.tasks, 'task')}, paired by task"
         lines.append(Text(f"{clean(one.agent)}: own minus reference {over}: {text}"))
     return [Text(), found, *lines]
@@ -134,14 +142,14 @@ def _names(step: BranchedStep) -> tuple[Text, Text, Text]:
 
 def _counts(group: Group, ks: list[int]) -> list[str]:
     active = f", {group.active} not finished" if group.active else ""
-    chances = [number(group.passes[k]) if k in group.passes else "-" for k in ks]
+    chances = [number_text(group.passes[k]) if k in group.passes else "-" for k in ks]
     return [f"{group.passed} of {group.counted}{active}", *chances, str(group.excluded or "-")]
 
 
 def _difference(step: BranchedStep, state: str) -> tuple[str, str]:
     if state != "own" or step.difference is None:
         return "-", "-"
-    return signed(step.difference.value), interval(step.difference)
+    return signed_text(step.difference.value), interval_text(step.difference)
 
 
 _FILES: Final = ("html", "csv", "json", "parquet")
@@ -202,7 +210,7 @@ def _missing(about: ReportedSweep, summary: Summary) -> str:
 
 def _print(form: str, about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts]) -> None:
     if form == "json":
-        print_json(document(about, summary), indent=1)
+        print_json(report_json(about, summary), indent=1)
     elif form == "parquet":
         print_bytes(parquet_bytes(summary.rows))
     else:
@@ -213,8 +221,8 @@ def _content(form: str, about: ReportedSweep, summary: Summary, excerpts: Mappin
     if form == "parquet":
         return parquet_bytes(summary.rows)
     if form == "html":
-        return page(about, summary, excerpts).encode()
-    return (csv_text(summary.rows) if form == "csv" else json_text(document(about, summary))).encode()
+        return report_page(about, summary, excerpts).encode()
+    return (csv_text(summary.rows) if form == "csv" else json_text(report_json(about, summary))).encode()
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -237,11 +245,11 @@ def standings_table(summary: Summary) -> Table:
     found = table(*heads, numbers=("MEAN SCORE", *passes, *costs))
     for each in summary.standings:
         chances = [_chance(each.passes.get(k), each.tasks) for k in ks]
-        mean = number(each.mean.value) if each.mean else "-"
+        mean = number_text(each.mean.value) if each.mean else "-"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
         counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
-        spent = [dollars(each.cost_usd), dollars(each.cost_per_pass)] if costs else []
-        found.add_row(Text(clean(each.agent)), mean, interval(each.mean), *chances, *spent, *counts)
+        spent = [dollars_text(each.cost_usd), dollars_text(each.cost_per_pass)] if costs else []
+        found.add_row(Text(clean(each.agent)), mean, interval_text(each.mean), *chances, *spent, *counts)
     return found
 
 
@@ -249,7 +257,7 @@ def _chance(found: Estimate | None, tasks: int) -> str:
     """Format pass@k, with the number of tasks that have k scored trials unless all have. tasks: number of the agent's tasks."""
     if found is None:
         return "-"
-    return number(found.value) + (f" of {plural(found.tasks, 'task')}" if found.tasks < tasks else "")
+    return number_text(found.value) + (f" of {plural(found.tasks, 'task')}" if found.tasks < tasks else "")
 
 
 def _excluded(standing: LeaderboardRow) -> Text:
@@ -273,6 +281,6 @@ def pairs_table(pairs: Sequence[AgentComparison]) -> Table:
     for each in pairs:
         estimate = each.difference.estimate
         verdict = Text("real", style="bold") if each.is_real else "not shown"
-        row = (signed(estimate.value), interval(estimate), probability(each.p), str(estimate.tasks), verdict)
+        row = (signed_text(estimate.value), interval_text(estimate), p_value_text(each.p), str(estimate.tasks), verdict)
         found.add_row(Text(clean(each.first)), Text(clean(each.second)), *row)
     return found

@@ -15,7 +15,7 @@ from multistep.client.connection import Cluster
 from multistep.client.results.fetch import download
 from multistep.client.results.job_directory import Entry, JobDirectory
 from multistep.client.sweep_trials import owned_trials
-from multistep.engine.score.usage_totals import of_all_attempts
+from multistep.engine.score.usage_totals import usage_of_all_attempts
 from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.report.rows import trial_row
@@ -86,7 +86,9 @@ class SweepFetch:
 
     def _entry(self, trial: Object) -> Entry:
         status = parse_status(trial)
-        return Entry(trial_row(trial, self._sweep.spec.scoring), trial["metadata"]["uid"], of_all_attempts(status), status.results)
+        return Entry(
+            trial_row(trial, self._sweep.spec.scoring), trial["metadata"]["uid"], usage_of_all_attempts(status), status.results
+        )
 
     async def _fetch_job(self, directory: JobDirectory, entries: Sequence[Entry]) -> None:
         await asyncio.to_thread(directory.start)

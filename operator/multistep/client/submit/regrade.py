@@ -27,7 +27,7 @@ from multistep.client.submit.manifests import (
 )
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.client.task.validate import Remedy, Show, validate
-from multistep.engine.sweep.trial_manifests import pinned
+from multistep.engine.sweep.trial_manifests import pinned_source
 from multistep.errors import NotFound, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS
@@ -220,7 +220,7 @@ class Regrade:
             if self.tests or self.tasks:
                 raise UsageError("the sweep's tasks come from spec.tasksFrom: --tests and --task need tasks in spec.tasks")
             revision = (found.get("status") or {}).get("tasksFrom", {}).get("revision")
-            return {"tasksFrom": pinned(source, revision) if revision else source}, ()
+            return {"tasksFrom": pinned_source(source, revision) if revision else source}, ()
         given = spec["tasks"]
         if self.tests and len(given) > 1:
             raise UsageError(f"--tests is for one task, and the sweep has {len(given)}: name the changed ones with --task")

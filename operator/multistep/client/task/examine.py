@@ -23,12 +23,18 @@ from multistep.client.task.findings import Finding, Locator
 from multistep.client.task.lint import lint, refused_values, reward_key_warnings
 from multistep.client.task.no_effect import entrypoint, no_effect
 from multistep.engine.plan.container_resources import node_terms
-from multistep.engine.plan.image_builds import needed
+from multistep.engine.plan.image_builds import needed_builds
 from multistep.engine.plan.make_plan import make_plan
-from multistep.engine.plan.phase_networks import limits
+from multistep.engine.plan.phase_networks import limited_networks
 from multistep.engine.plan.plan import StepPlan, TrialEnv, TrialPlan
-from multistep.engine.plan.resolve_templates import Unresolved, compose_variables, resolve, template_tables, used_variables
-from multistep.engine.plan.unsupported_parts import unsupported
+from multistep.engine.plan.resolve_templates import (
+    Unresolved,
+    compose_variables,
+    resolve_templates,
+    template_tables,
+    used_variables,
+)
+from multistep.engine.plan.unsupported_parts import unsupported_parts
 from multistep.errors import InvalidSpec, InvalidTask, SourceError
 from multistep.pods.pod_manifest import reserved_ports
 from multistep.pods.service_containers import refuse_ports
@@ -181,7 +187,9 @@ class _Known:
         """Plan a trial with each agent, and find what is ignored. Return the last plan; None if there are problems."""
         self.variables |= compose_variables(task.layout)
         self.warnings += entrypoint(bundle, self.config, task.layout.compose)
-        for part in dict.fromkeys(part for agent in agents or (None,) for part in unsupported(self.config, task.layout, agent)):
+        for part in dict.fromkeys(
+            part for agent in agents or (None,) for part in unsupported_parts(self.config, task.layout, agent)
+        ):
             if not part.refused:
                 (self.notes if part.by_agent and not agents else self.warnings).append(Finding(part.path, part.message))
         plan = None
@@ -240,7 +248,7 @@ def _missing_dockerfiles(bundle: Bundle, task: Task, variables: Mapping[str, str
     spec = TrialSpec.model_construct(
         task=TaskSource.model_construct(), environment=EnvironmentSpec(), verifier=VerifierSpec(disable=not verification)
     )
-    for build in needed(task.config, task.layout, spec, dict.fromkeys(variables, "")):
+    for build in needed_builds(task.config, task.layout, spec, dict.fromkeys(variables, "")):
         if entry_at(bundle, build.path) is None:
             yield Finding(build.path, "does not exist, so the cluster cannot build this image")
 
@@ -255,7 +263,7 @@ def _ineffective(table: Mapping[str, Any], config: TaskConfig) -> Iterator[Findi
 
 def _limited(config: TaskConfig) -> Iterator[Finding]:
     """Note network modes that an operator accepts only if its settings enable them."""
-    for where, mode in limits(config):
+    for where, mode in limited_networks(config):
         text = f"{mode} needs an operator with trials.egress Sidecar, or NetworkPolicy if no host is a name"
         yield Finding(f"{where}.network_mode", text)
 
@@ -271,7 +279,7 @@ def _variables(config: TaskConfig) -> Iterator[tuple[str, str]]:
     for where, env in template_tables(config):
         for key, value in env.items():
             try:
-                resolve({key: value}, {})
+                resolve_templates({key: value}, {})
             except Unresolved as error:
                 yield error.name, f"{where}.{key}"
 

@@ -128,7 +128,7 @@ class BuilderLost:
 Decision: TypeAlias = ImageBuilt | CreateBuilder | StartBuild | StartPush | BuildPause | BuildBroken | BuilderLost
 
 
-def decide(seen: BuildState, limits: BuildLimits) -> Decision:
+def next_build_action(seen: BuildState, limits: BuildLimits) -> Decision:
     """Return the next decision of the build."""
     if seen.image:
         return ImageBuilt(seen.image)
@@ -239,7 +239,7 @@ def _pushes(records: Mapping[str, Record]) -> Sequence[Record]:
     return sorted((each for id, each in records.items() if id.startswith(_PUSH)), key=lambda each: int(each.id[len(_PUSH) :]))
 
 
-def pushed(records: Mapping[str, Record]) -> bool:
+def has_pushed(records: Mapping[str, Record]) -> bool:
     """Return whether a push has ended, so that the registry may have the image."""
     return any(each.done for each in _pushes(records))
 

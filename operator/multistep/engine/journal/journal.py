@@ -27,7 +27,7 @@ class StepException:
 @dataclass
 class Collected:
     """The outputs of a step that were copied to the results store. types: type of each artifact entry, as in
-    engine.plan.select_artifacts.manifest; incomplete: one line for each source that was not copied completely."""
+    engine.plan.select_artifacts.artifacts_manifest; incomplete: one line for each source that was not copied completely."""
 
     types: Sequence[str] = ()
     count: int = 0

@@ -48,10 +48,10 @@ from multistep.engine.lifecycle.stop_and_suspend import (
     STOPPED,
     SUSPENDED,
     SWEEP_BUDGET_SPENT,
-    cut_short,
     is_suspended,
     must_have_no_pod,
     prestarts,
+    stop_or_deadline,
 )
 
 _WHAT_FAILED: Mapping[ViolationReason, str] = {
@@ -92,7 +92,7 @@ def _finished(s: Situation) -> Decision | None:
 
 
 def _cut_short(s: Situation) -> Decision | None:
-    return cut_short(s.trial, s.now)
+    return stop_or_deadline(s.trial, s.now)
 
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
@@ -368,7 +368,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def faults(attempts: Sequence[AttemptStatus]) -> int:
+def count_failed_attempts(attempts: Sequence[AttemptStatus]) -> int:
     """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep, room for other
     trials' verifiers, and a checkpoint that cannot be restored (at most two per trial, choose_checkpoint) use up no retry."""
     return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for each in attempts)

@@ -66,7 +66,7 @@ STOPPED = "Stopped"
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 
 
-def cut_short(trial: MultiStepTrial, now: float) -> Fail | None:
+def stop_or_deadline(trial: MultiStepTrial, now: float) -> Fail | None:
     """Return the failure of a trial with spec.stop or a deadline that has passed; None for other trials."""
     if trial.spec.stop:
         return Fail(STOPPED, "the trial was stopped: spec.stop is true")

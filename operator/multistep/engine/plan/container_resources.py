@@ -34,7 +34,7 @@ def with_overrides(environment: EnvironmentConfig, resources: ResourcesSpec) -> 
     return environment.model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
-def resources(environment: EnvironmentConfig) -> dict[str, Any]:
+def requests_and_limits(environment: EnvironmentConfig) -> dict[str, Any]:
     """Return equal requests and limits, so that a trial gets exactly the resources that the task requests."""
     amounts = {
         "cpu": environment.cpus and f"{environment.cpus:g}",
@@ -69,7 +69,7 @@ def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
     return terms
 
 
-def affinity(terms: Sequence[Term], given: Mapping[str, Any]) -> dict[str, Any]:
+def node_affinity(terms: Sequence[Term], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod's affinity that requires one of the terms in addition to ``given``, the pod template's affinity."""
     node = dict(given.get("nodeAffinity") or {})
     required = "requiredDuringSchedulingIgnoredDuringExecution"

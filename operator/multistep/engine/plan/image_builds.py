@@ -16,7 +16,7 @@ from multistep.api.trial.spec import TrialSpec
 from multistep.engine.plan.plan_services import BUILDS_OFF, PodServices, plan_services, values_of, with_values
 from multistep.engine.plan.resolve_templates import resolved_field
 from multistep.engine.plan.task_steps import files_of, steps_of
-from multistep.engine.plan.verifier_environment import Definition, definition
+from multistep.engine.plan.verifier_environment import VerifierDefinition, verifier_definition
 from multistep.errors import InvalidSpec, InvalidTask
 
 ENVIRONMENT = "environment"
@@ -49,12 +49,12 @@ class ImageBuild:
         return "/".join(filter(None, [self.root, self.directory, self.dockerfile]))
 
 
-def needed(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
+def needed_builds(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
     """Return the builds of the images that a trial needs and that neither the spec nor the task names. variables: the trial's
     variables, for build arguments in compose files. Raises InvalidSpec and InvalidTask."""
     found = list(_environment(config, layout, spec, variables))
     for step in () if spec.verifier.disable else steps_of(config):
-        defined = definition(config, layout, step, files_of(config, layout, step))
+        defined = verifier_definition(config, layout, step, files_of(config, layout, step))
         if defined is not None and defined.tests:
             found += _verifier(defined, step, spec, variables)
     return list({each.name: each for each in found}.values())
@@ -75,7 +75,7 @@ def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variab
     yield from _services(compose, content, spec, env)
 
 
-def _verifier(defined: Definition, step: StepConfig, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
+def _verifier(defined: VerifierDefinition, step: StepConfig, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
     """Yield the builds of a separate verifier's own image and of its services."""
     content = Content("verifier", step.name if defined.tests != TESTS else None)
     if defined.image is None:
@@ -118,7 +118,7 @@ def build_id(build: ImageBuild, context: str, platform: str) -> str:
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 
-def verifier_image(defined: Definition, images: Images) -> str | None:
+def verifier_image(defined: VerifierDefinition, images: Images) -> str | None:
     """Return a separate verifier's own image; None if it has none. Raises InvalidSpec if the image must be built first."""
     if defined.image is not None or not defined.tests:
         return defined.image

@@ -22,14 +22,14 @@ from multistep.api.trial.spec import CheckpointsSpec, TrialSpec
 from multistep.engine.plan.hosted_agent import hosted_agent
 from multistep.engine.plan.image_builds import NO_IMAGES, Images, services_of, trial_image, verifier_image
 from multistep.engine.plan.network_types import Egress, Networks, StepNetworks
-from multistep.engine.plan.phase_networks import networks
+from multistep.engine.plan.phase_networks import plan_networks
 from multistep.engine.plan.phase_timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.plan.plan import Env, Hook, StepPlan, TrialEnv, TrialPlan, VerifierPlan
-from multistep.engine.plan.resolve_templates import Unresolved, resolve, resolved_field
+from multistep.engine.plan.resolve_templates import Unresolved, resolve_templates, resolved_field
 from multistep.engine.plan.select_artifacts import pass_entries
 from multistep.engine.plan.task_steps import files_of, hooks_of, part_of_task, steps_of
 from multistep.engine.plan.unsupported_parts import refuse_unsupported
-from multistep.engine.plan.verifier_environment import Definition, VerifierEnvironment, definition
+from multistep.engine.plan.verifier_environment import VerifierDefinition, VerifierEnvironment, verifier_definition
 from multistep.errors import InvalidSpec
 
 MAX_ENTRIES: Final = 50_000
@@ -66,7 +66,7 @@ def _refuse(where: str, size: int, limit: int, steps: int) -> None:
         raise InvalidSpec(f"{where}: {size} over all {steps} steps, more than the limit of {limit}: use fewer, or fewer steps")
 
 
-Apart = Callable[[Definition], VerifierEnvironment]
+Apart = Callable[[VerifierDefinition], VerifierEnvironment]
 _MAX_RETRIES = 2**31 - 1
 
 
@@ -112,7 +112,7 @@ def make_plan(
     refuse_unsupported(config, layout, spec.agent)
     steps = steps_of(config)
     refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
-    inputs = _Inputs(config, layout, spec, env, networks(config, layout, steps, spec, egress), images)
+    inputs = _Inputs(config, layout, spec, env, plan_networks(config, layout, steps, spec, egress), images)
     return _with_services(_trial_plan(inputs, steps, name), inputs)
 
 
@@ -186,7 +186,7 @@ def _step_plan(inputs: _Inputs, index: int, step: StepConfig) -> StepPlan:
 
 def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files: StepLayout) -> VerifierPlan:
     config, layout, spec, env = inputs.config, inputs.layout, inputs.spec, inputs.env
-    defined = definition(config, layout, step, files)
+    defined = verifier_definition(config, layout, step, files)
     bundled = defined is not None and defined.bundled
     if defined and spec.regrade:
         raise InvalidSpec(f"spec.regrade: {defined.where}: step {step.name} is verified on artifacts, not on a checkpoint")
@@ -216,12 +216,12 @@ def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvi
     own. Return None if the trial is no regrade and spec.verifier.isolation is Declared."""
     if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
-    same = apart(Definition("environment", config.environment, None))
+    same = apart(VerifierDefinition("environment", config.environment, None))
     # The healthcheck and the upload of environment/ apply only to a start from the image.
     return replace(same, healthcheck=None, files=False, restored=tuple(spec.verifier.paths))
 
 
-def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Definition) -> VerifierEnvironment:
+def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: VerifierDefinition) -> VerifierEnvironment:
     config, layout, spec, env = inputs.config, inputs.layout, inputs.spec, inputs.env
     own, image = defined.config, verifier_image(defined, inputs.images) or inputs.image
     own_env = resolved_field(f"{defined.where}.env", own.env, env.variables)
@@ -296,6 +296,6 @@ def _user(own: User | None, inherited: User | None = None, *, override: User | N
 
 def _attempt(values: Env, env: TrialEnv) -> dict[str, str] | Unresolved:
     try:
-        return resolve(values, env.variables)
+        return resolve_templates(values, env.variables)
     except Unresolved as error:
         return error

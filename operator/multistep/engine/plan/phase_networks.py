@@ -14,7 +14,7 @@ from multistep.api.trial.spec import TrialSpec
 from multistep.engine.plan.hosted_agent import refuse_unreachable_model
 from multistep.engine.plan.network_types import PUBLIC, Egress, Network, Networks, StepNetworks
 from multistep.engine.plan.task_steps import files_of
-from multistep.engine.plan.verifier_environment import definition
+from multistep.engine.plan.verifier_environment import verifier_definition
 from multistep.errors import InvalidSpec
 
 
@@ -27,7 +27,7 @@ class Policy(Protocol):
     def allowed_hosts(self) -> list[str] | None: ...
 
 
-def networks(config: TaskConfig, layout: TaskLayout, steps: Sequence[StepConfig], spec: TrialSpec, egress: Egress) -> Networks:
+def plan_networks(config: TaskConfig, layout: TaskLayout, steps: Sequence[StepConfig], spec: TrialSpec, egress: Egress) -> Networks:
     """Return the networks of a trial. Raises InvalidSpec for a network that the operator cannot enforce, or that cuts the agent off
     from its model."""
     environment = _environment("environment", config.environment, egress)
@@ -51,7 +51,7 @@ def _of_step(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, index: int
     if spec.verifier.disable:
         return StepNetworks(agent, PUBLIC, PUBLIC, shared=False)
     files = files_of(config, layout, step)
-    defined = definition(config, layout, step, files)
+    defined = verifier_definition(config, layout, step, files)
     there = defined.config if defined else environment
     pods = _environment(defined.where if defined else "environment", there, egress)
     verifier = _phase([("verifier", config.verifier), (f"{where}verifier", step.verifier)], there, egress)
@@ -119,7 +119,7 @@ def _cidr(where: str, host: str) -> str:
         ) from None
 
 
-def limits(config: TaskConfig) -> Iterator[tuple[str, NetworkMode]]:
+def limited_networks(config: TaskConfig) -> Iterator[tuple[str, NetworkMode]]:
     """Yield the path and the network_mode of each limited network in task.toml."""
     places: list[tuple[str, Policy | None]] = [("environment", config.environment), ("agent", config.agent)]
     places += [("verifier", config.verifier), ("verifier.environment", config.verifier.environment)]

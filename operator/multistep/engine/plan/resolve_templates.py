@@ -26,7 +26,7 @@ class Unresolved(Exception):
         self.name = name
 
 
-def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+def resolve_templates(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """Return the values with templates resolved. A template is a whole value: ``pre-${NAME}`` is literal. Raises Unresolved."""
     return {key: _value(key, value, variables) for key, value in env.items()}
 
@@ -34,12 +34,12 @@ def resolve(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, s
 def resolved_field(field: str, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """Return the values of a field of task.toml with templates resolved. Raises InvalidTask."""
     try:
-        return resolve(env, variables)
+        return resolve_templates(env, variables)
     except Unresolved as error:
         raise InvalidTask(str(error), kind="ValueError", field=field) from error
 
 
-def referenced(value: str) -> str | None:
+def referenced_variable(value: str) -> str | None:
     """Return the name of the variable to which a template refers, e.g. NAME for ``${NAME}``; None if the value is no template."""
     match = _TEMPLATE.fullmatch(value)
     return match.group(1) if match else None
@@ -76,12 +76,12 @@ def compose_variables(layout: TaskLayout) -> dict[str, str]:
 
 def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:
     """Return the names of all variables that templates of task.toml and compose files refer to."""
-    named = (name for _, env in template_tables(config) for value in env.values() if (name := referenced(value)))
+    named = (name for _, env in template_tables(config) for value in env.values() if (name := referenced_variable(value)))
     return frozenset((*named, *compose_variables(layout)))
 
 
 def unused_variables(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> list[str]:
     """Return the names of spec.variables to which no template refers, so that no process gets their values."""
     values = [each.value or "" for each in (*spec.agent.env, *spec.verifier.env)]
-    used = used_variables(config, layout).union(filter(None, map(referenced, values)))
+    used = used_variables(config, layout).union(filter(None, map(referenced_variable, values)))
     return [each.name for each in spec.variables if each.name not in used]

@@ -39,7 +39,7 @@ def pass_entries(
     return (ArtifactConfig(source=LOGS_ARTIFACTS), *named)
 
 
-def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
+def place_artifacts(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
     """Return a destination for each entry, so that no two different sources share a path.
 
     members: for each entry, the paths found in its source, relative to the source ("" for the source itself); empty if the
@@ -59,7 +59,7 @@ def place(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -
     return result
 
 
-def manifest(
+def artifacts_manifest(
     placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
 ) -> list[dict[str, Any]]:
     """Return manifest.json, as in Harbor 0.25. types: type of each entry in the container: file, directory, missing or other.

@@ -30,7 +30,7 @@ class Unsupported:
         return f"{self.path}: {self.message}"
 
 
-def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
+def unsupported_parts(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
     """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then the oracle is
     assumed."""
     found: list[Unsupported] = []
@@ -43,13 +43,13 @@ def unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None 
 
 def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
     """Raise InvalidTask, with all unsupported parts that would change the result."""
-    if refused := [each for each in unsupported(config, layout, agent) if each.refused]:
+    if refused := [each for each in unsupported_parts(config, layout, agent) if each.refused]:
         raise InvalidTask.joined([InvalidTask(each.message, field=each.path) for each in refused])
 
 
-def ignored(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
+def ignored_parts(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
     """Return the unsupported parts of a task that are ignored."""
-    return [each for each in unsupported(config, layout, agent) if not each.refused]
+    return [each for each in unsupported_parts(config, layout, agent) if not each.refused]
 
 
 def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:

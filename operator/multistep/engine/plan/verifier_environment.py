@@ -17,7 +17,7 @@ Mode = Literal["shared", "separate"]
 
 
 @dataclass(frozen=True)
-class Definition:
+class VerifierDefinition:
     """A separate verifier's environment in task.toml. where: path of its table in task.toml; tests: directory of tests that defines
     the verifier's own image, "" if it has none; image: the verifier's own image; None: the image must be built from the Dockerfile
     in ``tests``, or, if ``tests`` is "", the trial's image is used; services: the services in the compose file in ``tests``.
@@ -65,7 +65,7 @@ def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
     return "shared"
 
 
-def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> Definition | None:
+def verifier_definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> VerifierDefinition | None:
     """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
 
     The step's table replaces the task's table, and the step's image replaces the task's image. Table and image are inherited
@@ -80,7 +80,7 @@ def definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: 
     given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
     chosen, where = given[0] if given else (config.environment, "environment")
     found = next((found for level in levels if (found := _image(*level))), (None, None, ""))
-    return Definition(where, chosen, *found)
+    return VerifierDefinition(where, chosen, *found)
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:

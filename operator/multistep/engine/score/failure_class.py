@@ -21,7 +21,7 @@ _OF_TRIALS = {row.reason: row for row in (*ATTEMPTS, *FAILED)}
 _OF_STEPS = {row.reason: row for row in EXCEPTIONS}
 
 
-def of_failed(reason: str, journal: Journal | None, *, agent_acted: bool = True) -> FailureClass:
+def class_of_failure(reason: str, journal: Journal | None, *, agent_acted: bool = True) -> FailureClass:
     """Return the failure class of a Failed trial. A reason in no table comes from a kubelet, so its class is Infrastructure.
 
     journal: the trial's progress if its environment failed, else None. agent_acted: whether an agent may have acted, or changed
@@ -36,12 +36,12 @@ def of_failed(reason: str, journal: Journal | None, *, agent_acted: bool = True)
     return "Task" if found == "Agent" and not agent_acted else found
 
 
-def of_exception(type_: str, phase: str) -> FailureClass:
+def class_of_exception(type_: str, phase: str) -> FailureClass:
     """Return the failure class of an exception of a step or of a Complete trial. phase: the phase that raised it."""
     row = _OF_STEPS.get(type_)
     return (row.failure_class if row else None) or _BY_PHASE.get(phase, "Task")
 
 
-def label(reason: str | None) -> str:
+def reason_label(reason: str | None) -> str:
     """Return the reason as a metric label; unknown reasons share one label, to limit the number of time series."""
     return reason if reason in _OF_TRIALS or reason in _OF_STEPS else OTHER

@@ -16,7 +16,7 @@ from multistep.api.trial.trial import MultiStepTrial
 _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "requests", "incomplete", "held_seconds")
 
 
-def counted(fields: Fields) -> Usage:
+def parse_usage(fields: Fields) -> Usage:
     """Return the tokens and the cost in a report of the agent host or of the model gateway. Raises RunnerError (code Protocol)."""
     return Usage(
         input_tokens=fields.optional_integer("inputTokens"),
@@ -26,7 +26,7 @@ def counted(fields: Fields) -> Usage:
     )
 
 
-def since(now: Usage | None, before: Usage | None) -> Usage | None:
+def usage_of_step(now: Usage | None, before: Usage | None) -> Usage | None:
     """Return one step's usage, for an agent that resumes its trajectory: the totals that it reports include the earlier steps.
 
     now, before: the agent's totals after this step and after the previous step. Both steps belong to the same attempt, because such
@@ -45,7 +45,7 @@ def since(now: Usage | None, before: Usage | None) -> Usage | None:
     return _usage([None if new is None else new - (old or 0) for new, old in pairs])
 
 
-def total(steps: Iterable[Usage | None]) -> Usage | None:
+def total_usage(steps: Iterable[Usage | None]) -> Usage | None:
     """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum,
     except the number of incomplete requests: a step whose usage the agent counted has no such number, and must not hide the numbers
     that the gateway reports for other steps."""
@@ -66,10 +66,10 @@ def omission(incomplete: int | None) -> str:
     return f"without {plural(incomplete, 'request')} of unknown usage" if incomplete else ""
 
 
-def of_all_attempts(status: TrialStatus) -> Usage | None:
+def usage_of_all_attempts(status: TrialStatus) -> Usage | None:
     """Return a trial's usage, summed over all attempts; None if it is unknown. Once the trial has finished, status.usage is the
     usage of the last attempt, including the setup of a hosted agent."""
-    return total(usages(status, whole=status.usage is not None))
+    return total_usage(usages(status, whole=status.usage is not None))
 
 
 def usages(status: TrialStatus, *, whole: bool) -> list[Usage]:
@@ -176,7 +176,7 @@ class ModelReport:
         return next((each for each in self.downtimes if each.began <= ended), None)
 
 
-def report(result: Mapping[str, Any] | None) -> ModelReport:
+def parse_report(result: Mapping[str, Any] | None) -> ModelReport:
     """Parse the gateway's report: its answer, or the result in the record of a CloseModelAccess.
 
     Raises RunnerError (code Protocol).
@@ -209,7 +209,7 @@ def _reported_usage(fields: Fields) -> Usage:
         "source": "Gateway",
         "prices": fields.optional_text("priceTable", 200),
     }
-    return counted(fields).model_copy(update=only_gateway)
+    return parse_usage(fields).model_copy(update=only_gateway)
 
 
 def _failure(fields: Fields) -> ModelFailure:

@@ -15,7 +15,7 @@ from multistep.api.trial.values import SETUP, VERIFIER
 from multistep.engine.journal.journal import AttemptLost, Journal, StepException, StepRun
 from multistep.engine.journal.operations import Checkpoint, Restore, Script, Start, Upload
 from multistep.engine.plan.plan import StepPlan
-from multistep.engine.script.operation_scope import Scope, TrialError, ending, require
+from multistep.engine.script.operation_scope import Scope, TrialError, how_it_ended, require
 from multistep.engine.status.status_size import bounded, shortened
 
 STORING: Final = "storing the environment for the verifier: "
@@ -23,7 +23,7 @@ UNUSUAL: Final = "Unusual: "  # start of the runner's refusal of files of a kind
 RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
-def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
+def store_checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
     """Store a checkpoint after a step. If that fails, the step does not fail, but a later attempt resumes at an earlier step.
 
     final: whether the trial ends with this step.
@@ -41,7 +41,7 @@ def checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bo
     )
 
 
-def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
+def store_files_for_verifier(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     """Store a checkpoint for the step's verifier, before the verification. Return whether it was stored.
 
     If the agent's changes are too large, or of a kind that cannot be stored, the step gets an exception. Any other cause fails the
@@ -63,7 +63,7 @@ def snapshot(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     return False
 
 
-def restore(scope: Scope, journal: Journal) -> Script[bool]:
+def restore_checkpoint(scope: Scope, journal: Journal) -> Script[bool]:
     """Restore the checkpoint from which the attempt resumes. Return whether it was restored; if not, the attempt fails."""
     record = yield Restore(scope.id("restore"))
     failed = Fields(record.result, "restore").optional_text("error")
@@ -90,7 +90,7 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None)
             record = yield Start(scope.id(name), argv, user=user, cwd=cwd, env=env, timeout=timeout, where=where)
             result = PhaseResult.from_record(record)
             if result.exit_code != 0:
-                raise TrialError(StepException("RuntimeError", f"resume.sh of step {step.name} {ending(result)}", SETUP))
+                raise TrialError(StepException("RuntimeError", f"resume.sh of step {step.name} {how_it_ended(result)}", SETUP))
 
 
 def lost_after_restore(message: str) -> AttemptLost:

@@ -58,7 +58,7 @@ class CheckpointChoice:
     refused: tuple[str, ...]
 
 
-def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
+def blame_checkpoint(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
     """Return the failure of the current attempt; RestoreFailed if the agent's setup has failed twice after a restore
     of the same checkpoint.
 
@@ -74,7 +74,7 @@ def blamed(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
     return lost_after_restore(lost.message) if before else lost
 
 
-def choose(
+def choose_checkpoint(
     status: TrialStatus, plan: TrialPlan, layers: Mapping[CheckpointId, Layer], damaged: Mapping[CheckpointId, str]
 ) -> CheckpointChoice:
     """Choose the last usable checkpoint of the attempt that has just failed (the last attempt in ``status.attempts``).

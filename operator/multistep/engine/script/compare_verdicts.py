@@ -17,7 +17,7 @@ from multistep.engine.journal.journal import Number, StepRun, TamperingTraces
 from multistep.engine.journal.operations import Release, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
-from multistep.engine.script.checkpoint_operations import STORING, UNUSUAL, snapshot
+from multistep.engine.script.checkpoint_operations import STORING, UNUSUAL, store_files_for_verifier
 from multistep.engine.script.operation_scope import Scope
 from multistep.engine.script.verify_step import verify_there
 from multistep.engine.status.status_size import bounded
@@ -27,10 +27,10 @@ _NO_COMPARISON: Final = frozenset({"ComparisonIncomplete", "ComparisonPrevented"
 _ENDED: Final = "the agent's container ended before the step was verified in a fresh pod"
 
 
-def keep_files(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
+def store_files_for_comparison(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     """Store the environment's files for the second verification, before the first one. Return whether they were stored."""
     run.phase, second = VERIFIER, StepRun(run.name)
-    if (yield from snapshot(scope, step, second)):
+    if (yield from store_files_for_verifier(scope, step, second)):
         return True
     run.verdict_differences = _incomplete(scope, second)
     return False
@@ -95,7 +95,7 @@ def _shown(reward: Number | None) -> str:
         return "too large" if reward and reward > 0 else "too small"
 
 
-def interrupted(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
+def with_missed_comparison(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
     """Return status.tampering of a trial after processes in the agent's container ended this container. If the reward of the last
     step was not compared, add the finding ComparisonIncomplete, because the agent may have avoided the comparison."""
     last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1

@@ -37,7 +37,7 @@ class _Verification:
         return cls(verifier.user, {name: every[name] for name in _FILE_VARIABLES if name in every})
 
 
-def baseline(scope: Scope, step: StepPlan) -> Script[None]:
+def record_baseline(scope: Scope, step: StepPlan) -> Script[None]:
     """Record the state of the environment before an attempt's first agent phase, if any step is verified in this environment or in
     a copy of it."""
     verifier = next((each.verifier for each in (step, *scope.plan.steps) if _is_inspected(each)), None)
@@ -50,7 +50,7 @@ def _is_inspected(step: StepPlan) -> bool:
     return step.verifier is not None and (step.verifier.environment is None or step.verified_restored)
 
 
-def inspect(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
+def inspect_environment(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
     """Find changes of the agent's environment that could change the verdict, and add them to the step's journal entry."""
     about = _Verification.of(scope.plan, verifier)
     record = yield Inspect(scope.id("inspect"), about.user, about.env)

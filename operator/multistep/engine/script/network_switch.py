@@ -64,15 +64,15 @@ def leave_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: Ste
 
 def _switch(operation: SwitchNetwork, run: StepRun) -> Script[None]:
     record = yield operation
-    run.egress = total([run.egress or EgressStatus(), refused(record.result)], MAX_TARGETS)
+    run.egress = total([run.egress or EgressStatus(), refused_connections(record.result)], MAX_TARGETS)
 
 
-def boot(result: Mapping[str, Any] | None) -> str:
+def boot_id(result: Mapping[str, Any] | None) -> str:
     """Return the boot id of the sidecar process that confirmed a switch. Raises RunnerError (code Protocol)."""
     return Fields(result, "switch").text("boot", 64)
 
 
-def refused(result: Mapping[str, Any] | None) -> EgressStatus:
+def refused_connections(result: Mapping[str, Any] | None) -> EgressStatus:
     """Return the connections that the sidecar refused before it switched the network, from the switch's record or the sidecar's
     answer. Raises RunnerError (code Protocol)."""
     fields = Fields(result, "switch")

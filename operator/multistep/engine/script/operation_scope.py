@@ -97,7 +97,7 @@ def require(record: Record, what: str, phase: str = "") -> None:
 
     what: description of the operation, for the message; phase: the step's phase that needs the operation, "" if the trial does.
     """
-    fault = failed(record)
+    fault = fault_of(record)
     if fault is not None and fault.code == DISK_FULL and phase:
         raise DiskFilled(StepException("OutOfDiskError", f"{what}: {fault.message}", phase))
     if fault is not None:
@@ -109,7 +109,7 @@ def fault_type(fault: Fault, usual: str) -> str:
     return "OutOfDiskError" if fault.code == DISK_FULL else usual
 
 
-def failed(record: Record) -> Fault | None:
+def fault_of(record: Record) -> Fault | None:
     """Return the error in the record of an operation; None if it succeeded."""
     return Fields(record.result, f"result of {record.id}").optional_fault("error")
 
@@ -123,7 +123,7 @@ def healthcheck_failure(record: Record, command: str) -> str | None:
     return f"{shown(command)} failed after {plural(result.attempts, 'attempt')}; the last one {last}"
 
 
-def ending(result: PhaseResult, *, output: bool = True) -> str:
+def how_it_ended(result: PhaseResult, *, output: bool = True) -> str:
     """Return how a phase ended, e.g. "exited with status 1". output: whether to add the end of the phase's output; False for
     agents, which may print secrets."""
     text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail if output else "")

@@ -18,14 +18,14 @@ from multistep.engine.journal.journal import AttemptLost, Collected, Journal, St
 from multistep.engine.journal.operations import Note, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.script.operation_scope import Scope
-from multistep.engine.script.trial_script import aggregate, goes_on, lift, skips_verifier
+from multistep.engine.script.trial_script import add_trial_rewards, copy_exception_to_trial, goes_on, skips_verifier
 from multistep.engine.script.verify_step import verify_apart
 from multistep.engine.status.status_size import shortened
 
 _BEFORE_THE_VERIFIER: Final = (SETUP, HEALTHCHECK, AGENT)
 
 
-def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[None]:
+def regrade_script(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[None]:
     """Verify the source's steps in order, until a gate or an exception ends the trial, and aggregate the trial's reward."""
     record = yield Note(scope.id("prepare"))
     journal.started_at = record.started_at
@@ -46,9 +46,9 @@ def regrade(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[Non
                 return
             break
     journal.all_steps = len(journal.steps) == len(scope.plan.steps)
-    aggregate(scope.plan, journal)
+    add_trial_rewards(scope.plan, journal)
     if scope.plan.single:
-        lift(journal)
+        copy_exception_to_trial(journal)
     journal.finished = True
 
 

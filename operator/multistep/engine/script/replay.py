@@ -13,8 +13,8 @@ from multistep.engine.journal.journal import Journal, StepRun
 from multistep.engine.journal.operations import Operation
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.script.operation_scope import Scope
-from multistep.engine.script.regrade_script import regrade
-from multistep.engine.script.trial_script import AgentScript, trial
+from multistep.engine.script.regrade_script import regrade_script
+from multistep.engine.script.trial_script import AgentScript, trial_script
 from multistep.engine.status.status_size import bounded_rewards
 
 
@@ -45,7 +45,11 @@ class Replay:
 
     def __init__(self, scope: Scope, agent: AgentScript) -> None:
         self._journal = Journal()
-        self._script = trial(scope, agent, self._journal) if scope.source is None else regrade(scope, scope.source, self._journal)
+        self._script = (
+            trial_script(scope, agent, self._journal)
+            if scope.source is None
+            else regrade_script(scope, scope.source, self._journal)
+        )
         self._operation: Operation | None = None
         self._forget_running: Callable[[], object] = lambda: None
         self._send(None)

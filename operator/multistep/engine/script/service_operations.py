@@ -13,7 +13,7 @@ from multistep.engine.journal.journal import StepRun
 from multistep.engine.journal.operations import Healthcheck, Launch, Script, ServiceHook, Source, Start
 from multistep.engine.plan.plan import StepPlan
 from multistep.engine.plan.plan_services import PodServices
-from multistep.engine.script.operation_scope import Scope, failed, healthcheck_failure
+from multistep.engine.script.operation_scope import Scope, fault_of, healthcheck_failure
 
 QUELL = ("/multistep/runner", "quell")
 _LONGEST_SECONDS = 3600.0
@@ -51,7 +51,7 @@ def start_main(scope: Scope, services: PodServices | None, env: Mapping[str, str
         return None
     if services.background:
         record = yield Launch(scope.id("main-command"), services.background, env=env, where=scope.where)
-        if (fault := failed(record)) is not None:
+        if (fault := fault_of(record)) is not None:
             return f"services.main.command: cannot be started: {fault.message}"
     check = services.main.healthcheck
     if check is None:

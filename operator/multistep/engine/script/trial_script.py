@@ -37,20 +37,20 @@ from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS
 from multistep.engine.score.rewards import gate_failure, trial_rewards
 from multistep.engine.score.trial_score import rule_of
-from multistep.engine.score.usage_totals import since
+from multistep.engine.score.usage_totals import usage_of_step
 from multistep.engine.script.checkpoint_operations import (
     RESUME_SECONDS,
-    checkpoint,
     lost_after_restore,
-    restore,
+    restore_checkpoint,
     resume_steps,
-    snapshot,
+    store_checkpoint,
+    store_files_for_verifier,
 )
-from multistep.engine.script.compare_verdicts import keep_files, verify_again
-from multistep.engine.script.inspect_environment import baseline, inspect
+from multistep.engine.script.compare_verdicts import store_files_for_comparison, verify_again
+from multistep.engine.script.inspect_environment import inspect_environment, record_baseline
 from multistep.engine.script.named_users import named_users, require_users
 from multistep.engine.script.network_switch import enter_environment, enter_phase, leave_step
-from multistep.engine.script.operation_scope import DiskFilled, Scope, TrialError, ending, healthcheck_failure, require
+from multistep.engine.script.operation_scope import DiskFilled, Scope, TrialError, healthcheck_failure, how_it_ended, require
 from multistep.engine.script.service_operations import artifact_source, service_hooks, start_main
 from multistep.engine.script.verify_step import verify, verify_apart
 from multistep.engine.status.trial_status import step_run
@@ -80,7 +80,7 @@ class AgentScript:
     setup: AgentSetup = _no_setup
 
 
-def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
+def trial_script(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
     steps = _Steps(scope, agent, journal)
     try:
@@ -91,7 +91,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
         if journal.lost is not None:
             return
         journal.all_steps = len(journal.steps) == len(scope.plan.steps)
-        aggregate(scope.plan, journal)
+        add_trial_rewards(scope.plan, journal)
     except TrialError as error:
         by_setup = error.exception.phase == AGENT_SETUP and not scope.has_own_files
         if scope.kept and len(journal.steps) == len(scope.kept) and not by_setup:
@@ -100,7 +100,7 @@ def trial(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
         journal.exception = error.exception
         journal.broken = True
     if scope.plan.single:
-        lift(journal)
+        copy_exception_to_trial(journal)
     journal.finished = True
 
 
@@ -111,7 +111,7 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     files. If only other trials changed them, the failure has the same class as a failed setup before step 1, because a custom agent
     class could fail on purpose.
     """
-    if scope.kept and not (yield from restore(scope, journal)):
+    if scope.kept and not (yield from restore_checkpoint(scope, journal)):
         return
     yield from _prepare(scope, journal)
     if not scope.has_own_files:
@@ -150,13 +150,13 @@ class _Steps:
                 return
             self.journal.completed_at = run.completed_at
             if plan.hosted is not None and plan.hosted.resume:
-                run.usage, self.counted = since(run.usage, self.counted), run.usage or self.counted
+                run.usage, self.counted = usage_of_step(run.usage, self.counted), run.usage or self.counted
             self.verified = VERIFIER in run.timings and not step.verified_apart
             last = not goes_on(plan, step, run) or step is plan.steps[-1]
             if kept is not None:
                 run.checkpoint = kept.checkpoint
             elif (spec := plan.checkpoints) is not None and (not last or spec.keep == "WithResults"):
-                run.checkpoint = yield from checkpoint(here, step, spec, final=last)
+                run.checkpoint = yield from store_checkpoint(here, step, spec, final=last)
             if last:
                 return
 
@@ -211,7 +211,7 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
     if run.exception is None:
         run.phase = AGENT
         if first:
-            yield from baseline(scope, step)
+            yield from record_baseline(scope, step)
         yield from enter_phase(scope, run, AGENT, step.network)
         run.fail((yield from _run_agent(scope, step, run, agent)))
         if run.lost is not None:
@@ -228,7 +228,7 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
     So does a second verification, in a pod of its own (verifier.second_environment)."""
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, second = (verifier.environment, verifier.second_environment) if verifier else (None, None)
-    kept, judged = second is not None and (yield from keep_files(scope, step, run)), False
+    kept, judged = second is not None and (yield from store_files_for_comparison(scope, step, run)), False
     if verifier is not None and apart is None:
         run.phase = VERIFIER
         yield from enter_phase(scope, run, VERIFIER, verifier.network)
@@ -240,8 +240,8 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
     if verifier is not None and apart is not None:
         run.phase = VERIFIER
         if apart.restored is not None:
-            yield from inspect(scope, verifier, run)
-        if apart.restored is None or (yield from snapshot(scope, step, run)):
+            yield from inspect_environment(scope, verifier, run)
+        if apart.restored is None or (yield from store_files_for_verifier(scope, step, run)):
             yield from verify_apart(scope, step, verifier, apart, run)
 
 
@@ -283,7 +283,7 @@ def _setup(scope: Scope, step: StepPlan) -> Start:
 def _setup_exception(result: PhaseResult) -> StepException | None:
     if result.exit_code == 0:
         return None
-    return StepException("RuntimeError", f"setup.sh {ending(result)}", SETUP)
+    return StepException("RuntimeError", f"setup.sh {how_it_ended(result)}", SETUP)
 
 
 def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -> Script[StepException | None]:
@@ -336,7 +336,7 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
     )
 
 
-def aggregate(plan: TrialPlan, journal: Journal) -> None:
+def add_trial_rewards(plan: TrialPlan, journal: Journal) -> None:
     """Add the trial's rewards, computed from its steps' rewards, and its score rule to the journal."""
     journal.score_rule = rule_of(plan, journal.steps)
     try:
@@ -345,7 +345,7 @@ def aggregate(plan: TrialPlan, journal: Journal) -> None:
         journal.exception = StepException("OverflowError", f"the trial's reward: {error}")
 
 
-def lift(journal: Journal) -> None:
+def copy_exception_to_trial(journal: Journal) -> None:
     """Copy the step's exception of a single-step trial to the trial, as in Harbor 0.25 (single-step trial)."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

@@ -36,7 +36,7 @@ from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT, RewardError, parse_reward_files
 from multistep.engine.script.checkpoint_operations import resume_steps
-from multistep.engine.script.inspect_environment import inspect
+from multistep.engine.script.inspect_environment import inspect_environment
 from multistep.engine.script.named_users import require_users, verifiers_user
 from multistep.engine.script.network_switch import enter_verification, enter_verifiers_pod, leave_verifiers_pod
 from multistep.engine.script.operation_scope import (
@@ -44,10 +44,10 @@ from multistep.engine.script.operation_scope import (
     Scope,
     TrialError,
     at_timeout,
-    ending,
-    failed,
+    fault_of,
     fault_type,
     healthcheck_failure,
+    how_it_ended,
     killed_for_memory,
     require,
 )
@@ -56,7 +56,7 @@ from multistep.engine.script.service_operations import start_main
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[bool]:
     """Verify the step in the agent's environment, after the agent. Return whether the tests ran."""
-    yield from inspect(scope, verifier, run)
+    yield from inspect_environment(scope, verifier, run)
     try:
         yield from _clean_for_verification(scope, verifier, run)
     except DiskFilled as error:
@@ -202,7 +202,7 @@ def _timed(operation: Operation, run: StepRun) -> Script[Fault | None]:
     """Run the operation and add its time to the phase "verifier". Return its error; None if it succeeded."""
     record = yield operation
     run.timed(VERIFIER, record)
-    return failed(record)
+    return fault_of(record)
 
 
 def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
@@ -262,11 +262,11 @@ def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> 
     if result.timed_out:
         return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_timeout(verifier.timeout)}", VERIFIER))
     if killed_for_memory(result):
-        return run.fail(StepException("OutOfMemoryError", f"test.sh {ending(result)}", VERIFIER))
+        return run.fail(StepException("OutOfMemoryError", f"test.sh {how_it_ended(result)}", VERIFIER))
     try:
         run.rewards = parse_reward_files(_captured(result, REWARD_JSON), _captured(result, REWARD_TXT))
     except RewardError as error:
-        run.fail(StepException(error.type, f"{error}; test.sh {ending(result)}", VERIFIER))
+        run.fail(StepException(error.type, f"{error}; test.sh {how_it_ended(result)}", VERIFIER))
 
 
 def _captured(result: PhaseResult, path: str) -> bytes | None:

@@ -32,7 +32,7 @@ from multistep.engine.lifecycle.stop_and_suspend import DEADLINE_EXCEEDED, prest
 from multistep.engine.score import failure_class as failures
 from multistep.engine.score.score_in_sweep import agent_may_have_caused, agent_used_deadline
 from multistep.engine.score.trial_score import Score, known_score, outcome, step_passes, step_score, trial_score, verdict_of
-from multistep.engine.score.usage_totals import total
+from multistep.engine.score.usage_totals import total_usage
 from multistep.engine.status.status_size import bounded, bounded_rewards, shortened
 from multistep.engine.status.tampering_findings import merged, of_failure, summary
 
@@ -213,7 +213,7 @@ def failed(
         ended = _ended(trial, journal, results, now)
     ended["rewards"] = ended["score_rule"] = None
     step = journal.steps[-1].name if journal and journal.steps else trial.status.current_step
-    class_ = failures.of_failed(reason, journal, agent_acted=_agent_may_have_acted(trial.status))
+    class_ = failures.class_of_failure(reason, journal, agent_acted=_agent_may_have_acted(trial.status))
     known = ended.get("tampering", trial.status.tampering)
     ended["tampering"] = of_failure(known, trial.status, reason, message) if class_ == "Agent" else known
     slow = reason == DEADLINE_EXCEEDED and agent_used_deadline(trial.status, trial.spec.active_deadline_seconds, now)
@@ -354,7 +354,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "score_rule": journal.score_rule,
         **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=_starts_from_reference(trial)),
-        "usage": total([journal.setup_usage, *(run.usage for run in journal.steps)]),
+        "usage": total_usage([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "results": results,
     }
 
@@ -384,7 +384,7 @@ def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[st
     if exception is None:
         return _scored(None, score, gate_failed=last is not None and last.gate_passed is False)
     by_agent = hosted and exception.phase == AGENT
-    class_ = "Agent" if by_agent else failures.of_exception(exception.type, exception.phase)
+    class_ = "Agent" if by_agent else failures.class_of_exception(exception.type, exception.phase)
     failure = TrialFailure(class_=class_, reason=exception.type, step=step)
     may_have_caused = by_agent or agent_may_have_caused(exception, journal, from_reference=from_reference)
     return _scored(failure, score if may_have_caused else None)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.sweep.sweep import SweepTask, TrialSweep
-from multistep.engine.sweep.plan_branches import from_text
-from multistep.engine.sweep.trial_manifests import number_of, owner_of, plan, tasks_at, with_branches
+from multistep.engine.sweep.plan_branches import parse_record
+from multistep.engine.sweep.trial_manifests import number_of, owner_of, plan_sweep, tasks_at, with_branches
 from multistep.errors import InvalidSpec
 
 Object = Mapping[str, Any]
@@ -45,9 +45,9 @@ def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> Sw
     name; None if they cannot be read."""
     uid, status = sweep.metadata.uid, sweep.status
     try:
-        found = plan(sweep, _tasks(sweep, tasks))
+        found = plan_sweep(sweep, _tasks(sweep, tasks))
         if status.branches is not None and branches is not None:
-            found = with_branches(sweep, found, from_text(branches, found.grid))
+            found = with_branches(sweep, found, parse_record(branches, found.grid))
     except (InvalidSpec, ValueError):
         return SweepMembers(uid)
     if status.branches is not None and branches is None:

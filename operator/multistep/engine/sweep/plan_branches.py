@@ -66,12 +66,12 @@ def states_of(grid: TrialGrid, checkpoints: Mapping[int, StepCheckpoints]) -> St
     return found
 
 
-def to_text(states: States) -> str:
+def record_text(states: States) -> str:
     """Convert the checkpoints to the text of the record, which from_text parses."""
     return json.dumps([asdict(each) for each in states], ensure_ascii=False, separators=(",", ":"))
 
 
-def from_text(text: str, grid: TrialGrid) -> States:
+def parse_record(text: str, grid: TrialGrid) -> States:
     """Parse the text of a record. Raises ValueError if it is invalid, or has other tasks, agents or attempts than the grid."""
     try:
         found = _RECORD.validate_json(text)
@@ -86,7 +86,7 @@ def _shape(states: TaskStates) -> list[int]:
     return [len(masks) for masks in states.left]
 
 
-def count(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
+def count_branches(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
     """Return the number of branches."""
     return branch.attempts * sum(1 for _ in _groups(grid, branch, states))
 
@@ -123,14 +123,14 @@ def _chosen(branch: SweepBranch, states: TaskStates) -> Iterator[int]:
     return (index for index, name in enumerate(states.steps) if branch.includes(name))
 
 
-def missing(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
+def count_missing_states(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
     """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial of the agent has a checkpoint. The
     first step of a task is not counted, because it starts from the image."""
     pairs = product(states, range(len(grid.agents)))
     return sum(index > 0 and not each.sources(agent, index) for each, agent in pairs for index in _chosen(branch, each))
 
 
-def unknown(branch: SweepBranch, states: States) -> list[str]:
+def unknown_steps(branch: SweepBranch, states: States) -> list[str]:
     """Return the names of steps in the spec that no task has."""
     known = {EACH, *(name for each in states for name in each.steps)}
     return [name for name in branch.at if name not in known]

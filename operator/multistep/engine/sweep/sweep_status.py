@@ -42,7 +42,7 @@ from multistep.engine.sweep.trial_manifests import SweepPlan
 _MAX_RENEWAL: Final = 64  # characters; the status has the digest of a longer annotation, to limit its size
 
 
-def lease(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
+def lease_status(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
     """Return the status of the lease; None without spec.lease. A new value of the annotation labels.RENEWAL renews the lease."""
     if sweep.spec.lease is None:
         return None
@@ -58,7 +58,7 @@ def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | N
     watched_since: when this operator first read the sweep. While the API server is unavailable, the client cannot renew the lease
     and the operator's process ends. So the lease's time restarts at ``watched_since``, unless the lease had expired before.
     """
-    held = lease(sweep, now)
+    held = lease_status(sweep, now)
     if held is None or sweep.spec.lease is None:
         return None
     expired = any(each.reason == "LeaseExpired" for each in sweep.status.conditions)
@@ -98,7 +98,7 @@ class SweepDecision:
     seconds: float | None
 
 
-def decide(
+def decide_sweep(
     sweep: TrialSweep,
     plan: SweepPlan,
     created: int,
@@ -131,13 +131,13 @@ def decide(
     )
 
 
-def started(sweep: TrialSweep, plan: SweepPlan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
+def started_status(sweep: TrialSweep, plan: SweepPlan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
     """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
     total = plan.grid.total
     tasks_and_agents = f"{plural(len(plan.grid.tasks), 'task')}, {plural(len(plan.grid.agents), 'agent')}"
     message = f"{tasks_and_agents}, {plural(total, 'trial')}"
     fields: dict[str, Any] = {"start_time": time(now), "trials": SweepTrials(total=total), "tasks_from": tasks}
-    fields |= {"lease": lease(sweep, now), "source_uid": plan.source.uid}
+    fields |= {"lease": lease_status(sweep, now), "source_uid": plan.source.uid}
     return _with(sweep, "Pending", "SweepStarted", message, now, **fields)
 
 
@@ -147,9 +147,9 @@ def branches_planned(plan: SweepPlan, states: States, config_map: str, digest: s
     branch = plan.spec.branch
     assert branch is not None
     return SweepBranchesStatus(
-        trials=plan_branches.count(plan.grid, branch, states),
-        missing=plan_branches.missing(plan.grid, branch, states),
-        unknown=[shortened(each) for each in plan_branches.unknown(branch, states)[:MAX_UNKNOWN]],
+        trials=plan_branches.count_branches(plan.grid, branch, states),
+        missing=plan_branches.count_missing_states(plan.grid, branch, states),
+        unknown=[shortened(each) for each in plan_branches.unknown_steps(branch, states)[:MAX_UNKNOWN]],
         config_map=config_map,
         digest=digest,
     )
@@ -165,18 +165,18 @@ def suspended_before_start(sweep: TrialSweep, now: float) -> SweepStatus:
     return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to start", now)
 
 
-def waiting(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+def waiting_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of a sweep that cannot start yet."""
     return _with(sweep, "Pending", reason, message, now)
 
 
-def troubled(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+def error_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of an unfinished sweep whose reconcile failed: in the same phase, with the reason."""
     phase: Phase = next((each for each in get_args(Phase) if each == sweep.status.phase), "Pending")
     return _with(sweep, phase, reason, message, now, stalled=phase == "Running")
 
 
-def failed(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
+def failed_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of a sweep that cannot be run."""
     return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
 
@@ -189,7 +189,7 @@ def reopens(sweep: TrialSweep) -> bool:
     return changed and len(retries_of(sweep.spec.retries, status.trials.total)) > status.trials.retried
 
 
-def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
+def reopened_status(sweep: TrialSweep, now: float) -> SweepStatus:
     """Return the status of a finished sweep that continues. The time since it finished does not count toward its deadline."""
     former, ended = sweep.status, sweep.status.completion_time
     idle = 0 if ended is None else max(0, round(now - ended.timestamp()))
@@ -199,7 +199,7 @@ def reopened(sweep: TrialSweep, now: float) -> SweepStatus:
     return status.model_copy(update={"suspended_seconds": (status.suspended_seconds or 0) + idle or None})
 
 
-def observed(sweep: TrialSweep) -> SweepStatus:
+def observed_status(sweep: TrialSweep) -> SweepStatus:
     """Return the status of a finished sweep whose spec was changed: with the new observedGeneration and the same result."""
     return sweep.status.model_copy(update={"observed_generation": sweep.metadata.generation})
 
@@ -213,7 +213,7 @@ def to_json(status: SweepStatus) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value != {}}
 
 
-def headline(status: SweepStatus) -> object:
+def urgent_fields(status: SweepStatus) -> object:
     """Return the status fields whose changes are written immediately. Writes of other fields (counts, messages) are throttled."""
     holds = [(each.type, each.status, each.reason) for each in status.conditions]
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
@@ -286,7 +286,7 @@ def _reached(
         pod_hours=round(counts.pod_hours, 4),
         cost_usd=None if counts.cost_usd is None else round(counts.cost_usd, 6),
         budget=budget,
-        lease=lease(sweep, now),
+        lease=lease_status(sweep, now),
         **ended,
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ class SweepPlan:
     source: RegradedSweep = field(default_factory=RegradedSweep)
 
 
-def plan(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
+def plan_sweep(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
     """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
     spec = sweep.spec
     plan_branches = None if spec.branch else ()
@@ -76,7 +76,7 @@ def with_branches(sweep: TrialSweep, plan: SweepPlan, states: States) -> SweepPl
     """Return the plan with the branches. states: checkpoints of the ordinary trials. Raises InvalidSpec."""
     branch = plan.spec.branch
     assert branch is not None
-    more = plan_branches.count(plan.grid, branch, states)
+    more = plan_branches.count_branches(plan.grid, branch, states)
     _refuse_many(f"spec.branch: {plan.grid.ordinary} ordinary trials and {more} branches", plan.grid.ordinary + more)
     grid = replace(plan.grid, branches=plan_branches.cells_of(plan.grid, branch, states))
     grid = replace(grid, retries=retries_of(plan.spec.retries, grid.total))
@@ -96,12 +96,12 @@ def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[S
     """
     if source.dataset is not None:
         return [_dataset_task(source.dataset, *json.loads(each)) for each in names]
-    ((kind, place),) = pinned(source.model_dump(**_AS_WRITTEN), revision).items()
+    ((kind, place),) = pinned_source(source.model_dump(**_AS_WRITTEN), revision).items()
     root = place.get("path", "").strip("/")
     return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
 
 
-def pinned(source: Object, revision: str) -> dict[str, Any]:
+def pinned_source(source: Object, revision: str) -> dict[str, Any]:
     """Return a source of tasks with the revision in place of its branch or tag. source: the source as written in the spec."""
     ((kind, place),) = source.items()
     if kind == "git":
@@ -122,7 +122,7 @@ def _dataset_task(dataset: DatasetSource, name: str, url: str, commit: str, path
 _AS_WRITTEN: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_unset": True}
 
 
-def manifest(
+def trial_manifest(
     sweep: TrialSweep, plan: SweepPlan, number: int, *, early: bool = False, limited_models: Container[str] = ()
 ) -> dict[str, Any]:
     """Return the manifest of the trial with this number.
@@ -249,7 +249,7 @@ def retry_of(trial: Object) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
+def trial_facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
     """Return the facts of a trial that a sweep needs. scoring: the sweep's spec.scoring.
 
     The API server applies the CRD's schema, but anyone may have written what the schema allows: a status with values that no

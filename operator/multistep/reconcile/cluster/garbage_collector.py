@@ -107,8 +107,14 @@ class OrphanRemoval:
     async def _check_builders(self) -> None:
         """Delete this operator's pods of builds that no trial waits for, and old logs of builds. Another operator may build in the
         same namespace, and only that operator knows which of its builds are needed."""
-        namespace, wanted, now = builder_pod.namespace(self.settings), self.builds.wanted if self.builds else (), self.clock()
-        for metadata in await self.cluster.list_metadata(PODS, namespace, label_selector=builder_pod.selector(self.settings)):
+        namespace, wanted, now = (
+            builder_pod.builds_namespace(self.settings),
+            self.builds.wanted if self.builds else (),
+            self.clock(),
+        )
+        for metadata in await self.cluster.list_metadata(
+            PODS, namespace, label_selector=builder_pod.builder_selector(self.settings)
+        ):
             pod = pod_facts({"metadata": metadata})
             needed = builder_pod.build_of({"metadata": metadata}) in wanted
             if orphans.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):

@@ -80,8 +80,8 @@ class BuildJob:
         self._task = task
         self._about = about
         self._report = report
-        self._namespace = pods.namespace(tools.settings)
-        self._limits = pods.limits(tools.settings)
+        self._namespace = pods.builds_namespace(tools.settings)
+        self._limits = pods.build_limits(tools.settings)
         self._retries = BuilderRetries(tools.settings.builds.retries)
         self._logged = "", 0  # UID of the pod whose log is copied, and the number of copied bytes
         self._step = ""
@@ -105,7 +105,7 @@ class BuildJob:
     async def _next(self) -> ImageBuilt | BuildBroken | BuildPause:
         """Take one decision and act on it. Return the result, or how long to wait before the next decision."""
         seen = await self._observe()
-        decision = next_build_action.decide(seen, self._limits)
+        decision = next_build_action.next_build_action(seen, self._limits)
         match decision:
             case ImageBuilt() | BuildBroken() | BuilderLost():
                 await self._delete(seen.pod)
@@ -123,7 +123,7 @@ class BuildJob:
         pod, push_ended = await self._pod()
         records = await self._records(pod) if pod is not None and pod.running and not pod.deleting and not push_ended else None
         seen = BuildState(self._t.clock(), pod=pod, push_ended=push_ended, records=records)
-        if pod is not None and not next_build_action.pushed(records or {}):
+        if pod is not None and not next_build_action.has_pushed(records or {}):
             return seen  # the registry cannot have the image yet, because only this pod pushes it
         try:
             return replace(seen, image=await self._t.registry.digest(self._id))
@@ -166,7 +166,7 @@ class BuildJob:
 
     async def _create(self) -> None:
         with suppress(AlreadyExists):  # another operator created it, or this one before a crash
-            await self._t.cluster.create(pods.manifest(self._id, self._about, self._t.settings))
+            await self._t.cluster.create(pods.builder_manifest(self._id, self._about, self._t.settings))
             logger.info("creating pod %s to build %s of %s", pods.pod_name(self._id), self._build.path, self._about)
 
     async def _delete(self, pod: PodFacts | None) -> None:

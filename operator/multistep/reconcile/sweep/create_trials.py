@@ -12,7 +12,7 @@ from prometheus_client import Counter
 from multistep.api.common import labels
 from multistep.api.sweep.sweep import TrialSweep
 from multistep.engine.sweep.sweep_status import CreationError
-from multistep.engine.sweep.trial_manifests import SweepPlan, manifest, owner_of, owner_reference
+from multistep.engine.sweep.trial_manifests import SweepPlan, owner_of, owner_reference, trial_manifest
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS
@@ -34,7 +34,7 @@ async def create_trials(
     for number in numbers:
         try:
             trial = await run.cluster.create(
-                manifest(run.sweep, plan, number, early=number >= early, limited_models=limited_models)
+                trial_manifest(run.sweep, plan, number, early=number >= early, limited_models=limited_models)
             )
             created.inc()
         except AlreadyExists:

@@ -23,16 +23,16 @@ from multistep.api.trial.values import DIGEST
 from multistep.engine.score.score_in_sweep import counted_score
 from multistep.engine.sweep.next_trials import TrialGrid, trials_that_count
 from multistep.engine.sweep.own_trials import SweepMembers
-from multistep.engine.sweep.plan_branches import StepCheckpoints, from_text, states_of, step_checkpoints, to_text
+from multistep.engine.sweep.plan_branches import StepCheckpoints, parse_record, record_text, states_of, step_checkpoints
 from multistep.engine.sweep.sweep_status import branches_planned
 from multistep.engine.sweep.trial_manifests import (
     RegradedSweep,
     SweepPlan,
-    facts,
     number_of,
     owner_of,
     retry_of,
     tasks_at,
+    trial_facts,
     with_branches,
 )
 from multistep.errors import InvalidSpec, NotFound, SourceError
@@ -65,7 +65,7 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) ->
     if known is not None and known.digest != digest:
         raise SourceError(f"spec.branch: ConfigMap {name} does not have the branches that were planned: delete it", transient=True)
     try:
-        states = from_text(text, plan.grid)
+        states = parse_record(text, plan.grid)
     except ValueError as error:
         raise SourceError(f"spec.branch: ConfigMap {name} is damaged: delete it: {error}", transient=True) from None
     return with_branches(sweep, plan, states), branches_planned(plan, states, name, digest)
@@ -77,10 +77,10 @@ async def _record(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> str:
     metadata, known, own = sweep.metadata, sweep.status.branches, SweepMembers(sweep.metadata.uid, plan.names)
     async for each in cluster.iterate(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
         if own.has(each):
-            if facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
+            if trial_facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
                 raise SourceError(f"spec.branch: trial {each['metadata']['name']} has not finished", transient=True)
             checkpoints[number_of(each)] = step_checkpoints(each)
-    text = to_text(states_of(plan.grid, checkpoints))
+    text = record_text(states_of(plan.grid, checkpoints))
     if len(text.encode()) > MAX_BYTES:
         raise InvalidSpec(f"spec.branch: the record of the steps has more than {MAX_BYTES} bytes: use several sweeps")
     if known is not None and known.digest != digest_of(text.encode()):
@@ -126,7 +126,7 @@ async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -
             found.append((number, await cluster.get(TRIALS, namespace, plan.grid.trial_name(regrade.sweep, number))))
     its, scoring = await members(cluster, source), parse_scoring(source)
     own = [(number, number_of(each), each) for number, each in found if its.has(each)]
-    chosen = trials_that_count(own, lambda each: counted_score(facts(each, scoring), scoring) is not None)
+    chosen = trials_that_count(own, lambda each: counted_score(trial_facts(each, scoring), scoring) is not None)
     counting = {number: each["metadata"]["name"] for number, each in chosen.items() if retry_of(each) is not None}
     return RegradedSweep(its.uid, counting)
 

@@ -22,7 +22,7 @@ from multistep.engine.status.status_size import bounded
 from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.sweep_status import CreationError
-from multistep.engine.sweep.trial_manifests import SweepPlan, plan
+from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep
 from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
@@ -117,11 +117,11 @@ class Sweeps:
             return await run.wait(sweep_status.suspended_before_start(run.sweep, run.clock()), AT_NEXT_EVENT)
         starts = not run.started
         if starts and (why := await unfinished_source(run.cluster, run.sweep, run.clock())):
-            status = sweep_status.waiting(run.sweep, SOURCE_ACTIVE, why, run.clock())
+            status = sweep_status.waiting_status(run.sweep, SOURCE_ACTIVE, why, run.clock())
             return await run.wait(status, Requeue(SOURCE_SECONDS))
         plan, tasks = await _planned(run, self.tasks)
         if starts:
-            await run.write(sweep_status.started(run.sweep, plan, run.clock(), tasks))
+            await run.write(sweep_status.started_status(run.sweep, plan, run.clock(), tasks))
         return await self._create_and_count(run, plan)
 
     async def _create_and_count(self, run: SweepRun, plan: SweepPlan) -> Requeue:
@@ -176,7 +176,7 @@ class Sweeps:
         series = self.errors.add(run.entry.key, run.sweep.metadata.uid, now, ends=found.ends)
         if not run.started and (run.sweep.spec.stop or series.ends_object):
             reason, text = ("Stopped", NEVER_STARTED) if run.sweep.spec.stop else (found.reason, text)
-            return await run.end(sweep_status.failed(run.sweep, reason, text, now))
+            return await run.end(sweep_status.failed_status(run.sweep, reason, text, now))
         if series.seconds >= found.after:
             await _report(run, found.reason, text)
         raise error
@@ -195,7 +195,7 @@ async def _planned(run: SweepRun, sweep_tasks: SweepTasks) -> tuple[SweepPlan, S
     generation, pinned, entry = run.sweep.metadata.generation, run.sweep.status.tasks_from, run.entry
     if not run.started or entry.plan is None or entry.plan[0] != generation:
         tasks, pinned = await sweep_tasks.load(run.sweep)
-        new = plan(run.sweep, tasks)
+        new = plan_sweep(run.sweep, tasks)
         entry.plan = generation, replace(new, source=await regraded_sweep(run.cluster, run.sweep, new))
     found = entry.plan[1]
     return await _with_branches(run, found) if run.sweep.status.branches and found.grid.branches is None else found, pinned
@@ -218,12 +218,12 @@ def _decide(run: SweepRun, plan: SweepPlan, failure: CreationError | None) -> sw
     trials, known = run.entry.of(_members(run, plan)), run.sweep.status.trials
     created = max(run.entry.created, known.created + known.retried)
     since = run.entry.since or 0.0
-    return sweep_status.decide(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since)
+    return sweep_status.decide_sweep(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since)
 
 
 async def _reopen(run: SweepRun) -> Requeue:
     """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
-    await run.write(sweep_status.reopened(run.sweep, run.clock()))
+    await run.write(sweep_status.reopened_status(run.sweep, run.clock()))
     return Requeue(0.0)
 
 
@@ -232,7 +232,7 @@ async def _fail_invalid(run: SweepRun, error: InvalidSpec) -> Requeue:
     run.writer.sweep = _salvaged(run.writer.object)
     if is_finished(run.sweep.status):
         return await run.clean_up()
-    return await run.end(sweep_status.failed(run.sweep, "InvalidSpec", str(error), run.clock()))
+    return await run.end(sweep_status.failed_status(run.sweep, "InvalidSpec", str(error), run.clock()))
 
 
 async def _wait_for_tasks(run: SweepRun, error: SourceError) -> Requeue:
@@ -244,13 +244,13 @@ async def _wait_for_tasks(run: SweepRun, error: SourceError) -> Requeue:
         return Requeue(error.retry_seconds if error.transient else REJECTED_RETRY_SECONDS)
     text = f"spec.tasksFrom: {error}"
     if not error.transient:
-        return await run.end(sweep_status.failed(run.sweep, error.reason, text, run.clock()))
-    return await run.wait(sweep_status.waiting(run.sweep, error.reason, text, run.clock()), Requeue(error.retry_seconds))
+        return await run.end(sweep_status.failed_status(run.sweep, error.reason, text, run.clock()))
+    return await run.wait(sweep_status.waiting_status(run.sweep, error.reason, text, run.clock()), Requeue(error.retry_seconds))
 
 
 async def _report(run: SweepRun, reason: str, text: str) -> None:
     """Write why the sweep cannot go on to its status, and emit an Event if it is new. Best effort."""
-    old, new = run.sweep.status, sweep_status.troubled(run.sweep, reason, text, run.clock())
+    old, new = run.sweep.status, sweep_status.error_status(run.sweep, reason, text, run.clock())
     before, reported = holds(old, "Reconciling"), any(each.reason == reason for each in transitions(old, new))
     try:
         await run.write(new)

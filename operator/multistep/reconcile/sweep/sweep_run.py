@@ -83,7 +83,7 @@ class SweepRun:
         written; None if nothing is left to write."""
         last, now = self.entry.written, self.clock()
         wait = 0.0 if last is None or last > now else last + STATUS_SECONDS - now  # last > now: the clock was set back
-        if wait > 0 and sweep_status.headline(status) == sweep_status.headline(self.sweep.status):
+        if wait > 0 and sweep_status.urgent_fields(status) == sweep_status.urgent_fields(self.sweep.status):
             return wait if status != self.sweep.status else None
         await self.write(status)
         return None
@@ -91,7 +91,7 @@ class SweepRun:
     async def wait(self, status: SweepStatus, requeue: Requeue) -> Requeue:
         """Write the status of a sweep that cannot start yet. A sweep that is stopped meanwhile never starts."""
         if self.sweep.spec.stop:
-            return await self.end(sweep_status.failed(self.sweep, "Stopped", NEVER_STARTED, self.clock()))
+            return await self.end(sweep_status.failed_status(self.sweep, "Stopped", NEVER_STARTED, self.clock()))
         await self.write(status)
         return requeue
 
@@ -110,7 +110,7 @@ class SweepRun:
             await self.cluster.delete(SWEEPS, sweep.metadata.namespace, sweep.metadata.name, uid=sweep.metadata.uid)
             return AT_NEXT_EVENT
         if sweep.status.observed_generation != sweep.metadata.generation:
-            await self.write(sweep_status.observed(sweep))
+            await self.write(sweep_status.observed_status(sweep))
         return Requeue(left)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from multistep.api.sweep.sweep import Scoring
 from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.own_trials import SweepMembers
-from multistep.engine.sweep.trial_manifests import SweepPlan, facts, owner_of
+from multistep.engine.sweep.trial_manifests import SweepPlan, owner_of, trial_facts
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.event_filter import is_older
 
@@ -64,7 +64,7 @@ class SweepEntry:
     def read(self, trial: Mapping[str, Any]) -> None:
         """Record a trial from a response, unless a newer watch event was observed, which may have reported its deletion."""
         if (name := trial["metadata"]["name"]) not in self.observed:
-            self.trials[name] = facts(trial, self.scoring)
+            self.trials[name] = trial_facts(trial, self.scoring)
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], members: SweepMembers) -> None:
         """Record all listed trials that claim to be the sweep's; drop cached trials that the list lacks."""
@@ -116,7 +116,7 @@ class SweepCache:
             entry = self._entries[uid] = SweepEntry((metadata["namespace"], sweep))
         if entry.finished:
             return None
-        return entry.key if entry.observe(metadata["name"], None if deleted else facts(trial, entry.scoring)) else None
+        return entry.key if entry.observe(metadata["name"], None if deleted else trial_facts(trial, entry.scoring)) else None
 
     def entry(self, key: Key, uid: str, version: str, *, finished: bool) -> SweepEntry:
         """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; finished: whether it has

@@ -13,7 +13,7 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import Checkpoint, Restore
 from multistep.engine.journal.results_limits import Headroom
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.script.choose_checkpoint import chain_of, choose
+from multistep.engine.script.choose_checkpoint import chain_of, choose_checkpoint
 from multistep.engine.script.operation_scope import KeptStep, Scope
 from multistep.errors import CheckpointLost, CollectionCut, RunnerError, StoreError, StreamLost
 from multistep.runner_client.checkpoint_requests import (
@@ -99,7 +99,7 @@ class Checkpointing:
             return None, ()
         stored = await self._volume.checkpoints.stored(TrialKey.of(trial))
         complete = {id: each for id, each in stored.commits.items() if each.complete}
-        chosen = choose(failed, plan, complete, stored.damaged)
+        chosen = choose_checkpoint(failed, plan, complete, stored.damaged)
         if not chosen.chain:
             return None, chosen.refused
         return resume_status([stored.commits[id] for id in chosen.chain], plan), chosen.refused

@@ -88,9 +88,9 @@ class Finisher:
         ended: the final status; failure: why the trial failed; logs: output of services, by path in the results.
         """
         key = TrialKey.of(trial)
-        files = {**logs, **trial_files.files(loaded.plan, trial, journal, now, failure=failure)}
-        await self._volume.finish(key, files, trial_files.directories(loaded.plan, journal))
-        secrets = trial_files.secrets(loaded.env, loaded.task.config, loaded.task.layout)
+        files = {**logs, **trial_files.trial_files(loaded.plan, trial, journal, now, failure=failure)}
+        await self._volume.finish(key, files, trial_files.step_directories(loaded.plan, journal))
+        secrets = trial_files.secret_values(loaded.env, loaded.task.config, loaded.task.layout)
         await self._volume.redact(key, secrets)
         await self._write_evidence(trial, loaded, journal, ended, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
@@ -111,10 +111,10 @@ class Finisher:
     ) -> None:
         """Write the list of all files and the statement about them, after all other files."""
         key = TrialKey.of(trial)
-        uploads = statement.uploads(loaded.plan, journal)
+        uploads = statement.test_uploads(loaded.plan, journal)
         tests = {each: await loaded.task.sha256(each) for each in uploads}
         files = await self._volume.evidence.list_files(key)
-        text = statement.statement(FinishedTrial(loaded.plan, trial, journal, files, tests, failure, secrets, ended))
+        text = statement.evidence_statement(FinishedTrial(loaded.plan, trial, journal, files, tests, failure, secrets, ended))
         await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:

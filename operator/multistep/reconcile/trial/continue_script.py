@@ -17,7 +17,7 @@ from multistep.engine.journal.journal import Journal
 from multistep.engine.lifecycle import decisions
 from multistep.engine.lifecycle import stop_and_suspend as deadlines
 from multistep.engine.lifecycle.decisions import ProtocolViolation, ViolationReason
-from multistep.engine.script.choose_checkpoint import blamed
+from multistep.engine.script.choose_checkpoint import blame_checkpoint
 from multistep.engine.status import trial_status
 from multistep.errors import (
     CheckpointLost,
@@ -111,7 +111,7 @@ def _hooks(run: TrialRun, observed: Observed, pods: TrialPods) -> Hooks:
     return Hooks(
         report,
         dismiss=lambda step: release_verifier(run, pods, step),
-        expired=lambda: deadlines.cut_short(run.trial, run.clock()) is not None,
+        expired=lambda: deadlines.stop_or_deadline(run.trial, run.clock()) is not None,
     )
 
 
@@ -155,7 +155,7 @@ async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, 
         case Progressed(journal):
             if (end := journal.lost) is not None:
                 await run.write_progress(journal, observed.pods.agent)  # the steps with their usage, before the attempt ends
-                end = blamed(run.trial.status, end)
+                end = blame_checkpoint(run.trial.status, end)
                 return (decisions.Fail if end.final else decisions.FailAttempt)(end.reason, end.message)
             return Finish(journal) if journal.finished else None
         case VerifierRequired():

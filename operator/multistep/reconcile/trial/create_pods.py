@@ -44,7 +44,7 @@ async def create_pod(run: TrialRun, observed: Observed, pods: TrialPods, admissi
         network=plan.network, sidecar=plan.sidecar, checkpoints=plan.uses_checkpoints, services=plan.services,
         host_key=sealed_messages.new_key(),
     )  # fmt: skip
-    manifest = pod_manifest.manifest(request)
+    manifest = pod_manifest.pod_manifest(request)
     if not await _may_create(run, admission, manifest, first=first):
         await run.write(run.trial.status)
         return _requeue_queued(run, admission)
@@ -156,7 +156,7 @@ async def _check_verifiers_pods(run: TrialRun, observed: Observed, pods: TrialPo
         if environment not in checked:
             checked.append(environment)
             named = VerifierStatus(pod_name=pod_identity.verifier_pod_names(run.trial, step.index)[0])
-            manifest = pod_manifest.manifest(_verifier_request(run, observed.plan, named, environment))
+            manifest = pod_manifest.pod_manifest(_verifier_request(run, observed.plan, named, environment))
             if (found := await pods.check(manifest)) is not None:
                 return replace(found, message=f"the verifier of step {step.name}: {found.message}")
     return None
@@ -191,7 +191,7 @@ async def create_verifier_pod(run: TrialRun, observed: Observed, pods: TrialPods
     if named.image_user is not None:  # delete the pod that was created before the image's user was known
         await pods.remove(run.trial, [named.pod_name.removesuffix("-root")])
     request = _verifier_request(run, observed.plan, named, environment)
-    manifest = pod_manifest.manifest(request)
+    manifest = pod_manifest.pod_manifest(request)
     if not await _may_create(run, admission, manifest, first=True):
         return _requeue_queued(run, admission)
     await run.writer.require_current()  # a stale status could create a pod for a finished trial, which nothing would delete

@@ -41,7 +41,7 @@ def _of_another_shard(run: TrialRun, pod: PodFacts) -> decisions.Decision:
     trial's results so far."""
     former = f"to {pod.shard}" if pod.shard else "away"
     message = f"the trial's shard was changed: another operator created pod {pod.name}. Set it back ({LABEL_SHARD}: {former})"
-    if (end := deadlines.cut_short(run.trial, run.clock())) is not None:
+    if (end := deadlines.stop_or_deadline(run.trial, run.clock())) is not None:
         return unless_unread(run.trial, end, run.hint, message)
     return decisions.Wait("ShardChanged", f"{message}, or delete the pod to start a new attempt here")
 

@@ -14,9 +14,9 @@ from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.lifecycle import decisions, next_decision
 from multistep.engine.lifecycle.failure_causes import Interruption, unless_model_failed
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelReport, report
-from multistep.engine.script.compare_verdicts import interrupted
-from multistep.engine.script.trial_script import aggregate, goes_on, lift
+from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelReport, parse_report
+from multistep.engine.script.compare_verdicts import with_missed_comparison
+from multistep.engine.script.trial_script import add_trial_rewards, copy_exception_to_trial, goes_on
 from multistep.engine.status import trial_status
 from multistep.errors import Conflict, GatewayError, NotFound, NotLeading, Unavailable
 from multistep.kube.cluster_protocols import Cluster
@@ -72,7 +72,7 @@ async def _end_model_access(
     found = await _count_interrupted_usage(run, models)
     began = run.trial.status.node_name is not None  # written with the first progress of the attempt
     if began and (died or not run.trial.status.has_own_step):
-        return found, report(await models.close(run.trial, SETUP_ACCESS)).usage  # as the script usually does
+        return found, parse_report(await models.close(run.trial, SETUP_ACCESS)).usage  # as the script usually does
     return found, None
 
 
@@ -85,7 +85,7 @@ async def _count_interrupted_usage(run: TrialRun, models: ModelAccess) -> ModelR
     steps = run.trial.status.steps
     if not run.trial.status.has_own_step or steps[-1].usage is not None:
         return None
-    found = report(await models.close(run.trial, steps[-1].name))
+    found = parse_report(await models.close(run.trial, steps[-1].name))
     counted = [*steps[:-1], steps[-1].model_copy(update={"usage": found.usage})]
     run.prepare(run.trial.status.model_copy(update={"steps": counted}))
     return found
@@ -99,7 +99,7 @@ async def _end_failed_attempt(
     run.memory.hints.forget(run.key)
     failed = trial_status.attempt_failed(trial, failure.reason, failure.message, now)
     number = (trial.status.attempt or 1) + 1
-    retries, counted = trial.spec.infrastructure_retries, next_decision.faults(failed.attempts)
+    retries, counted = trial.spec.infrastructure_retries, next_decision.count_failed_attempts(failed.attempts)
     if counted > retries:
         run.prepare(failed)
         message = f"{failure.message}; this was attempt {counted} of {retries + 1}"
@@ -143,10 +143,10 @@ def _end_killed_phase(run: TrialRun, plan: TrialPlan, death: decisions.PhaseDied
         last.fail(StepException(death.type, death.message, death.phase or last.phase))
         last.completed_at = run.clock()
         goes_on(plan, plan.steps[len(journal.steps) - 1], last)  # sets gate_passed and gate_failure of ``last``
-    aggregate(plan, journal)
+    add_trial_rewards(plan, journal)
     if plan.single:
-        lift(journal)
-    run.prepare(known.model_copy(update={"tampering": interrupted(known, plan)}))
+        copy_exception_to_trial(journal)
+    run.prepare(known.model_copy(update={"tampering": with_missed_comparison(known, plan)}))
     return Finish(journal)
 
 

@@ -64,7 +64,7 @@ class EndInStatus:
             return await self._fail(self._failure(error, found))
         if isinstance(error, SourceError):
             return await self._wait_for_task(error)
-        end = deadlines.cut_short(run.trial, run.clock())
+        end = deadlines.stop_or_deadline(run.trial, run.clock())
         if found.ends and end is not None and not is_unread(run.trial, end, run.hint):
             return await self._fail(end)
         return await self._give_up_or_show(error, found, decisions.Fail(found.reason, message(error)))
@@ -135,7 +135,7 @@ class EndInStatus:
         fetch, as a restarted operator reads all tasks again; a missing task ends the trial as late as an unexpected error.
         """
         run, trial, now = self.run, self.run.trial, self.run.clock()
-        end, lasts = deadlines.cut_short(trial, now), False
+        end, lasts = deadlines.stop_or_deadline(trial, now), False
         unread = end is not None and is_unread(trial, end, run.hint)
         if error.reason == FETCHING:
             pass  # a read in the background may be what fails each time: it goes on, then raises its error

@@ -29,7 +29,7 @@ async def load_task(run: TrialRun, known: Observed, loader: TrialLoader, admissi
     trial = run.trial
     if is_finished(trial.status) or suspensions.must_have_no_pod(trial):
         return known
-    end = deadlines.cut_short(trial, run.clock())
+    end = deadlines.stop_or_deadline(trial, run.clock())
     if end is None or is_unread(trial, end, run.hint):
         loaded = await loader.load(trial)
         admission.loaded(run.key)
@@ -43,7 +43,7 @@ async def load_task(run: TrialRun, known: Observed, loader: TrialLoader, admissi
 
 
 def _with_task(run: TrialRun, known: Observed, loaded: LoadedTrial) -> Observed:
-    run.writer.secrets = trial_files.secrets(loaded.env, loaded.task.config, loaded.task.layout)
+    run.writer.secrets = trial_files.secret_values(loaded.env, loaded.task.config, loaded.task.layout)
     return replace(known, loaded=loaded)
 
 

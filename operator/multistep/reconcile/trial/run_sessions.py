@@ -360,7 +360,7 @@ class Driver:
         sources, sent = operation.sources, dict[str, UploadedObject]()
         of_services = any(each.container for each in sources)
         if self._direct is not None and drive.may_send(operation) and not of_services:
-            has_secrets = bool(trial_files.secrets(drive.loaded.env, drive.loaded.task.config, drive.loaded.task.layout))
+            has_secrets = bool(trial_files.secret_values(drive.loaded.env, drive.loaded.task.config, drive.loaded.task.layout))
             gathering = Gathering(drive.key, attempt, operation, has_secrets)
             reached = await self._direct.run(session, gathering, drive.records)
             if reached.running is not None:

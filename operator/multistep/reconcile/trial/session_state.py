@@ -97,7 +97,7 @@ class Drive:
     def shown(self) -> TrialStatus:
         """Return the steps and tampering findings as the status shows them, without secrets."""
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
-        secrets = trial_files.secrets(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
+        secrets = trial_files.secret_values(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
     def hides_end_of_agent(self, operation: Operation | None) -> bool:

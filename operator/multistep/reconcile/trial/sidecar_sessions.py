@@ -102,7 +102,7 @@ class ServiceSessions:
                 await (await stack.enter_async_context(session)).hello()
             except (ClusterError, StreamLost) as error:
                 found = await self._cluster.get(PODS, namespace, pod.name)
-                if (how := service_statuses.down(found, container, time.time())) is not None:
+                if (how := service_statuses.stopped_service(found, container, time.time())) is not None:
                     raise _ServiceDown(f"service {container.removeprefix(CONTAINER_PREFIX)} {how}, and does not run") from error
                 raise
             yield session
@@ -166,7 +166,7 @@ class NetworkSwitch:
         if (error := answer.get("error")) is not None:
             message = f"the egress sidecar of pod {pod.name} refuses {operation.network.mode}: {str(error)[:500]}"
             raise EgressRefused(message, invalid_hosts=answer.get("invalidHosts") is True)
-        former = {rules.boot(each.result) for each in drive.records.values() if _is_switch(each, operation)}
+        former = {rules.boot_id(each.result) for each in drive.records.values() if _is_switch(each, operation)}
         if former - {_boot(pod.name, answer)}:
             raise EgressError(f"the egress sidecar of pod {pod.name} has restarted")
         return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
@@ -217,8 +217,8 @@ def _answer(pod: str, line: bytes) -> Mapping[str, Any]:
 def _boot(pod: str, answer: Mapping[str, Any]) -> str:
     """Return the boot id of a confirmation. Raises EgressRefused if the confirmation is invalid."""
     try:
-        rules.refused(answer)
-        return rules.boot(answer)
+        rules.refused_connections(answer)
+        return rules.boot_id(answer)
     except RunnerError as error:
         raise EgressRefused(f"the egress sidecar of pod {pod} gave an invalid answer: {error}") from None
 

@@ -18,7 +18,7 @@ from multistep.api.trial.values import NOT_FOUND
 from multistep.engine.lifecycle.decisions import Fail, Wait
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.script.choose_checkpoint import unfit_start
-from multistep.engine.sweep.trial_manifests import pinned
+from multistep.engine.sweep.trial_manifests import pinned_source
 from multistep.errors import AlreadyExists, CheckpointLost, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import TRIALS
@@ -127,7 +127,7 @@ def _task(task: Mapping[str, Any], loaded: LoadedTrial) -> dict[str, Any]:
     if loaded.source is None:
         return dict(task) | name
     kind = next(each for each in task if each != "name")
-    return {**pinned({kind: task[kind]}, loaded.source.revision), **name}
+    return {**pinned_source({kind: task[kind]}, loaded.source.revision), **name}
 
 
 def waiting(name: str, step: str, found: Object | None, seconds: float) -> Wait:

@@ -18,7 +18,7 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED
 from multistep.engine.plan.resolve_templates import unused_variables
-from multistep.engine.plan.unsupported_parts import ignored
+from multistep.engine.plan.unsupported_parts import ignored_parts
 from multistep.engine.score import failure_class as failures
 from multistep.engine.status.status_size import bounded, redacted, reward_text, to_json
 from multistep.engine.status.tampering_findings import KINDS
@@ -89,7 +89,7 @@ def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
     if numbers := not_finite(task.config):
         found.append(_warning("NotFinite", f"in task.toml: {'; '.join(map(str, numbers))}"))
-    if parts := ignored(task.config, task.layout, spec.agent):
+    if parts := ignored_parts(task.config, task.layout, spec.agent):
         found.append(_warning("UnsupportedFeatures", "; ".join(map(str, parts))))
     if unused := unused_variables(task.config, task.layout, spec):
         names = ", ".join(unused)
@@ -215,7 +215,7 @@ class Tally:
     def _count(self, trial: MultiStepTrial, mark: Mark) -> None:
         status, names = trial.status, _names(trial)
         for attempt in status.attempts[mark.failed_attempts :]:
-            self._metrics.attempts_failed.labels(failures.label(attempt.reason)).inc()
+            self._metrics.attempts_failed.labels(failures.reason_label(attempt.reason)).inc()
             if attempt.reason == PROVIDER_FAILED:
                 self._metrics.provider_failures.of(**names).inc()
         for step in _new_steps(status, mark):
@@ -226,7 +226,9 @@ class Tally:
             self._count_end(status, names)
 
     def _count_step(self, step: StepStatus, names: Mapping[str, str]) -> None:
-        outcome = failures.label(step.exception.type) if step.exception else "GateNotMet" if step.gate is False else "Complete"
+        outcome = (
+            failures.reason_label(step.exception.type) if step.exception else "GateNotMet" if step.gate is False else "Complete"
+        )
         self._metrics.steps_finished.of(outcome, **names).inc()
         for phase, seconds in (step.seconds.model_dump() if step.seconds else {}).items():
             if seconds is not None:
@@ -245,7 +247,7 @@ class Tally:
         metrics.model_held_seconds.of(**names).inc(usage.held_seconds or 0.0)
 
     def _count_end(self, status: TrialStatus, names: Mapping[str, str]) -> None:
-        reason, class_ = (failures.label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
+        reason, class_ = (failures.reason_label(status.failure.reason), status.failure.class_) if status.failure else ("", "")
         for kind in {each.kind if each.kind in KINDS else failures.OTHER for each in status.tampering}:
             self._metrics.tampering.of(kind, **names).inc()
         self._metrics.trials_finished.of(str(status.outcome), reason, class_, **names).inc()

@@ -16,7 +16,7 @@ from multistep.api.trial.status import ImageStatus
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.api.trial.values import DIGEST
-from multistep.engine.plan.image_builds import ImageBuild, needed
+from multistep.engine.plan.image_builds import ImageBuild, needed_builds
 from multistep.engine.plan.make_plan import make_plan
 from multistep.engine.plan.network_types import Egress
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
@@ -164,7 +164,7 @@ class TrialLoader:
             verifier=await self._values(trial, "spec.verifier.env", spec.verifier.env),
             credentials=await self._values(trial, "spec.agent.credentials", spec.agent.credentials),
         )
-        wanted = needed(task.config, task.layout, spec, env.variables)
+        wanted = needed_builds(task.config, task.layout, spec, env.variables)
         images = await self._building.images(trial, task, wanted) if wanted else ()
         plan = make_plan(
             task.config, task.layout, spec, env,

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from multistep.api.task.layout import Host, IgnoredKey, Mount, Service, Services
 from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.engine.plan.plan_services import placeholder
-from multistep.engine.plan.resolve_templates import referenced
+from multistep.engine.plan.resolve_templates import referenced_variable
 from multistep.errors import InvalidTask, SourceError
 from multistep.sources.task import bundle_links
 from multistep.sources.task.bundle import Bundle, BundleEntry, pack_entries
@@ -102,7 +102,7 @@ def _place(path: str, line: int) -> str:
 def _variables(environment: EnvironmentConfig) -> dict[str, str]:
     """Return the values of ${NAME} in the compose file, as in Harbor 0.25 (docker.compose_env). A variable whose value refers to
     the trial's variables gets a placeholder, because the trial is not known yet."""
-    own = {name: placeholder(name) if referenced(value) else value for name, value in environment.env.items()}
+    own = {name: placeholder(name) if referenced_variable(value) else value for name, value in environment.env.items()}
     infra = {
         **{f"HOST_{name}_PATH": f"/multistep-logs/{directory}" for name, directory in _OLD_LOGS.items()},
         **{f"ENV_{name}_PATH": f"/logs/{directory}" for name, directory in _OLD_LOGS.items()},

@@ -137,7 +137,7 @@ def make_draft(to: TrialDirectory) -> Path:
     for left in to.path.glob(f"{_DRAFT}*"):  # left by an operator that died: a trial has at most one draft
         shutil.rmtree(left, ignore_errors=True)
     path = to.path / f"{_DRAFT}{token_hex(8)}"
-    directory.make(path)
+    directory.make_directory(path)
     return path
 
 
@@ -153,11 +153,11 @@ def publish(to: TrialDirectory, draft: Path, commit: CheckpointCommit) -> Checkp
     if isinstance(kept := read(there), CheckpointCommit):
         return kept
     for name in commit.files:
-        directory.sync(draft / name)
+        directory.sync_to_disk(draft / name)
     data = _encoded(commit)
-    directory.write(draft / _COMMIT, data)
+    directory.write_file(draft / _COMMIT, data)
     to.put(draft, path_of(commit.id))
-    directory.sync(there.parent)
+    directory.sync_to_disk(there.parent)
     return CheckpointCommit.read(data)
 
 
@@ -165,7 +165,7 @@ def complete(to: TrialDirectory, commit: CheckpointCommit) -> CheckpointCommit:
     """Replace the commit of a stored checkpoint; return the new commit with its digest."""
     data = _encoded(commit)
     to.check()
-    directory.write(to.path / path_of(commit.id) / _COMMIT, data)
+    directory.write_file(to.path / path_of(commit.id) / _COMMIT, data)
     return CheckpointCommit.read(data)
 
 

@@ -20,8 +20,8 @@ from multistep.store.evidence.fetched_results import (
     FetchedResults,
     MissingResult,
     ResultsDirectory,
-    read,
-    sha256,
+    read_result,
+    result_sha256,
 )
 from multistep.store.evidence.file_list import ListDigester, ListDigests, ListedItem
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey
@@ -31,7 +31,7 @@ _RESULT, _LOCK = "result.json", "lock.json"
 _MARKED_KEY = re.compile(re.escape(MARK.encode()) + rb'[^"]*":')
 
 
-def compare(
+def compare_documents(
     predicate: Mapping[str, Any], documents: Mapping[str, bytes], artifacts: Mapping[str, str] | None
 ) -> Iterator[tuple[str, str]]:
     """Yield each difference as a file and a problem. documents: result.json and lock.json; artifacts: the digest of each directory
@@ -153,7 +153,7 @@ class EvidenceCheck:
             self.more += 1
 
 
-def check(directory: Path, key: PublicKey | None = None) -> EvidenceCheck:
+def check_evidence(directory: Path, key: PublicKey | None = None) -> EvidenceCheck:
     """Compare the results of one trial with their evidence. key: the key that must have signed the evidence; None: it may be
     unsigned."""
     found = EvidenceCheck(directory)
@@ -169,7 +169,7 @@ def check(directory: Path, key: PublicKey | None = None) -> EvidenceCheck:
 
 def _check(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None) -> None:
     try:
-        text = read(results, file_list.STATEMENT, _MAX_STATEMENT_BYTES)
+        text = read_result(results, file_list.STATEMENT, _MAX_STATEMENT_BYTES)
     except MissingResult:
         return found.add(file_list.STATEMENT, "is missing: it was deleted, or an operator without evidence wrote the results")
     _check_signature(found, results, key, text)
@@ -181,7 +181,7 @@ def _check(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None)
     if not found.findings and found.digests.result != subjects.get("result.json"):
         found.add("result.json", f"is not the one that {file_list.STATEMENT} names: its SHA-256 differs")
     artifacts = None if found.findings else found.digests.artifacts
-    for file, problem in compare(found.predicate, _documents(results), artifacts):
+    for file, problem in compare_documents(found.predicate, _documents(results), artifacts):
         found.add(file, problem)
     return None
 
@@ -191,13 +191,13 @@ def _documents(results: FetchedResults) -> dict[str, bytes]:
     found = {}
     for name in ("result.json", "lock.json"):
         with suppress(DamagedResults):
-            found[name] = read(results, name, _MAX_RESULT_BYTES)
+            found[name] = read_result(results, name, _MAX_RESULT_BYTES)
     return found
 
 
 def _check_signature(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None, text: bytes) -> None:
     try:
-        envelope = read(results, file_list.ENVELOPE, 2 * _MAX_STATEMENT_BYTES)
+        envelope = read_result(results, file_list.ENVELOPE, 2 * _MAX_STATEMENT_BYTES)
     except MissingResult as error:
         if key is not None:
             found.add(file_list.ENVELOPE, f"{error.reason}: the evidence is not signed")
@@ -207,7 +207,7 @@ def _check_signature(found: EvidenceCheck, results: FetchedResults, key: PublicK
         if key is not None:
             key.verify(envelope)
             found.signature = "valid"
-        if signing.statement_of(envelope) != text:
+        if signing.envelope_statement(envelope) != text:
             raise InvalidEnvelope(f"signs another statement than {file_list.STATEMENT}")
     except InvalidEnvelope as error:
         found.signature = "invalid"
@@ -300,7 +300,7 @@ def _differences(results: FetchedResults, item: FetchedItem, listed: Mapping[str
 
 def _changed(results: FetchedResults, item: FetchedItem, listed: Mapping[str, Any]) -> str | None:
     try:
-        return None if sha256(results, item) == listed.get("sha256") else "was changed: its SHA-256 differs"
+        return None if result_sha256(results, item) == listed.get("sha256") else "was changed: its SHA-256 differs"
     except DamagedResults as error:
         return error.reason
 
@@ -312,7 +312,7 @@ def _missing(results: FetchedResults, listed: Mapping[str, bytes], added: list[F
     moved = dict[str, str]()
     for each in added:
         with suppress(DamagedResults):
-            moved |= {sha256(results, each): each.path} if each.size in sizes else {}
+            moved |= {result_sha256(results, each): each.path} if each.size in sizes else {}
     for path, line in lines.items():
         name = f"the path with the SHA-256 {path[1:]}" if path.startswith("/") else path
         place = moved.get(str(line.get("sha256")))

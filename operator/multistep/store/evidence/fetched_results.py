@@ -144,7 +144,7 @@ def open_regular(top: Path, path: str) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
-def read(results: FetchedResults, name: str, limit: int) -> bytes:
+def read_result(results: FetchedResults, name: str, limit: int) -> bytes:
     """Return a file at the results' top. Raises DamagedResults if it cannot be read or has more than limit bytes."""
     with results.open(results.content_path(name)) as file:
         data = file.read(limit + 1)
@@ -153,7 +153,7 @@ def read(results: FetchedResults, name: str, limit: int) -> bytes:
     return data
 
 
-def sha256(results: FetchedResults, item: FetchedItem) -> str:
+def result_sha256(results: FetchedResults, item: FetchedItem) -> str:
     """Return the SHA-256 of a file. Raises DamagedResults if the file cannot be read or has another size."""
     with results.open(item.content_path) as file:
         if (size := os.fstat(file.fileno()).st_size) != item.size:
@@ -196,7 +196,7 @@ def _is_trial(path: Path) -> bool:
 
 def _is_job(path: Path) -> bool:
     try:
-        document = json.loads(read(ResultsDirectory(path), "result.json", _MAX_RESULT_BYTES))
+        document = json.loads(read_result(ResultsDirectory(path), "result.json", _MAX_RESULT_BYTES))
     except (DamagedResults, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and "n_total_trials" in document

@@ -70,7 +70,7 @@ class PublicKey:
 
     def verify(self, data: bytes) -> None:
         """Check that this key signed an envelope. Raises InvalidEnvelope."""
-        envelope = parse(data)
+        envelope = parse_envelope(data)
         try:
             envelope.verify([self.key], 1)
         except (VerificationError, ValueError, TypeError) as error:
@@ -78,12 +78,12 @@ class PublicKey:
             raise InvalidEnvelope(f"is not signed by the key {self.key.keyid}; keys of its signatures: {known}") from error
 
 
-def statement_of(data: bytes) -> bytes:
+def envelope_statement(data: bytes) -> bytes:
     """Return the statement in an envelope, unverified. Raises InvalidEnvelope."""
-    return parse(data).payload
+    return parse_envelope(data).payload
 
 
-def parse(data: bytes) -> Envelope:
+def parse_envelope(data: bytes) -> Envelope:
     """Parse an envelope. Raises InvalidEnvelope."""
     try:
         envelope = Envelope.from_dict(json.loads(data))

@@ -68,13 +68,13 @@ class FinishedTrial:
         return value
 
 
-def uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
+def test_uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
     """Return the uploads of tests of all steps that this trial verified, each once."""
     started = {run.name for run in journal.steps if run.trial is None or plan.regrade}
     return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
 
 
-def statement(of: FinishedTrial) -> bytes:
+def evidence_statement(of: FinishedTrial) -> bytes:
     """Return the statement as JSON."""
     subjects = (("result.json", of.files.result), (file_list.FILES, of.files.sha256))
     whole = {
@@ -83,7 +83,7 @@ def statement(of: FinishedTrial) -> bytes:
         "predicateType": PREDICATE_TYPE,
         "predicate": _predicate(of),
     }
-    return json.dumps(trial_files.clean(whole), indent=2).encode() + b"\n"
+    return json.dumps(trial_files.valid_utf8(whole), indent=2).encode() + b"\n"
 
 
 def _predicate(of: FinishedTrial) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from multistep.store.files.file_trees import TreeEntry, walk
 from multistep.store.files.known_digests import KnownDigests
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial import directory
-from multistep.store.trial.collect_files import pointers
+from multistep.store.trial.collect_files import uploaded_objects
 from multistep.store.trial.directory import TrialDirectory
 from multistep.store.trial.disk_calls import Disk
 from multistep.store.trial.unpack_download import UploadedObject
@@ -41,7 +41,7 @@ def _list_files(to: TrialDirectory) -> ListDigests:
     to.check()
     with to.work() as work:
         with (work / file_list.FILES).open("xb") as out:
-            for item in _items(to.path, known, pointers(to)):
+            for item in _items(to.path, known, uploaded_objects(to)):
                 line = item.line()
                 digesting.add(item, line)
                 out.write(line)
@@ -49,7 +49,7 @@ def _list_files(to: TrialDirectory) -> ListDigests:
             os.fsync(out.fileno())
         to.check()
         (work / file_list.FILES).replace(to.path / file_list.FILES)
-    directory.sync(to.path)
+    directory.sync_to_disk(to.path)
     if known.new:
         to.note(known_digests.NOTE, b"".join(known.new))
     return digesting.digests()
@@ -85,5 +85,5 @@ def _write(to: TrialDirectory, text: bytes, envelope: bytes | None) -> None:
     if envelope is None:
         (to.path / file_list.ENVELOPE).unlink(missing_ok=True)
     else:
-        directory.write(to.path / file_list.ENVELOPE, envelope)
-    directory.write(to.path / file_list.STATEMENT, text)
+        directory.write_file(to.path / file_list.ENVELOPE, envelope)
+    directory.write_file(to.path / file_list.STATEMENT, text)

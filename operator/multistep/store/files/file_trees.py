@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
-from multistep.store.files.known_digests import LARGE_BYTES, note
+from multistep.store.files.known_digests import LARGE_BYTES, digest_line
 from multistep.store.files.read_tar import TarMember
 
 MAX_DEPTH = 128
@@ -190,7 +190,7 @@ class TreeWriter:
             os.fchmod(fd, _owner_mode(member.mode))
             os.utime(fd, (member.mtime, member.mtime))
             if digest is not None:
-                self.digests.append(note(os.fstat(fd), digest.hexdigest()))
+                self.digests.append(digest_line(os.fstat(fd), digest.hexdigest()))
         finally:
             os.close(fd)
 

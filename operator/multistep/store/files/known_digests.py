@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1024 * 1024
 _LINE = re.compile(rb"(\d+ \d+ -?\d+ -?\d+) ([0-9a-f]{64})")
 
 
-def note(info: os.stat_result, sha256: str) -> bytes:
+def digest_line(info: os.stat_result, sha256: str) -> bytes:
     """Return the line that stores a file's digest. info: the file's status when its last byte was written or read."""
     return b"%s %s\n" % (_identity(info), sha256.encode())
 
@@ -45,7 +45,7 @@ class KnownDigests:
             return known, info.st_size
         sha256, size = read_sha256(fd)
         if size >= LARGE_BYTES and size == info.st_size:
-            self.new.append(note(info, sha256))
+            self.new.append(digest_line(info, sha256))
         return sha256, size
 
 

@@ -25,7 +25,7 @@ from multistep.api.trial.trial import PLURAL, MultiStepTrial
 from multistep.api.trial.values import AGENT, VERIFIER
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
-from multistep.engine.plan.resolve_templates import Unresolved, compose_variables, resolve
+from multistep.engine.plan.resolve_templates import Unresolved, compose_variables, resolve_templates
 from multistep.engine.status.status_size import MARK
 from multistep.engine.status.tampering_findings import merged
 from multistep.engine.status.trial_status import LATEST
@@ -94,7 +94,7 @@ def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: flo
         *_trial_events(plan, trial, journal, now, failure),
         *(event for run in journal.steps if run.trial is None for event in _step_events(run)),
     ]
-    return "".join(f"{iso(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
+    return "".join(f"{iso_time(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
 
 
 def _trial_events(
@@ -143,7 +143,7 @@ def _line(text: str) -> str:
     return " ".join(text.splitlines())[:4096]
 
 
-def iso(seconds: float | None) -> str | None:
+def iso_time(seconds: float | None) -> str | None:
     """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a
     runner may report any number."""
     if seconds is None:
@@ -162,7 +162,7 @@ def service_log(service: str) -> str:
     return f"services/{service}.log"
 
 
-def files(
+def trial_files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
     """Return the files' contents by name; ResultsVolume.finish writes them. failure: the exception of a Failed trial, else None."""
@@ -187,7 +187,7 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
     }
 
 
-def directories(plan: TrialPlan, journal: Journal) -> list[str]:
+def step_directories(plan: TrialPlan, journal: Journal) -> list[str]:
     """Return the directories that each started step has, as in Harbor 0.25, even if they are empty; ResultsVolume.finish creates
     them."""
     if plan.single:
@@ -213,7 +213,7 @@ def result_json(
         "verifier_result": _rewards(rewards),
         "exception_info": _trial_exception(journal, failure, now),
         "started_at": _started(trial, journal),
-        "finished_at": iso(now),
+        "finished_at": iso_time(now),
         **_own_fields(trial, journal),
         **_preparation(trial, journal, now),
         **(_single(plan, journal) if plan.single else _steps(journal)),
@@ -270,7 +270,7 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
     return None if exception is None else _traceback(exception)
 
 
-def secrets(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
+def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
     """Return the values to redact: those of variables with secret-like names, except switches such as "1" and "true". The variables
     are the agent's env and the verifier env of task and trial, as in Harbor 0.25, the agent's credentials, and those that the
     task's compose files use, because the results have the output of services. White space around a value, such as the newline at
@@ -293,7 +293,7 @@ def _sensitive_values(values: Mapping[str, str], variables: Mapping[str, str]) -
     for name, value in values.items():
         if is_sensitive(name):
             try:
-                yield resolve({name: value}, variables)[name]
+                yield resolve_templates({name: value}, variables)[name]
             except Unresolved:
                 continue
 
@@ -368,7 +368,7 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
         "exception_type": exception.type,
         "exception_message": exception.message,
         "exception_traceback": _traceback(exception, where),
-        "occurred_at": iso(when or 0.0),
+        "occurred_at": iso_time(when or 0.0),
     }
 
 
@@ -388,7 +388,7 @@ def _when(run: StepRun) -> float | None:
 
 def _started(trial: MultiStepTrial, journal: Journal) -> str | None:
     start = trial.status.start_time
-    return iso(start.timestamp() if start else journal.started_at)
+    return iso_time(start.timestamp() if start else journal.started_at)
 
 
 def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None:
@@ -396,7 +396,7 @@ def _rewards(rewards: Mapping[str, float | int] | None) -> dict[str, Any] | None
 
 
 def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
-    return None if span is None else {"started_at": iso(span[0]), "finished_at": iso(span[1])}
+    return None if span is None else {"started_at": iso_time(span[0]), "finished_at": iso_time(span[1])}
 
 
 def agent_config(agent: AgentSpec) -> dict[str, Any]:
@@ -468,15 +468,15 @@ def _sha256(text: str) -> str:
 
 
 def _dump(value: dict[str, Any]) -> str:
-    return json.dumps(clean(value), indent=4) + "\n"
+    return json.dumps(valid_utf8(value), indent=4) + "\n"
 
 
-def clean(value: Any) -> Any:
+def valid_utf8(value: Any) -> Any:
     """Replace characters that are not valid UTF-8: a reward's key may contain a lone surrogate, which other parsers reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, Mapping):
-        return {clean(key): clean(each) for key, each in value.items()}
+        return {valid_utf8(key): valid_utf8(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [clean(each) for each in value]
+        return [valid_utf8(each) for each in value]
     return value

@@ -75,7 +75,7 @@ def unpack_step(
     return unpacked
 
 
-def pointers(to: TrialDirectory) -> dict[str, UploadedObject]:
+def uploaded_objects(to: TrialDirectory) -> dict[str, UploadedObject]:
     """Return the files that pods uploaded directly to the object store, by path in the results."""
     current, found = to.attempt(), dict[str, UploadedObject]()
     for attempt in range(1, current + 1):
@@ -85,7 +85,7 @@ def pointers(to: TrialDirectory) -> dict[str, UploadedObject]:
     return found
 
 
-def collected(to: TrialDirectory, attempt: int) -> set[int]:
+def collected_steps(to: TrialDirectory, attempt: int) -> set[int]:
     """Return the indexes of the steps whose files an attempt collected for a separate verifier."""
     return set(to.step_data(_MEMBERS, attempt))
 
@@ -94,7 +94,7 @@ def _prefix(step: CollectedStep) -> str:
     return "" if step.directory is None else f"steps/{step.directory}/"
 
 
-def picked(to: TrialDirectory, attempt: int, step: CollectedStep, entry: int) -> Generator[bytes, None, None]:
+def artifact_tar(to: TrialDirectory, attempt: int, step: CollectedStep, entry: int) -> Generator[bytes, None, None]:
     """Return a tar stream of one artifact entry's stored files. entry: its index. Raises StoreError if they were not collected."""
     data = to.step_data(_MEMBERS, attempt).get(step.index)
     if data is None:
@@ -177,11 +177,11 @@ class Collections:
 
     async def pointers(self, key: TrialKey) -> dict[str, UploadedObject]:
         """Return the files that pods uploaded directly to the object store, by path in the results."""
-        return await self._disk.run(key, "reading pointers", pointers)
+        return await self._disk.run(key, "reading pointers", uploaded_objects)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: CollectedStep, entry: int) -> AsyncGenerator[bytes, None]:
         """Yield a tar stream of the files stored for an artifact entry of part "agent". entry: index in the step's artifacts."""
-        chunks = await self._disk.run(key, "reading artifacts", lambda to: picked(to, attempt, step, entry))
+        chunks = await self._disk.run(key, "reading artifacts", lambda to: artifact_tar(to, attempt, step, entry))
         async for chunk in self._disk.stream(key, chunks):
             yield chunk
 
@@ -210,4 +210,4 @@ class StoredVerifierData:
 
 def _stored(to: TrialDirectory, attempt: int) -> StoredVerifierData:
     records = {step: json.loads(data) for step, data in to.step_data(_RECORDS, attempt).items()}
-    return StoredVerifierData(records, frozenset(collected(to, attempt)))
+    return StoredVerifierData(records, frozenset(collected_steps(to, attempt)))

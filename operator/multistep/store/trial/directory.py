@@ -89,7 +89,7 @@ _PLAIN_NAME = re.compile(r"((steps/[^/\0]+/)?[a-z]|services/[a-z0-9])[a-z0-9_-]*
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
-def make(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Create a directory and its parents, even if another thread deletes empty parents at the same time."""
     for _ in range(5):
         try:
@@ -99,7 +99,7 @@ def make(path: Path) -> None:
     return path.mkdir(parents=True, exist_ok=True)
 
 
-def write(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file atomically: readers see the old or the new contents, also after a power failure."""
     scratch = path.with_name(f".new-{token_hex(8)}")
     try:
@@ -108,7 +108,7 @@ def write(path: Path, data: bytes, mode: int = 0o644) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
@@ -120,7 +120,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         os.close(fd)
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Flush a file or directory to the disk (fsync)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -140,7 +140,7 @@ class TrialDirectory:
     def work(self) -> Iterator[Path]:
         """Create a temporary directory on the same disk as the results; delete it when the ``with`` block ends."""
         path = self.path / f".work-{token_hex(8)}"
-        make(path)
+        make_directory(path)
         try:
             yield path
         finally:
@@ -149,7 +149,7 @@ class TrialDirectory:
     def put(self, path: Path, place: str) -> None:
         """Move a directory to the path ``place`` in the trial's directory, and delete an older directory there."""
         target = self.path / place
-        make(target.parent)
+        make_directory(target.parent)
         with self.work() as aside:
             self.check()
             if os.path.lexists(target):
@@ -167,7 +167,7 @@ class TrialDirectory:
         if attempt == current:
             return
         self.check()
-        make(self.path)
+        make_directory(self.path)
         former = self.path / ATTEMPTS / str(current)
         for name in self._names():
             if kept and name == _STEPS:
@@ -177,7 +177,7 @@ class TrialDirectory:
                 _move(self.path / name, former)
         for index in range(len(kept)):
             _rename_notes(self.path, f"-{current}-{index}", f"-{attempt}-{index}")
-        write(self.path / _MARKER, str(attempt).encode())
+        write_file(self.path / _MARKER, str(attempt).encode())
 
     def attempt(self) -> int:
         """Return the number of the attempt whose results are at the directory's top, not in ``attempts/N/``."""
@@ -193,8 +193,8 @@ class TrialDirectory:
     def store_step_data(self, what: str, attempt: int, step: int, data: bytes) -> None:
         """Store internal data about a step in a hidden file. what: name of the data."""
         self.check()
-        make(self.path)
-        write(self.path / f".{what}-{attempt}-{step}", data)
+        make_directory(self.path)
+        write_file(self.path / f".{what}-{attempt}-{step}", data)
 
     def step_data(self, what: str, attempt: int) -> dict[int, bytes]:
         """Return the internal data that ``store_step_data`` stored under the name ``what``, by step index."""
@@ -224,14 +224,14 @@ class TrialDirectory:
     def finish(self, files: Mapping[str, bytes], directories: Iterable[str]) -> None:
         """Write the files of the whole trial (such as result.json), then flush the whole directory to the disk."""
         self.check()
-        make(self.path)
+        make_directory(self.path)
         for place in directories:
             self._ensure(place)
         for name, data in files.items():
             if not _PLAIN_NAME.fullmatch(name):
                 raise StoreError(f"{name!r} is not the name of a file of a trial directory")
             self._ensure(name.rpartition("/")[0])
-            write(self.path / name, self._merged_log(data) if name == LOG else data)
+            write_file(self.path / name, self._merged_log(data) if name == LOG else data)
         if _EXCEPTION not in files:
             (self.path / _EXCEPTION).unlink(missing_ok=True)
         self._tidy()
@@ -240,7 +240,7 @@ class TrialDirectory:
     def _ensure(self, place: str) -> None:
         if place.startswith("/") or ".." in place.split("/"):
             raise StoreError(f"{place!r} is not below the trial directory")
-        make(self.path / place)
+        make_directory(self.path / place)
 
     def _merged_log(self, text: bytes) -> bytes:
         """Return the lines of the text and of trial.log, sorted by time and without duplicates."""
@@ -260,7 +260,7 @@ class TrialDirectory:
         if not new:
             return
         self.check()
-        make(self.path)
+        make_directory(self.path)
         stamp = rfc3339(now, "milliseconds")
         data = "".join(f"{stamp} {line}\n" for line in new).encode(errors="backslashreplace")
         fd = os.open(self.path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -307,7 +307,7 @@ class TrialDirectory:
                     os.fsync(fd)
                 finally:
                     os.close(fd)
-        sync(self.path)
+        sync_to_disk(self.path)
 
 
 def has_results(path: Path) -> bool:
@@ -318,7 +318,7 @@ def has_results(path: Path) -> bool:
         return False
 
 
-def clear(path: Path, *, but: str) -> None:
+def clear_directory(path: Path, *, but: str) -> None:
     """Delete everything in a trial's directory except the directory ``but``."""
     for each in path.iterdir():
         if each.name == but:
@@ -329,7 +329,7 @@ def clear(path: Path, *, but: str) -> None:
             each.unlink(missing_ok=True)
 
 
-def remove(path: Path, root: Path) -> None:
+def remove_tree(path: Path, root: Path) -> None:
     """Delete a tree below root: rename it to a hidden name, delete its contents, then delete empty parents."""
     trash = root / f"{_REMOVED}{token_hex(8)}"
     try:
@@ -345,7 +345,7 @@ def remove(path: Path, root: Path) -> None:
             return
 
 
-def tidy(root: Path, before: float) -> int:
+def delete_leftovers(root: Path, before: float) -> int:
     """Delete temporary files in root that are older than ``before`` (seconds since the epoch); return their number."""
     found = [each for pattern in _LITTER for each in root.glob(pattern) if each.lstat().st_mtime < before]
     for each in found:
@@ -358,7 +358,7 @@ def tidy(root: Path, before: float) -> int:
 
 def _move(path: Path, directory: Path) -> None:
     """Move a file or directory into a directory, with a number as suffix if its name exists there."""
-    make(directory)
+    make_directory(directory)
     target, number = directory / path.name, 2
     while os.path.lexists(target):
         target, number = directory / f"{path.name}.{number}", number + 1

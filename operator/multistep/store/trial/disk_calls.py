@@ -75,7 +75,7 @@ class Disk:
 
     async def tidy(self, before: float) -> int:
         """Delete temporary files that are older than ``before`` (seconds since the epoch); return their number."""
-        return await self.of_root(lambda: directory.tidy(self.root, before))
+        return await self.of_root(lambda: directory.delete_leftovers(self.root, before))
 
     async def free_bytes(self) -> int:
         """Return the free bytes on the volume."""

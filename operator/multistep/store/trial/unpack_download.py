@@ -17,7 +17,7 @@ from multistep.api.task.task_toml import ArtifactConfig
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import LOGS, LOGS_AGENT, LOGS_VERIFIER, Part
 from multistep.engine.journal.results_limits import NO_LIMIT, Amount, Filling, Headroom
-from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, manifest, place
+from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS, Placement, artifacts_manifest, place_artifacts
 from multistep.errors import StoreError
 from multistep.store.files.file_trees import SkippedMember, TreeWriter, safe_parts, walk
 from multistep.store.files.read_tar import MAX_MEMBERS, Kind, TarMember, tar_members
@@ -56,7 +56,7 @@ class IncompleteSource:
         return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
 
 
-def summaries(sources: Sequence[str], found: Sequence[IncompleteSource]) -> tuple[str, ...]:
+def incomplete_lines(sources: Sequence[str], found: Sequence[IncompleteSource]) -> tuple[str, ...]:
     """Return a line for each source that is incomplete."""
     return tuple(each.summary(source) for source, each in zip(sources, found, strict=True) if each)
 
@@ -177,12 +177,12 @@ def unpack(
     sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
     filling = Filling(received.headroom or Headroom(NO_LIMIT, MAX_MEMBERS))
     found = _found(fd, sources, cut=bool(received.cut))
-    placements = place([_RESERVED, *artifacts], [[""], *found])[1:]
+    placements = place_artifacts([_RESERVED, *artifacts], [[""], *found])[1:]
     places += [f"artifacts/{each.destination}" for each in placements]
     unpacking = _Unpacking(sources, places, sent, received, filling)
     unpacking.run(fd, target)
     notes, pointers, incomplete = unpacking.notes, unpacking.pointers, unpacking.incomplete
-    lines = summaries(sources.paths, incomplete)
+    lines = incomplete_lines(sources.paths, incomplete)
     notes.lines = [*lines, *notes.lines]
     if part == "verifier":
         return UnpackedStep(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
@@ -190,7 +190,7 @@ def unpack(
     size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
     (target / "artifacts" / _MANIFEST).write_text(
-        json.dumps(manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
+        json.dumps(artifacts_manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
     )
     collected = Collected(shown, count, size, lines)
     return UnpackedStep(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
@@ -239,7 +239,7 @@ class _Sources:
         """Return the index of a tar member's source, and its path below that source ("" for the source itself). Raises
         SkippedMember."""
         index = self.index(member.name)
-        # Normalize the path: with a path ".", select_artifacts.place would never find a free destination and never return.
+        # Normalize the path: with a path ".", place_artifacts would never find a free destination and never return.
         path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
         self.check(index, path, member.kind)
         is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # a directory becomes artifacts/, a file artifacts/artifacts

@@ -19,7 +19,7 @@ from multistep.api.trial.values import AGENT, HEALTHCHECK, PRINTING, VERIFIER
 from multistep.engine.journal.operations import Place, operation_id
 from multistep.errors import UsageError
 from multistep.logs import escaped
-from multistep.report.excerpts import MAX_BYTES, START, lines_of, readable
+from multistep.report.excerpts import MAX_BYTES, START, output_lines, readable_line
 
 BUILD = "build"  # the phase of a piece that is an image's build log; the piece's ``step`` is the image's name
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
@@ -209,17 +209,17 @@ class Readable:
         self._form.start(piece)
 
     def show(self, data: bytes) -> None:
-        lines, self._held = lines_of(self._held + data), b""
+        lines, self._held = output_lines(self._held + data), b""
         for line in lines:
             whole, at_start = line.endswith(b"\n"), self._of_agent and not self._in_line
             if at_start and not whole and line[: len(START)] == START[: len(line)] and len(line) <= MAX_BYTES:
                 self._held = line
             else:
-                self._pass_on(readable(line) if at_start else line)
+                self._pass_on(readable_line(line) if at_start else line)
                 self._in_line = not whole
 
     def end(self) -> None:
-        self._pass_on(readable(self._held))
+        self._pass_on(readable_line(self._held))
         self._held = b""
         self._form.end()
 
@@ -296,7 +296,7 @@ class Tail:
 
     def add(self, data: bytes) -> None:
         """Add output, and drop the oldest lines above the maximum number."""
-        for line in lines_of(data):
+        for line in output_lines(data):
             if self._held and not self._held[-1].endswith(b"\n"):
                 line = self._held.pop() + line
             self._held.append(line)

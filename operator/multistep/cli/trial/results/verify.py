@@ -58,10 +58,10 @@ def verify(directory: Path, key: Path | None, output: str) -> int:
 def _check_all(top: Path, key: PublicKey | None) -> list[EvidenceCheck]:
     """Check every trial below a directory. Raises UsageError if the directory contains no trial."""
     from multistep.errors import UsageError
-    from multistep.store.evidence.compare_results import check
+    from multistep.store.evidence.compare_results import check_evidence
     from multistep.store.evidence.fetched_results import trial_directories
 
-    checked = [check(each, key) for each in trial_directories(top)]
+    checked = [check_evidence(each, key) for each in trial_directories(top)]
     if not checked:
         raise UsageError(f"{top} has no results: name the directory of a trial, or one with directories of trials")
     _find_copies(checked)
