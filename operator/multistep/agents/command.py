@@ -39,11 +39,11 @@ def lookup(command: tuple[str, ...]) -> tuple[str, ...]:
     """
     if len(command) < 3 or PurePosixPath(command[0]).name not in _SHELLS or not re.fullmatch(r"-[a-z]*c", command[1]):
         return ()
-    script = next((each for each in command[3:] if each.startswith("#!")), command[2])
+    script = next((argument for argument in command[3:] if argument.startswith("#!")), command[2])
     interpreter = _INTERPRETER.match(script)
     programs = [interpreter[1]] if interpreter else []
     if interpreter is None or PurePosixPath(interpreter[1]).name in _SHELLS:
-        programs += [found[1]] if (found := _FIRST.match(script)) else []
+        programs += [program[1]] if (program := _FIRST.match(script)) else []
     return (*command[:2], _LOOKUP, "lookup", *programs) if programs else ()
 
 

@@ -36,22 +36,24 @@ _TEXT_CHARACTERS = 16_384
 
 @dataclass(frozen=True)
 class HostError:
-    """The error of a failed setup or step. type: class name of Harbor's exception, or HOST_ERROR; exit_code: exit status of the
-    agent's last command, None if it is unknown."""
+    """The error of a failed setup or step."""
 
     type: str
+    """Class name of Harbor's exception, or HOST_ERROR."""
     message: str
     exit_code: int | None = None
+    """Exit status of the agent's last command, None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class HostOutcome:
-    """The outcome of a setup or a step. metadata: data that the agent returned, for result.json."""
+    """The outcome of a setup or a step."""
 
     error: HostError | None = None
     agent: AgentInfo | None = None
     usage: Usage | None = None
     metadata: Mapping[str, Any] | None = None
+    """Data that the agent returned, for result.json."""
 
 
 def parse_outcome(result: PhaseResult) -> HostOutcome:
@@ -151,24 +153,24 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     called = yield from _call(scope, "setup", admission.id, request, hosted.setup_timeout)
     journal.agent_setup = (called.record.started_at, called.record.ended_at)
     journal.agent = called.outcome.agent
-    found = ModelReport()
+    models = ModelReport()
     if hosted.spec.uses_gateway:
-        found = parse_report(
+        models = parse_report(
             (yield CloseModelAccess(replace(scope, where="host").id("agent-setup-model-usage"), SETUP_ACCESS)).result
         )
-        journal.setup_usage = found.usage
+        journal.setup_usage = models.usage
     if (error := _setup_error(called, hosted.setup_timeout)) is not None:
-        journal.lost = _lost_in_setup(hosted, called, error, found)
+        journal.lost = _lost_in_setup(hosted, called, error, models)
     elif hosted.spec.name is None:
-        journal.lost = _lost_by_downtime(called, found)
+        journal.lost = _lost_by_downtime(called, models)
 
 
-def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, found: ModelReport) -> AttemptLost:
+def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, models: ModelReport) -> AttemptLost:
     """Return why the attempt failed in the agent's setup. Raises TrialError if a custom class is to blame."""
-    down = _lost_by_downtime(called, found)
-    if found.failure is not None and found.failure.kind != "Budget":
-        return down or _lost_by_provider(hosted, found.failure)
-    if why := found.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None, ended=called.ended):
+    down = _lost_by_downtime(called, models)
+    if models.failure is not None and models.failure.kind != "Budget":
+        return down or _lost_by_provider(hosted, models.failure)
+    if why := models.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None, ended=called.ended):
         return AttemptLost(PROVIDER_FAILED, why)
     if error.type == _NO_CLASS and called.result.exit_code == _NO_CLASS_STATUS:
         return AttemptLost(AGENT_NOT_STARTED, f"{error.message}; check spec.agent.importPath", final=True)
@@ -194,16 +196,16 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         return StepException("RuntimeError", f"the agent could not be started: {fault.message}", AGENT)
     called = yield from _call(scope, "step", admission.id, request, step.agent_timeout)
     run.timed(AGENT, called.record)
-    run.usage, run.metadata, stalled, found = called.outcome.usage, called.outcome.metadata, 0.0, ModelReport()
+    run.usage, run.metadata, stalled, models = called.outcome.usage, called.outcome.metadata, 0.0, ModelReport()
     if hosted.spec.uses_gateway:
-        found = parse_report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
-        run.usage = found.usage or run.usage
-        stalled = min(found.stalled_seconds, _max_stalled(scope))
-        run.lost = _lost_by_requests(hosted, called, found)
+        models = parse_report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
+        run.usage = models.usage or run.usage
+        stalled = min(models.stalled_seconds, _max_stalled(scope))
+        run.lost = _lost_by_requests(hosted, called, models)
         if run.lost is not None:
             return None
-        if found.failure is not None:  # a spent budget of the trial is a result of the agent
-            return StepException("BudgetExceededError", found.failure.message, AGENT)
+        if models.failure is not None:  # a spent budget of the trial is a result of the agent
+            return StepException("BudgetExceededError", models.failure.message, AGENT)
     own = called.outcome.error
     error = None if own is None else StepException(own.type, own.message, AGENT)
     if called.timed_out or _overran(called.result.duration_seconds, step.agent_timeout, stalled):
@@ -215,7 +217,9 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         run.lost = AttemptLost(AGENT_NOT_STARTED, f"{own.type}: {own.message}; {_hint(hosted)}", final=True)
         return None
     timed_out = error is not None and error.type == "AgentTimeoutError"
-    if why := found.provider_fault(failed=error is not None, timeout=step.agent_timeout if timed_out else None, ended=called.ended):
+    if why := models.provider_fault(
+        failed=error is not None, timeout=step.agent_timeout if timed_out else None, ended=called.ended
+    ):
         run.lost = AttemptLost(PROVIDER_FAILED, why)
         return None
     return error
@@ -227,7 +231,7 @@ def _not_started(scope: Scope, error: HostError, called: _Called, run: StepRun) 
     spec = _hosted(scope).spec
     if spec.name is None or not is_first(scope) or run.usage is not None:
         return False
-    keyless = spec.access == "Gateway" and not spec.credentials and not any(each.name.endswith("_KEY") for each in spec.env)
+    keyless = spec.access == "Gateway" and not spec.credentials and not any(variable.name.endswith("_KEY") for variable in spec.env)
     missing = error.exit_code in NOT_STARTED and called.result.duration_seconds <= SECONDS_TO_START
     return missing or keyless or (error.type == _WRONG_OPTIONS and spec.uses_gateway)
 
@@ -237,20 +241,20 @@ def _hint(hosted: HostedAgent) -> str:
     return f"check spec.agent{missing} and whether the agent's program exists in the environment"
 
 
-def _lost_by_requests(hosted: HostedAgent, called: _Called, found: ModelReport) -> AttemptLost | None:
+def _lost_by_requests(hosted: HostedAgent, called: _Called, models: ModelReport) -> AttemptLost | None:
     """Return why the agent's model requests end the attempt, None if they do not. A downtime comes first: the gateway may have lost
     the record that shows that the key and the model are right, or what the trial had used."""
-    if (lost := _lost_by_downtime(called, found)) is not None:
+    if (lost := _lost_by_downtime(called, models)) is not None:
         return lost
-    failure = found.failure
+    failure = models.failure
     return _lost_by_provider(hosted, failure) if failure is not None and failure.kind != "Budget" else None
 
 
-def _lost_by_downtime(called: _Called, found: ModelReport) -> AttemptLost | None:
+def _lost_by_downtime(called: _Called, models: ModelReport) -> AttemptLost | None:
     """Return why the attempt is lost if the model gateway was down while the agent ran: a request may not have reached it. No agent
     can cause a downtime."""
     error = called.outcome.error
-    if (down := found.downtime(called.ended)) is None:
+    if (down := models.downtime(called.ended)) is None:
         return None
     ended = f"; the agent ended with {error.type}: {error.message}" if error is not None else ""
     return AttemptLost(MODEL_GATEWAY_DOWN, f"the model gateway {down.why} while the agent ran{ended}")
@@ -280,7 +284,7 @@ def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost
 
 def _keys(hosted: HostedAgent) -> str:
     """Return the hint for the error message about a rejected key or model: which field and which Secrets to check."""
-    refs = [each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from]
+    refs = [credential.value_from.secret_key_ref for credential in hosted.spec.credentials if credential.value_from]
     places = [f"key {ref.key!r} of Secret {ref.name!r}" for ref in refs if ref]
     return f"check spec.agent.model ({hosted.spec.model}) and {' and '.join(places) or 'spec.agent.credentials'}"
 

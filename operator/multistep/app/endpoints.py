@@ -80,12 +80,12 @@ async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], 
 
 
 @contextmanager
-def contained(what: str, found: Mapping[str, Any]) -> Iterator[None]:
+def contained(what: str, content: Mapping[str, Any]) -> Iterator[None]:
     """Log an error about one object of many, whose contents anyone may have written, and go on with the others."""
     try:
         yield
     except Exception:
-        metadata = found.get("metadata") or {}
+        metadata = content.get("metadata") or {}
         logger.exception("%s, %s/%s, cannot be read", what, metadata.get("namespace"), metadata.get("name"))
 
 

@@ -167,7 +167,7 @@ class App:
         )
         waited = metrics.queue_wait_seconds.observe
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers, waited=waited, failed=metrics.failed)
-        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard, [each.model for each in settings.models])
+        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard, [limited.model for limited in settings.models])
         self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=metrics.failed)
         self.events = EventRouter(
             self.lease,
@@ -213,7 +213,7 @@ class App:
             renew = partial(self._renew_keys, self.models.renew)
             self.tasks.start("keys", repeat("renewing the gateway's keys", lambda: model_gateway.RENEW_SECONDS, renew))
             if self.settings.models:
-                loads = ModelLoads([each.model for each in self.settings.models])
+                loads = ModelLoads([limited.model for limited in self.settings.models])
                 adapt = partial(self._adapt_models, self.models, loads)
                 self.tasks.start("models", repeat("adapting the limits of models", lambda: LOAD_SECONDS, adapt))
         pause = partial(self.resync.pause_seconds, self.settings.resync_seconds)
@@ -247,8 +247,8 @@ class App:
     async def _count_starting_pods(self, client: ClusterClient) -> None:
         """Count the pods that an earlier leader created and that are still starting. Watch events report these pods only later."""
         selectors = {"label_selector": self.shard.selecting(pod_identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
-        for each in self.shard.namespaces_to_list:
-            for pod in await client.list_all(PODS, each, **selectors):
+        for namespace in self.shard.namespaces_to_list:
+            for pod in await client.list_all(PODS, namespace, **selectors):
                 with contained("a pod", pod):
                     if (key := pod_identity.trial_of(pod)) is not None:
                         self.reconciler.admission.starts.observe(key, pod_facts(pod))
@@ -256,9 +256,9 @@ class App:
     async def _count_active_trials(self, client: ClusterClient) -> None:
         """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
         for content_path in self.shard.namespaces_to_list:
-            async for found in client.iterate(TRIALS, content_path, label_selector=self.shard.selector):
-                with contained("a trial", found):  # it fails at its next reconcile
-                    self.reconciler.admission.model_slots.observe(parse_trial(found))
+            async for trial in client.iterate(TRIALS, content_path, label_selector=self.shard.selector):
+                with contained("a trial", trial):  # it fails at its next reconcile
+                    self.reconciler.admission.model_slots.observe(parse_trial(trial))
 
     async def _renew_keys(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Register the keys that the gateway lacks, and set the metric that shows whether the gateway answers."""
@@ -271,9 +271,9 @@ class App:
 
     async def _adapt_models(self, gateway: Gateway, loads: ModelLoads) -> None:
         """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""
-        found = loads.since_last(await gateway.loads())
+        new_loads = loads.since_last(await gateway.loads())
         if self.lease.held:
-            self.reconciler.admission.model_slots.adapt(found)
+            self.reconciler.admission.model_slots.adapt(new_loads)
 
     def _show(self, limit: RequestLimit) -> None:
         admission, metrics = self.reconciler.admission, self.metrics
@@ -285,9 +285,9 @@ class App:
         metrics.waiting.labels("checkpoint").set_function(lambda: admission.transfers.waiting)
         slots = admission.model_slots
         metrics.waiting.labels("model").set_function(lambda: slots.waiting)
-        for each in self.settings.models:
-            metrics.model_trials_active.labels(label_value(each.model)).set_function(partial(slots.active, each.model))
-            metrics.model_trials_allowed.labels(label_value(each.model)).set_function(partial(slots.limit, each.model))
+        for limited in self.settings.models:
+            metrics.model_trials_active.labels(label_value(limited.model)).set_function(partial(slots.active, limited.model))
+            metrics.model_trials_allowed.labels(label_value(limited.model)).set_function(partial(slots.limit, limited.model))
         metrics.requests_allowed.set_function(lambda: limit.allowed)
         metrics.leading.set_function(lambda: self.lease.held)
         metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held

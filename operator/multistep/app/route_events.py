@@ -84,16 +84,16 @@ class EventRouter:
         self._contain(self._pod_event, pod, type, None)
 
     def _contain(
-        self, handle: Callable[[Mapping[str, Any], str | None], None], found: Object, type: str | None, otherwise: Enqueue | None
+        self, handle: Callable[[Mapping[str, Any], str | None], None], content: Object, type: str | None, otherwise: Enqueue | None
     ) -> None:
         """Handle an event. Anyone may have written the object: whatever is wrong with it stays with it. otherwise: enqueues the
         object, whose reconcile then shows the error in its status."""
         try:
-            handle(found, type)
+            handle(content, type)
         except Exception:
-            metadata = found.get("metadata") or {}
+            metadata = content.get("metadata") or {}
             key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-            logger.exception("the event of %s %s cannot be read", found.get("kind") or "an object", "/".join(key))
+            logger.exception("the event of %s %s cannot be read", content.get("kind") or "an object", "/".join(key))
             if otherwise is not None and all(key):
                 otherwise(key)
 

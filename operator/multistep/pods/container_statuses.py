@@ -14,7 +14,7 @@ from multistep.timestamps import seconds_of
 
 def container_named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
     """Return the status (or spec) of the container with this name; {} if there is none."""
-    return next((each for each in containers or [] if each["name"] == name), {})
+    return next((container for container in containers or [] if container["name"] == name), {})
 
 
 def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,12 +25,12 @@ def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
 def waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return why an init container waits, for example because its image is missing; None if none waits. The message names the
     service that the container runs."""
-    for each in status.get("initContainerStatuses") or []:
-        waiting = (each.get("state") or {}).get("waiting")
+    for container in status.get("initContainerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") != "PodInitializing":
-            service = each["name"].removeprefix(CONTAINER_PREFIX)
+            service = container["name"].removeprefix(CONTAINER_PREFIX)
             message = waiting.get("message")
-            named = {"message": f"service {service}: {message}"} if message and service != each["name"] else {}
+            named = {"message": f"service {service}: {message}"} if message and service != container["name"] else {}
             return {**waiting, **named}
     return None
 
@@ -47,12 +47,12 @@ def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how the first failed init container ended, with its name, except the egress sidecar and services
     (pods.container_statuses); None if none failed."""
-    for each in status.get("initContainerStatuses") or []:
-        if each["name"] == egress_sidecar.CONTAINER or each["name"].startswith(CONTAINER_PREFIX):
+    for container in status.get("initContainerStatuses") or []:
+        if container["name"] == egress_sidecar.CONTAINER or container["name"].startswith(CONTAINER_PREFIX):
             continue
-        ended = (each.get("state") or {}).get("terminated")
+        ended = (container.get("state") or {}).get("terminated")
         if ended and ended.get("exitCode"):
-            return {"name": each["name"], **ended}
+            return {"name": container["name"], **ended}
     return None
 
 
@@ -66,11 +66,11 @@ def ended_service(pod: Mapping[str, Any]) -> ServiceEnd | None:
     """Return the termination of the first service that ended although it must not end; None if no such service ended."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     may_end = str((pod["metadata"].get("annotations") or {}).get(RESTARTING) or "").split(",")
-    for each in status.get("initContainerStatuses") or []:
-        if each["name"].startswith(CONTAINER_PREFIX) and each["name"] not in may_end:
-            container = container_named(each["name"], spec.get("initContainers"))
-            if (found := _end(container, each)) is not None:
-                return found
+    for container_status in status.get("initContainerStatuses") or []:
+        if container_status["name"].startswith(CONTAINER_PREFIX) and container_status["name"] not in may_end:
+            container = container_named(container_status["name"], spec.get("initContainers"))
+            if (end := _end(container, container_status)) is not None:
+                return end
     return None
 
 

@@ -38,7 +38,7 @@ def with_sidecar(pod: Mapping[str, Any], settings: Settings, *, gateway: bool) -
     if spec.get("hostNetwork"):
         raise InvalidSpec(f"{_TEMPLATE}.hostNetwork: must not be true, as the task limits the network")
     kinds = ("initContainers", "containers")
-    others = {kind: [_without_raw(each, f"{_TEMPLATE}.{kind}") for each in spec.get(kind) or []] for kind in kinds}
+    others = {kind: [_without_raw(container, f"{_TEMPLATE}.{kind}") for container in spec.get(kind) or []] for kind in kinds}
     own = _container(settings, sorted({*_probe_ports(others["containers"])}), gateway=gateway)
     others["initContainers"].insert(0, own)
     volumes = [*(spec.get("volumes") or []), {"name": _STATE, "emptyDir": {"sizeLimit": "1Mi"}}]
@@ -75,13 +75,15 @@ def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the container without the capability NET_RAW. Raises InvalidSpec if it could change the network's
     rules, or mounts the sidecar's volume."""
     at = f"{where}[{container['name']}]"
-    if any(each.get("name") == _STATE for each in container.get("volumeMounts") or []):
+    if any(mount.get("name") == _STATE for mount in container.get("volumeMounts") or []):
         raise InvalidSpec(f"{at}.volumeMounts: {_STATE!r} is the egress sidecar's own volume")
     context = container.get("securityContext") or {}
     if context.get("privileged"):
         raise InvalidSpec(f"{at}.securityContext.privileged: must not be true, as the task limits the network")
     capabilities = context.get("capabilities") or {}
-    if more := [each for each in capabilities.get("add") or [] if str(each).removeprefix("CAP_") not in _HARMLESS]:
+    if more := [
+        capability for capability in capabilities.get("add") or [] if str(capability).removeprefix("CAP_") not in _HARMLESS
+    ]:
         raise InvalidSpec(
             f"{at}.securityContext.capabilities.add: {', '.join(more)} must not be added, as the task limits the network"
         )
@@ -94,7 +96,7 @@ def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _probe_ports(containers: list[dict[str, Any]]) -> Iterator[int]:
     """Yield the ports of the containers' probes, to which the kubelet connects. A named port is resolved to its number."""
     for container in containers:
-        named = {each.get("name"): each.get("containerPort") for each in container.get("ports") or []}
+        named = {port_spec.get("name"): port_spec.get("containerPort") for port_spec in container.get("ports") or []}
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
             probe = container.get(kind) or {}
             for action in ("httpGet", "tcpSocket", "grpc"):

@@ -41,8 +41,8 @@ def without_queue_labels(template: Mapping[str, Any]) -> dict[str, Any]:
 
 def queue_of(metadata: Mapping[str, Any]) -> str | None:
     """Return the queue's name if Kueue manages the pod ("" if the pod names no queue); None if Kueue does not manage the pod."""
-    found = metadata.get("labels") or {}
-    return found.get(QUEUE, "") if found.get(MANAGED) == "true" else None
+    pod_labels = metadata.get("labels") or {}
+    return pod_labels.get(QUEUE, "") if pod_labels.get(MANAGED) == "true" else None
 
 
 def eviction_reason(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -50,4 +50,4 @@ def eviction_reason(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
     condition = conditions.get(_TERMINATION) or {}
     if condition.get("status") != "True":
         return None
-    return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each) or "no reason given"
+    return ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text) or "no reason given"

@@ -21,7 +21,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """Return the facts about a pod that decisions need. Anyone may have written the pod: none of its labels and times raises."""
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     labels, container = metadata.get("labels") or {}, container_statuses.container_named(CONTAINER, status.get("containerStatuses"))
-    conditions = {each.get("type"): each for each in status.get("conditions") or []}
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
     queue, inits = kueue.queue_of(metadata), status.get("initContainerStatuses")
     installers = [container_statuses.container_named(name, inits) for name in (egress_sidecar.CONTAINER, runner_mount.INSTALLER)]
     return PodFacts(
@@ -30,7 +30,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         owner_uid=owner_uid(metadata),
         phase=status.get("phase") or "Pending",
         created_at=seconds_of(metadata.get("creationTimestamp")) or 0.0,
-        gates=tuple(each["name"] for each in spec.get("schedulingGates") or []),
+        gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or []),
         queue=queue,
         node=spec.get("nodeName") or "",
         deleting=bool(metadata.get("deletionTimestamp")),
@@ -57,9 +57,9 @@ def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
     """Return whether no runner of the pod has a result that the operator must fetch: a runner with such a result is not ready. The
     readiness of services is ignored, because services have no results."""
     own = [container_statuses.container_named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
-    own = [each for each in own if each]
+    own = [container for container in own if container]
     whole = (conditions.get("Ready") or {}).get("status") == "True"
-    return whole or (bool(own) and all(each.get("ready") for each in own))
+    return whole or (bool(own) and all(container.get("ready") for container in own))
 
 
 def _failed_init(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,11 +139,11 @@ def _image_id(container: Mapping[str, Any]) -> str:
 
 
 def _memory_limit(spec: Mapping[str, Any]) -> str:
-    main: Mapping[str, Any] = next((each for each in spec.get("containers") or [] if each["name"] == CONTAINER), {})
+    main: Mapping[str, Any] = next((container for container in spec.get("containers") or [] if container["name"] == CONTAINER), {})
     return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
 
 
 def _host_key(spec: Mapping[str, Any]) -> str:
     env = container_statuses.container_named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
     # Of several variables with this name, the last one counts, as in Kubernetes.
-    return str({each.get("name"): each.get("value") for each in env}.get(agent_host.KEY_VARIABLE) or "")
+    return str({variable.get("name"): variable.get("value") for variable in env}.get(agent_host.KEY_VARIABLE) or "")

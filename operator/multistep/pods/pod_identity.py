@@ -76,8 +76,8 @@ def owner_reference(trial: MultiStepTrial) -> dict[str, Any]:
 def created_by_operator(pod: Mapping[str, Any]) -> bool:
     """Return whether the pod's labels show that the operator created it, even if the pod has no owner any more."""
     metadata = pod["metadata"]
-    found = metadata.get("labels") or {}
-    return found.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in found and LABEL_ROLE in found
+    pod_labels = metadata.get("labels") or {}
+    return pod_labels.get(LABEL_POD) == metadata["name"] and LABEL_TRIAL in pod_labels and LABEL_ROLE in pod_labels
 
 
 def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -90,7 +90,7 @@ def trial_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def owner_uid(metadata: Mapping[str, Any]) -> str:
     """Return the UID of an object's controller; "" without one."""
-    return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")
+    return next((owner["uid"] for owner in metadata.get("ownerReferences") or [] if owner.get("controller")), "")
 
 
 def container_image(image: str, policy: str | None) -> dict[str, str]:

@@ -48,13 +48,7 @@ _HOSTNAME = "multistep"
 
 @dataclass(frozen=True)
 class PodRequest:
-    """The inputs of a pod's manifest.
-
-    verifier: status of a step's separate verifier, None for the agent's pod; own_image: whether the verifier's environment sets
-    another image than spec.environment; checkpoints: whether the runner lists the image's files, so that it can create checkpoints;
-    services: the services of the pod's compose file; host_key: the agent host's key for sealed requests, "" for a pod without an
-    agent host; sidecar: whether the pod has an egress sidecar.
-    """
+    """The inputs of a pod's manifest."""
 
     trial: MultiStepTrial
     environment: EnvironmentConfig
@@ -62,12 +56,18 @@ class PodRequest:
     task_name: str
     settings: Settings
     verifier: VerifierStatus | None = None
+    """Status of a step's separate verifier, None for the agent's pod."""
     own_image: bool = False
+    """Whether the verifier's environment sets another image than spec.environment."""
     network: Network = PUBLIC
     sidecar: bool = False
+    """Whether the pod has an egress sidecar."""
     checkpoints: bool = False
+    """Whether the runner lists the image's files, so that it can create checkpoints."""
     services: PodServices | None = None
+    """The services of the pod's compose file."""
     host_key: str = ""
+    """The agent host's key for sealed requests, "" for a pod without an agent host."""
 
     @property
     def name(self) -> str:
@@ -133,7 +133,7 @@ def pod_manifest(request: PodRequest) -> dict[str, Any]:
 def chooses_user(trial: MultiStepTrial) -> bool:
     """Return whether the pod template sets the container's user; the operator then does not change the user."""
     spec = (trial.spec.environment.pod_template or {}).get("spec") or {}
-    contexts = [spec.get("securityContext"), *(each.get("securityContext") for each in spec.get("containers") or [])]
+    contexts = [spec.get("securityContext"), *(container.get("securityContext") for container in spec.get("containers") or [])]
     return any(context and (context.get("runAsUser") is not None or context.get("runAsNonRoot")) for context in contexts)
 
 
@@ -302,10 +302,12 @@ def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[s
     """Return the operator's containers, each merged over the template's container of the same name, then the template's other
     containers."""
     given = (template.get("spec") or {}).get("containers") or []
-    names = [each["name"] for each in own["spec"]["containers"]]
-    merged = [_merge(container_statuses.container_named(each["name"], given), each) for each in own["spec"]["containers"]]
+    names = [container["name"] for container in own["spec"]["containers"]]
+    merged = [
+        _merge(container_statuses.container_named(container["name"], given), container) for container in own["spec"]["containers"]
+    ]
     # The agent host's container is changed in the pod that has one: not in a verifier's, nor in that of an agent without a host.
-    return [*merged, *(each for each in given if each.get("name") not in (*names, agent_host.CONTAINER))]
+    return [*merged, *(container for container in given if container.get("name") not in (*names, agent_host.CONTAINER))]
 
 
 def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

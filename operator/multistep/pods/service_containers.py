@@ -43,13 +43,13 @@ def service_parts(services: PodServices, policy: Policy, runner: Mapping[str, An
     """
     refuse_ports(services, reserved)
     mounts = plan_mounts(services)
-    volumes = [_volume(each) for each in mounts.volumes]
-    volumes += [{"name": _state(each), "emptyDir": {"sizeLimit": "64Mi"}} for each in services.order if not each.once]
+    volumes = [_volume(volume) for volume in mounts.volumes]
+    volumes += [{"name": _state(service), "emptyDir": {"sizeLimit": "64Mi"}} for service in services.order if not service.once]
     containers = [{**runner, **_files(services.files)}] if services.files else []
-    for each in services.order:
-        mounted = mounts.of(each.name)
-        containers += _copies(each.container, each.image, policy(each.image), mounted)
-        containers.append(_container(each, policy(each.image), mounted))
+    for service in services.order:
+        mounted = mounts.of(service.name)
+        containers += _copies(service.container, service.image, policy(service.image), mounted)
+        containers.append(_container(service, policy(service.image), mounted))
     return {"volumes": volumes, "initContainers": containers, "hostAliases": _aliases(services)}
 
 
@@ -61,12 +61,12 @@ def main_copies(services: PodServices, image: str, policy: str | None) -> list[d
 
 def main_mounts(services: PodServices) -> list[dict[str, Any]]:
     """Return the mounts of the trial's container."""
-    return [_mount(each) for each in plan_mounts(services).of(MAIN)]
+    return [_mount(mount) for mount in plan_mounts(services).of(MAIN)]
 
 
 def refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
     """Raise InvalidSpec for a service with a port of the operator's own programs. reserved: these ports, with their purpose."""
-    for service in (*(each.service for each in services.order), services.main):
+    for service in (*(plan.service for plan in services.order), services.main):
         for port in service.ports:
             number, _, protocol = port.partition("/")
             if protocol == "tcp" and (purpose := reserved.get(int(number))) is not None:
@@ -110,11 +110,11 @@ def _files(packed: str) -> dict[str, Any]:
 
 def _copies(name: str, image: str, policy: str | None, mounts: tuple[PodMount, ...]) -> list[dict[str, Any]]:
     """Return the init container that copies the image's files at each mount's target into the new volume, as Docker does."""
-    copied = [each for each in mounts if each.copied]
+    copied = [mount for mount in mounts if mount.copied]
     if not copied:
         return []
-    pairs = [part for each in copied for part in (each.target, f"{_COPY_DIR}/{each.volume.name}")]
-    volumes = [{"name": each.volume.name, "mountPath": f"{_COPY_DIR}/{each.volume.name}"} for each in copied]
+    pairs = [part for mount in copied for part in (mount.target, f"{_COPY_DIR}/{mount.volume.name}")]
+    volumes = [{"name": mount.volume.name, "mountPath": f"{_COPY_DIR}/{mount.volume.name}"} for mount in copied]
     return [
         {
             "name": f"{_FILL}{name}"[:63].rstrip("-"),
@@ -134,7 +134,7 @@ def _copies(name: str, image: str, policy: str | None, mounts: tuple[PodMount, .
 
 def _container(plan: ServicePlan, policy: str | None, mounts: tuple[PodMount, ...]) -> dict[str, Any]:
     service = plan.service
-    mounted = [_mount(each) for each in mounts]
+    mounted = [_mount(mount) for mount in mounts]
     if not plan.once:  # the operator runs hooks and collects files through the runner in the service's container
         mounted += [runner_mount.runner_mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
     container: dict[str, Any] = {

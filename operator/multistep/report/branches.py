@@ -12,16 +12,19 @@ from multistep.report.statistics import Difference, Estimate, difference_of_chan
 
 @dataclass(frozen=True)
 class Group:
-    """The trials that start a step from one state. trials, active: number of all trials and of active trials; counted: number of
-    trials with a verdict that counts; passed: number of trials that passed the step; passes: pass@k by k, {} if no trial counts;
-    sources: number of other trials whose state these trials start from."""
+    """The trials that start a step from one state."""
 
     trials: int
     active: int
+    """trials, active: number of all trials and of active trials."""
     counted: int
+    """Number of trials with a verdict that counts."""
     passed: int
+    """Number of trials that passed the step."""
     passes: Mapping[int, float]
+    """Pass@k by k, {} if no trial counts."""
     sources: int = 0
+    """Number of other trials whose state these trials start from."""
 
     @property
     def excluded(self) -> int:
@@ -31,20 +34,22 @@ class Group:
 
 @dataclass(frozen=True)
 class BranchedStep:
-    """A step of a task with one agent. start: trials of the task's first step, which can only start from the image; own, reference:
-    trials from the agent's own state and from the reference state; None: no such trials. ordinary: number of ordinary trials of the
-    task with this agent; reached: number of ordinary trials that started the step. difference: chance to pass from the agent's own
-    state minus the chance from the reference state."""
+    """A step of a task with one agent."""
 
     task: str
     agent: str
     step: str
     start: Group | None
+    """Trials of the task's first step, which can only start from the image."""
     own: Group | None
     reference: Group | None
+    """own, reference: trials from the agent's own state and from the reference state; None: no such trials."""
     reached: int
+    """Number of ordinary trials that started the step."""
     ordinary: int
+    """Number of ordinary trials of the task with this agent."""
     difference: Estimate | None
+    """Chance to pass from the agent's own state minus the chance from the reference state."""
 
     @property
     def has_no_own_state(self) -> bool:
@@ -62,10 +67,11 @@ class BranchedAgent:
 
 @dataclass(frozen=True)
 class Branches:
-    """The branches of a sweep. agents: the agents that have a difference in several tasks."""
+    """The branches of a sweep."""
 
     steps: Sequence[BranchedStep] = ()
     agents: Sequence[BranchedAgent] = ()
+    """The agents that have a difference in several tasks."""
     without: Sequence[str] = field(default=())
     """Tasks that have ordinary trials but no branches, if the sweep has branches of other tasks."""
 
@@ -75,7 +81,7 @@ def branches_of(rows: Sequence[TrialRow]) -> Branches:
     if not any(row.branch for row in rows):
         return Branches()
     steps = list(_steps(rows))
-    branched = {each.task for each in steps}
+    branched = {step.task for step in steps}
     return Branches(steps, list(_agents(rows, steps)), sorted({row.task for row in rows} - branched))
 
 
@@ -90,17 +96,17 @@ def _steps(rows: Iterable[TrialRow]) -> Iterator[BranchedStep]:
         else:
             ordinary[row.task, row.agent].append(row)
     for task, agent, step in sorted(groups, key=lambda key: (key[0], key[1], numbers[key[0], key[2]], key[2])):
-        found, before = groups[task, agent, step], ordinary[task, agent]
+        by_state, before = groups[task, agent, step], ordinary[task, agent]
         yield BranchedStep(
             task=task,
             agent=agent,
             step=step,
-            start=_group(found["Start"]),
-            own=_group(found["Own"]),
-            reference=_group(found["Reference"]),
-            reached=sum(any(each.name == step for each in row.steps) for row in before),
+            start=_group(by_state["Start"]),
+            own=_group(by_state["Own"]),
+            reference=_group(by_state["Reference"]),
+            reached=sum(any(step_row.name == step for step_row in row.steps) for row in before),
             ordinary=len(before),
-            difference=difference_of_chances(_verdicts(found["Own"]), _verdicts(found["Reference"])),
+            difference=difference_of_chances(_verdicts(by_state["Own"]), _verdicts(by_state["Reference"])),
         )
 
 
@@ -108,7 +114,7 @@ def _group(rows: Sequence[TrialRow]) -> Group | None:
     if not rows:
         return None
     verdicts = _verdicts(rows)
-    passes = {k: found.value for k in pass_at_ks(len(verdicts)) if (found := pass_at(k, {"": verdicts})) is not None}
+    passes = {k: estimate.value for k in pass_at_ks(len(verdicts)) if (estimate := pass_at(k, {"": verdicts})) is not None}
     active = sum(row.state == "Active" for row in rows)
     sources = len({row.source for row in rows if row.source})
     return Group(len(rows), active, len(verdicts), sum(verdicts), passes, sources)
@@ -125,10 +131,10 @@ def _agents(rows: Iterable[TrialRow], steps: Sequence[BranchedStep]) -> Iterator
     for agent in sorted({row.agent for row in rows}):
         own: dict[str, list[float]] = defaultdict(list)
         reference: dict[str, list[float]] = defaultdict(list)
-        for each in steps:
-            if each.agent == agent and each.difference is not None and each.own is not None and each.reference is not None:
-                own[each.task].append(each.own.passed / each.own.counted)
-                reference[each.task].append(each.reference.passed / each.reference.counted)
-        found = paired_difference(own, reference)
-        if found is not None and found.estimate.tasks > 1:
-            yield BranchedAgent(agent, found)
+        for step in steps:
+            if step.agent == agent and step.difference is not None and step.own is not None and step.reference is not None:
+                own[step.task].append(step.own.passed / step.own.counted)
+                reference[step.task].append(step.reference.passed / step.reference.counted)
+        mean_difference = paired_difference(own, reference)
+        if mean_difference is not None and mean_difference.estimate.tasks > 1:
+            yield BranchedAgent(agent, mean_difference)

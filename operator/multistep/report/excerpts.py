@@ -22,18 +22,21 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # other escape sequenc
 
 @dataclass(frozen=True, slots=True)
 class FailingTest:
-    """A test that failed. step: name of the step; message: the test's message, truncated."""
+    """A test that failed."""
 
     step: str
+    """Name of the step."""
     name: str
     message: str
+    """The test's message, truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpts:
-    """Parts of a trial's files. tails: ends of outputs, each with a title."""
+    """Parts of a trial's files."""
 
     tails: tuple[tuple[str, str], ...] = ()
+    """Ends of outputs, each with a title."""
     tests: tuple[FailingTest, ...] = ()
 
 
@@ -49,8 +52,8 @@ def visible_text(data: bytes, *, cut: bool = False) -> str:
 def failing_tests(step: str, file: str, data: bytes) -> list[FailingTest]:
     """Return the first failing tests in a verifier's file, at most MAX_TESTS; [] if it is malformed. file: one of TEST_FILES."""
     try:
-        found = _of_ctrf(json.loads(data)) if file.endswith(".json") else _of_junit(data.decode())
-        return [_test(step, name, message) for name, message in islice(found, MAX_TESTS)]
+        failures = _of_ctrf(json.loads(data)) if file.endswith(".json") else _of_junit(data.decode())
+        return [_test(step, name, message) for name, message in islice(failures, MAX_TESTS)]
     except (ValueError, RecursionError, ElementTree.ParseError):
         return []
 
@@ -67,9 +70,9 @@ def _shortened(message: str) -> str:
 def _of_ctrf(document: Any) -> Iterator[tuple[str, str]]:
     results = document.get("results") if isinstance(document, Mapping) else None
     tests = results.get("tests") if isinstance(results, Mapping) else None
-    for each in tests if isinstance(tests, list) else ():
-        if isinstance(each, Mapping) and each.get("status") == "failed":
-            yield str(each.get("name") or "unnamed"), str(each.get("message") or each.get("trace") or "")
+    for test in tests if isinstance(tests, list) else ():
+        if isinstance(test, Mapping) and test.get("status") == "failed":
+            yield str(test.get("name") or "unnamed"), str(test.get("message") or test.get("trace") or "")
 
 
 def _of_junit(text: str) -> Iterator[tuple[str, str]]:
@@ -113,8 +116,8 @@ def _said(document: Any) -> list[str] | None:
         case {"type": "system", "subtype": "init", "model": str(model)}:
             return [f"[model {model}]"]
         case {"type": "assistant" | "user", "message": {"content": list(parts)}}:
-            said = [_part(each) for each in parts]
-            return None if all(each is None for each in said) else [text for each in said for text in each or ()]
+            said = [_part(part) for part in parts]
+            return None if all(texts is None for texts in said) else [text for texts in said for text in texts or ()]
         case {"type": "result", "subtype": str(subtype)} if subtype == "success" or subtype.startswith("error"):
             return _result(subtype, document)
         case {"type": "system", "subtype": subtype, "session_id": str()} if subtype in _SILENT:
@@ -132,7 +135,11 @@ def _result(subtype: str, result: Mapping[str, Any]) -> list[str]:
     failed, errors = result.get("is_error") is True, result.get("errors") or []
     figures = f"{f', {turns} turns' if isinstance(turns, int) else ''}{f', ${cost:.4f}' if isinstance(cost, (int, float)) else ''}"
     why = [*([result.get("result")] if failed else []), *(errors if isinstance(errors, list) else [errors])]
-    texts = [_short(each if isinstance(each, str) else json.dumps(each, ensure_ascii=False)) for each in why if each is not None]
+    texts = [
+        _short(reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False))
+        for reason in why
+        if reason is not None
+    ]
     return [f"[{'error' if failed and subtype == 'success' else subtype}{figures}]", *texts]
 
 
@@ -147,7 +154,7 @@ def _part(part: Any) -> list[str] | None:
             command = given.get("command")
             return [f"$ {command}" if isinstance(command, str) else f"[{name}] {_short(json.dumps(given, ensure_ascii=False))}"]
         case {"type": "tool_result", "content": str() | list() as content}:
-            return [_short(each) for each in _texts(content) if each.strip()]
+            return [_short(piece) for piece in _texts(content) if piece.strip()]
     return None
 
 
@@ -155,7 +162,7 @@ def _texts(content: str | list[Any]) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     else:
-        yield from (text for each in content if isinstance(each, Mapping) and isinstance(text := each.get("text"), str))
+        yield from (text for part in content if isinstance(part, Mapping) and isinstance(text := part.get("text"), str))
 
 
 def _short(text: str) -> str:
@@ -164,4 +171,4 @@ def _short(text: str) -> str:
 
 
 def _lines(texts: list[str]) -> bytes:
-    return "".join(f"{each.rstrip()}\n" for each in texts).encode(errors="backslashreplace")
+    return "".join(f"{text.rstrip()}\n" for text in texts).encode(errors="backslashreplace")

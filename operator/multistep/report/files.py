@@ -17,10 +17,10 @@ from multistep.report.statistics import CONFIDENCE
 from multistep.report.summary import ReportedSweep, Summary
 
 _AT_ONCE: Final = 1000  # rows per batch, which bounds memory
-_COLUMNS: Final = tuple(each.name for each in fields(TrialRow))
+_COLUMNS: Final = tuple(field.name for field in fields(TrialRow))
 _OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "step_number", "source"))
 _FORMULA: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")  # prefixes of formulas; the last four are full-width
-_STEP: Final = tuple(each.name for each in fields(StepRow))
+_STEP: Final = tuple(field.name for field in fields(StepRow))
 
 
 def report_json(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
@@ -38,15 +38,15 @@ def report_json(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "scoring": about.scoring.model_dump(mode="json", by_alias=True),
         "warnings": list(summary.warnings),
-        "broken_tasks": [asdict(each) for each in summary.broken],
-        "agents": [asdict(each) for each in summary.standings],
-        "differences": [{**asdict(each), "is_real": each.is_real} for each in summary.pairs],
-        "tasks": [asdict(each) for each in summary.tasks],
+        "broken_tasks": [asdict(task) for task in summary.broken],
+        "agents": [asdict(agent) for agent in summary.standings],
+        "differences": [{**asdict(comparison), "is_real": comparison.is_real} for comparison in summary.pairs],
+        "tasks": [asdict(task) for task in summary.tasks],
         **_branches(summary.branches),
-        "durations": [asdict(each) for each in summary.durations],
+        "durations": [asdict(duration) for duration in summary.durations],
         "failures": [
-            {"failure_class": each.failure_class, "reason": each.reason, "trials": [row.trial for row in each.trials]}
-            for each in summary.failures
+            {"failure_class": failure.failure_class, "reason": failure.reason, "trials": [row.trial for row in failure.trials]}
+            for failure in summary.failures
         ],
         "trials": [_cells(row, columns) for row in summary.rows],
     }
@@ -55,7 +55,9 @@ def report_json(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
 def _branches(branches: Branches) -> dict[str, Any]:
     if not branches.steps:
         return {}
-    return {"branches": {"steps": [asdict(each) for each in branches.steps], "agents": [asdict(each) for each in branches.agents]}}
+    return {
+        "branches": {"steps": [asdict(step) for step in branches.steps], "agents": [asdict(agent) for agent in branches.agents]}
+    }
 
 
 def _columns(rows: Sequence[TrialRow]) -> Sequence[str]:

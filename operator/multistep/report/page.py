@@ -36,11 +36,13 @@ _SHIFTS: Final = sorted(range(-20, 21), key=abs)  # lines by which a label may b
 
 @dataclass(frozen=True)
 class PictureAxis:
-    """An axis. ticks: its numbers, from the first to the last; start, end: their positions."""
+    """An axis of the picture of score against cost."""
 
     ticks: Sequence[float]
+    """Its numbers, from the first to the last."""
     start: float
     end: float
+    """start, end: their positions."""
 
     def at(self, value: float) -> float:
         """Return the position of a number."""
@@ -51,58 +53,64 @@ class PictureAxis:
         """Return the position and the text of each number."""
         step = self.ticks[1] - self.ticks[0]
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-        return [(self.at(each), f"{each:,.{decimals}f}" if step < 1e6 else f"{each:.3g}") for each in self.ticks]
+        return [(self.at(tick), f"{tick:,.{decimals}f}" if step < 1e6 else f"{tick:.3g}") for tick in self.ticks]
 
 
 @dataclass(frozen=True)
 class MarkLabel:
-    """A mark's text. x, y: its position; anchor: its text-anchor; shifted: whether it is above or below its mark."""
+    """The text beside a mark."""
 
     text: str
     x: float
     y: float
+    """x, y: its position."""
     anchor: str
+    """Its text-anchor."""
     shifted: bool
+    """Whether it is above or below its mark."""
 
 
 @dataclass(frozen=True)
 class AgentMark:
-    """An agent's mark. x, y: its position; low, high: positions of the ends of its interval, None without an interval."""
+    """An agent's mark."""
 
     standing: LeaderboardRow
     x: float
     y: float
+    """x, y: its position."""
     low: float | None
     high: float | None
+    """low, high: positions of the ends of its interval, None without an interval."""
     label: MarkLabel
 
 
 @dataclass(frozen=True)
 class CostPicture:
-    """The picture. absent: names of the agents that have no mark, because their cost or their mean score is unknown."""
+    """The picture of score against cost."""
 
     marks: Sequence[AgentMark]
     across: PictureAxis
     up: PictureAxis
     absent: Sequence[str]
+    """Names of the agents that have no mark, because their cost or their mean score is unknown."""
 
 
 def cost_picture(standings: Iterable[LeaderboardRow]) -> CostPicture | None:
     """Return the picture; None if no agent has a cost and a mean score."""
-    points = [(each, _point(each)) for each in standings]
-    shown = [(each, *point) for each, point in points if point is not None]
+    points = [(row, _point(row)) for row in standings]
+    shown = [(row, *point) for row, point in points if point is not None]
     if not shown:
         return None
     scores = [end for _, _, *ends in shown for end in ends if end is not None]
     across = PictureAxis(_ticks(0.0, max(_LEAST_DOLLARS, *(cost for _, cost, *_ in shown))), LEFT, RIGHT)
     up = PictureAxis(_ticks(min(0.0, *scores), max(1.0, *scores)), BOTTOM, TOP)
     places = [(across.at(max(0.0, cost)), up.at(score)) for _, cost, score, *_ in shown]
-    labels = _labels([each.agent for each, *_ in shown], places)
+    labels = _labels([row.agent for row, *_ in shown], places)
     marks = [
-        AgentMark(each, x, y, None if low is None else up.at(low), None if high is None else up.at(high), label)
-        for (each, _, _, low, high), (x, y), label in zip(shown, places, labels, strict=True)
+        AgentMark(row, x, y, None if low is None else up.at(low), None if high is None else up.at(high), label)
+        for (row, _, _, low, high), (x, y), label in zip(shown, places, labels, strict=True)
     ]
-    return CostPicture(marks, across, up, [each.agent for each, point in points if point is None])
+    return CostPicture(marks, across, up, [row.agent for row, point in points if point is None])
 
 
 def _point(standing: LeaderboardRow) -> tuple[float, float, float | None, float | None] | None:
@@ -115,22 +123,22 @@ def _ticks(first: float, last: float) -> list[float]:
     """Return round numbers at the same distance that cover the range."""
     rough = (last - first) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
-    step = power * min(each for each in (1, 2, 5, 10) if each * power >= rough * (1 - 1e-9))
+    step = power * min(factor for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
     low, high = math.floor(first / step + 1e-9), math.ceil(last / step - 1e-9)
-    return [each * step for each in range(low, high + 1)]
+    return [tick * step for tick in range(low, high + 1)]
 
 
 def _labels(names: Sequence[str], places: Sequence[tuple[float, float]]) -> list[MarkLabel]:
     """Return a label for each mark, to its right or left, and above or below it where it would cover another label or mark."""
     taken = [(x - _GAP, y - _GAP, x + _GAP, y + _GAP) for x, y in places]
-    found = []
+    labels = []
     for name, (x, y) in zip(names, places, strict=True):
         text = name if len(name) <= _CHARACTERS else f"{name[: _CHARACTERS - 1]}…"
         choices = list(_choices(text, x, y))
-        label, box = next((each for each in choices if _is_free(each[1], taken)), choices[0])
+        label, box = next((choice for choice in choices if _is_free(choice[1], taken)), choices[0])
         taken.append(box)
-        found.append(label)
-    return found
+        labels.append(label)
+    return labels
 
 
 _Box = tuple[float, float, float, float]
@@ -189,12 +197,12 @@ def report_page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, E
         read=about.read.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         scale=_Scale(summary.standings),
         costs=cost_picture(summary.standings),
-        heat=[(task, list(map(_Heat, found))) for task, found in groupby(summary.tasks, key=lambda each: each.task)],
-        columns=max((len(each.steps) for each in summary.tasks), default=0) or 1,
-        passes=sorted({k for each in summary.standings for k in each.passes}),
+        heat=[(task, list(map(_Heat, rows))) for task, rows in groupby(summary.tasks, key=lambda task_steps: task_steps.task)],
+        columns=max((len(task_steps.steps) for task_steps in summary.tasks), default=0) or 1,
+        passes=sorted({k for row in summary.standings for k in row.passes}),
         full=len(summary.rows) <= _MAX_DETAILED,
         excerpts=excerpts or {},
-        branches=[(task, list(found)) for task, found in groupby(summary.branches.steps, key=lambda each: each.task)],
+        branches=[(task, list(steps)) for task, steps in groupby(summary.branches.steps, key=lambda step: step.task)],
         branch_passes=branch_passes(summary.branches),
         active=sum(row.state == "Active" for row in summary.rows),
         excluded=sum(row.excluded for row in summary.rows),
@@ -217,7 +225,7 @@ def outcome_style(row: TrialRow) -> Level:
 
 def branch_passes(branches: Branches) -> list[int]:
     """Return the values of k for which any branched step has pass@k."""
-    groups = (group for each in branches.steps for group in (each.start, each.own, each.reference) if group is not None)
+    groups = (group for step in branches.steps for group in (step.start, step.own, step.reference) if group is not None)
     return sorted({k for group in groups for k in group.passes})
 
 
@@ -226,9 +234,9 @@ class _Scale:
 
     def __init__(self, standings: Sequence[LeaderboardRow]) -> None:
         ends = [0.0, 1.0]
-        for each in standings:
-            if each.mean is not None:
-                ends += [end for end in (each.mean.value, each.mean.low, each.mean.high) if end is not None]
+        for row in standings:
+            if row.mean is not None:
+                ends += [end for end in (row.mean.value, row.mean.low, row.mean.high) if end is not None]
         self.first, self.last = min(ends), max(ends)
 
     def at(self, value: float) -> str:

@@ -52,9 +52,9 @@ def score_explanation(
 
 
 def _started(steps: Sequence[StepRow]) -> Iterator[str]:
-    for each in steps:
-        keys = "" if each.rewards is None or set(each.rewards) == {"reward"} else f" ({_keys(each)})"
-        yield f"{each.name} {each.score:.4g}{keys}" if each.rewards is not None else f"{each.name} 0 (no result)"
+    for step in steps:
+        keys = "" if step.rewards is None or set(step.rewards) == {"reward"} else f" ({_keys(step)})"
+        yield f"{step.name} {step.score:.4g}{keys}" if step.rewards is not None else f"{step.name} 0 (no result)"
 
 
 def _keys(step: StepRow) -> str:
@@ -69,16 +69,20 @@ def _not_reached(status: TrialStatus, started: int, declared: int) -> Iterator[s
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step that a trial reached. rewards: all of its rewards, None without a result; score: its score; passed: whether it
-    passed; exception, message: type and message of its exception, or ""; seconds: durations by phase."""
+    """A step that a trial reached."""
 
     name: str
     rewards: Mapping[str, float] | None
+    """All rewards of the step; None without a result."""
     score: float
+    """The step's score."""
     passed: bool
+    """Whether it passed."""
     exception: str
     message: str
+    """exception, message: type and message of its exception, or ""."""
     seconds: Mapping[str, float]
+    """Durations by phase."""
 
 
 def step_row(step: StepStatus, key: str | None) -> StepRow:
@@ -99,59 +103,67 @@ def float_rewards(rewards: Mapping[str, float] | None) -> dict[str, float] | Non
     """Return the rewards as floats; numbers beyond a float's range become the largest float."""
     if rewards is None:
         return None
-    return {intern(key): float(max(-float_info.max, min(float_info.max, each))) for key, each in rewards.items()}
+    return {intern(key): float(max(-float_info.max, min(float_info.max, reward))) for key, reward in rewards.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial. outcome: how it ended, "" while it is active; rewards: the task's own rewards; counts: the score with which it
-    enters the mean, None if the trial is excluded or has not finished; passed: whether it passed, None without ``counts``; how: how
-    ``counts`` was computed, on one line. failure_class, reason: class and reason of its failure, or ""; message: message of its
-    condition Failed or Complete, or ""; program: spec.agent.name or spec.agent.importPath, e.g. oracle.
-
-    seconds: duration, None if it has not finished; failed_attempts: number of failed attempts before the last one; content: digest
-    of the task, if known; results: URL of its files in an object store. input_tokens, output_tokens, cost_usd: usage of the agent's
-    model requests in all attempts, None if unknown; incomplete_requests: number of requests whose usage the gateway does not know,
-    which these amounts do not include; counted_by: who counted this usage, Gateway or Agent; "" if unknown.
-    tampering: kinds of evidence of tampering, separated by spaces; "" if there is none.
-
-    branch: state from which a branch starts, "" for an ordinary trial; step: a branch's only step; step_number: the step's number
-    in the task, from 1, 0 if unknown; source: name of the trial whose state it starts from, "" without one. number: its number in
-    the sweep, -1 if unknown; retry_of: number of the trial that this retry repeats, None if the trial is not a retry.
-    """
+    """A trial, as a row of a report."""
 
     namespace: str
     trial: str
     task: str
     agent: str
     program: str
+    """spec.agent.name or spec.agent.importPath, e.g. oracle."""
     attempt: int
     state: State
     outcome: Outcome | Literal[""]
+    """How the trial ended, "" while it is active."""
     rewards: Mapping[str, float] | None
+    """The task's own rewards."""
     counts: float | None
+    """The score with which it enters the mean, None if the trial is excluded or has not finished."""
     passed: bool | None
+    """Whether it passed, None without ``counts``."""
     how: str
+    """How ``counts`` was computed, on one line."""
     failure_class: str
     reason: str
+    """failure_class, reason: class and reason of its failure, or ""."""
     message: str
+    """Message of its condition Failed or Complete, or ""."""
     seconds: float | None
+    """Duration, None if it has not finished."""
     failed_attempts: int
+    """Number of failed attempts before the last one."""
     content: str
+    """Digest of the task, if known."""
     results: str
+    """URL of its files in an object store."""
     steps: tuple[StepRow, ...]
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    """input_tokens, output_tokens, cost_usd: usage of the agent's model requests in all attempts, None if unknown."""
     incomplete_requests: int | None = None
+    """Number of requests whose usage the gateway does not know, which these amounts do not include."""
     counted_by: str = ""
+    """Who counted this usage, Gateway or Agent; "" if unknown."""
     tampering: str = ""
+    """Kinds of evidence of tampering, separated by spaces; "" if there is none."""
     branch: BranchState | Literal[""] = ""
+    """State from which a branch starts, "" for an ordinary trial."""
     step: str = ""
+    """A branch's only step."""
     step_number: int = 0
+    """The step's number in the task, from 1, 0 if unknown."""
     source: str = ""
+    """Name of the trial whose state it starts from, "" without one."""
     number: int = -1
+    """Its number in the sweep, -1 if unknown."""
     retry_of: int | None = None
+    """Number of the trial that this retry repeats, None if the trial is not a retry."""
 
     @property
     def excluded(self) -> bool:
@@ -204,7 +216,7 @@ def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> T
         results=status.results_store or "",
         steps=steps,
         **_usage(status),
-        tampering=" ".join(evidence(each.kind for each in status.tampering)),
+        tampering=" ".join(evidence(finding.kind for finding in status.tampering)),
         **_place(trial, known, status.task_steps),
     )
 
@@ -233,22 +245,22 @@ def _outcome(status: TrialStatus, counts: float | None, *, zeroed: bool) -> Outc
 
 
 def _message(status: TrialStatus) -> str:
-    found = holds(status, "Failed") or holds(status, "Complete")
-    return found.message if found else ""
+    condition = holds(status, "Failed") or holds(status, "Complete")
+    return condition.message if condition else ""
 
 
-def rows_that_count(found: Iterable[TrialRow]) -> list[TrialRow]:
+def rows_that_count(trials: Iterable[TrialRow]) -> list[TrialRow]:
     """Return the rows of the trials that count: one row of each trial of a sweep and its retries, and the rows of all trials that
     are not numbered by a sweep."""
-    rows = list(found)
-    numbered = [each for each in rows if each.number >= 0]
-    chosen = trials_that_count(((sweep_number(each), each.number, each) for each in numbered), lambda each: each.counts is not None)
-    return [each for each in rows if each.number < 0 or chosen[sweep_number(each)] is each]
+    rows = list(trials)
+    numbered = [row for row in rows if row.number >= 0]
+    chosen = trials_that_count(((sweep_number(row), row.number, row) for row in numbered), lambda row: row.counts is not None)
+    return [row for row in rows if row.number < 0 or chosen[sweep_number(row)] is row]
 
 
-def sweep_number(found: TrialRow) -> int:
+def sweep_number(row: TrialRow) -> int:
     """Return a trial's number in the sweep; for a retry, the number of the trial that it repeats."""
-    return found.number if found.retry_of is None else found.retry_of
+    return row.number if row.retry_of is None else row.retry_of
 
 
 def _place(trial: Mapping[str, Any], known: TrialFacts, steps: Sequence[str]) -> dict[str, Any]:
@@ -266,9 +278,9 @@ def _branch(trial: Mapping[str, Any], steps: Sequence[str]) -> dict[str, Any]:
     return {"branch": state, "step": intern(step), "step_number": number, "source": intern(source)}
 
 
-def row_order(found: TrialRow) -> tuple[str, str, int, str, str, int, str]:
+def row_order(row: TrialRow) -> tuple[str, str, int, str, str, int, str]:
     """Return the sort key of a row."""
-    return found.task, found.agent, found.step_number, found.step, found.branch, found.attempt, found.trial
+    return row.task, row.agent, row.step_number, row.step, row.branch, row.attempt, row.trial
 
 
 def _reason(status: TrialStatus, known: TrialFacts, scoring: Scoring) -> str:
@@ -297,7 +309,7 @@ FEWEST = 6  # minimum number of tasks for a significant difference
 
 def task_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean score of each task that has a scored trial. scores: the scores of the scored trials, by task."""
-    return {task: fmean(found) for task, found in scores.items() if found}
+    return {task: fmean(of_task) for task, of_task in scores.items() if of_task}
 
 
 def pass_chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
@@ -306,8 +318,8 @@ def pass_chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, floa
     passed: by task, whether each trial passed.
     Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
     """
-    enough = {task: found for task, found in passed.items() if len(found) >= k}
-    return {task: 1 - comb(len(found) - sum(found), k) / comb(len(found), k) for task, found in enough.items()}
+    enough = {task: verdicts for task, verdicts in passed.items() if len(verdicts) >= k}
+    return {task: 1 - comb(len(verdicts) - sum(verdicts), k) / comb(len(verdicts), k) for task, verdicts in enough.items()}
 
 
 def pass_at_ks(most: int) -> list[int]:

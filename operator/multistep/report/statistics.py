@@ -23,29 +23,27 @@ _ALIKE = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tasks. low, high: bounds of its confidence interval; None without an interval, e.g. with a single task.
-
-    tasks, trials: sample sizes.
-    """
+    """A mean over tasks."""
 
     value: float
     low: float | None
     high: float | None
+    """low, high: bounds of its confidence interval; None without an interval, e.g. with a single task."""
     tasks: int
     trials: int
+    """tasks, trials: sample sizes."""
 
 
 @dataclass(frozen=True)
 class Difference:
     """Mean score of a first group of trials minus that of a second one, over the tasks that both groups have.
 
-    p: probability that chance causes a difference at least as large; None with one task.
-
     If all tasks differ by the same amount, the estimate has no confidence interval.
     """
 
     estimate: Estimate
     p: float | None
+    """Probability that chance causes a difference at least as large; None with one task."""
 
     @property
     def is_real(self) -> bool:
@@ -72,8 +70,8 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
 
     passed: by task, whether each trial passed; only tasks with at least k trials count. None if there is no such task.
     """
-    found = pass_chances(k, passed)
-    return _within(0.0, 1.0, _or_exact(_estimate(found, sum(len(passed[task]) for task in found))))
+    estimates = pass_chances(k, passed)
+    return _within(0.0, 1.0, _or_exact(_estimate(estimates, sum(len(passed[task]) for task in estimates))))
 
 
 def paired_difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
@@ -81,7 +79,7 @@ def paired_difference(first: Mapping[str, Sequence[float]], second: Mapping[str,
 
     first, second: scores by task. None if they share no task.
     """
-    shared = [task for task, found in first.items() if found and second.get(task)]
+    shared = [task for task, own in first.items() if own and second.get(task)]
     deltas = {task: fmean(first[task]) - fmean(second[task]) for task in shared}
     estimate = _estimate(deltas, sum(len(first[task]) + len(second[task]) for task in shared))
     if _are_shares(first) and _are_shares(second):
@@ -120,7 +118,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
     """
     raised, least = [0.0] * len(ps), 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda each: ps[each])):
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda position: ps[position])):
         raised[index] = least = max(least, min(1.0, (len(ps) - rank) * ps[index]))
     return raised
 
@@ -150,7 +148,7 @@ def _estimate(numbers: Mapping[str, float], trials: int) -> Estimate | None:
 
 
 def _are_shares(scores: Mapping[str, Sequence[float]]) -> bool:
-    return all(0 <= each <= 1 for found in scores.values() for each in found)
+    return all(0 <= score <= 1 for of_task in scores.values() for score in of_task)
 
 
 def _are_equal(values: Sequence[float]) -> bool:

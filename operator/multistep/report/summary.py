@@ -27,13 +27,14 @@ _SOME = 3
 
 @dataclass(frozen=True)
 class BrokenTask:
-    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle. trials: number of these failures; why: message of
-    the first one."""
+    """A task whose verifier, setup.sh or healthcheck failed for the agent oracle."""
 
     task: str
     reasons: Sequence[str]
     trials: int
+    """Number of these failures."""
     why: str = ""
+    """Message of the first one."""
 
     def __str__(self) -> str:
         trials = plural(self.trials, "trial")
@@ -44,13 +45,13 @@ class BrokenTask:
 def broken_tasks(rows: Iterable[TrialRow]) -> list[BrokenTask]:
     """Return the tasks that have a failure of class Verifier or Task with the agent oracle. A trial whose verification is disabled
     has class Task, too, but nothing failed in it."""
-    found: dict[str, list[TrialRow]] = defaultdict(list)
+    failed: dict[str, list[TrialRow]] = defaultdict(list)
     for row in rows:
         if row.program == _ORACLE and row.state != "Active" and row.failure_class in _BROKEN and row.outcome != "Unverified":
-            found[row.task].append(row)
+            failed[row.task].append(row)
     return [
-        BrokenTask(task, sorted({each.reason for each in those}), len(those), those[0].message)
-        for task, those in sorted(found.items())
+        BrokenTask(task, sorted({row.reason for row in those}), len(those), those[0].message)
+        for task, those in sorted(failed.items())
     ]
 
 
@@ -59,7 +60,7 @@ def uneven_exclusions(agents: Mapping[str, Sequence[TrialRow]]) -> str | None:
     shares = {agent: share for agent, rows in agents.items() if (share := _share(rows)) is not None}
     if len(shares) < 2:
         return None
-    most, least = max(shares, key=lambda each: shares[each]), min(shares, key=lambda each: shares[each])
+    most, least = max(shares, key=lambda agent: shares[agent]), min(shares, key=lambda agent: shares[agent])
     if shares[most] - shares[least] <= UNEVEN + _EPSILON:
         return None
     text = f"{shares[most]:.0%} of the finished trials of {most} are excluded, but {shares[least]:.0%} of {least}'s"
@@ -78,7 +79,7 @@ def warnings(agents: Mapping[str, Sequence[TrialRow]]) -> Iterator[str]:
 
 def branch_warnings(branches: Branches) -> Iterator[str]:
     """Yield warnings about missing branches: steps without trials from the agent's own state, and tasks without branches."""
-    if lacking := sum(each.has_no_own_state for each in branches.steps):
+    if lacking := sum(step.has_no_own_state for step in branches.steps):
         yield f"{lacking} of {len(branches.steps)} branched steps have no trials from the agent's own state: no trial left one"
     if branches.without:
         more = f" and {len(branches.without) - _SOME} more" if len(branches.without) > _SOME else ""
@@ -95,9 +96,7 @@ _Value = TypeVar("_Value", bound=float)
 
 @dataclass(frozen=True)
 class ReportedSweep:
-    """The sweep that a report is about. read: when the trials were read; planned: number of trials in the sweep; phase: phase of
-    the sweep; cost_usd: cost of its trials' model requests so far, in US dollars, or None; budget_usd: maximum of this cost, or
-    None; retried: number of retries; replaced: trials that a retry replaced, which only add to their agents' costs.
+    """The sweep that a report is about.
 
     For a deleted sweep, of which only trials exist, phase is empty and planned is None.
     """
@@ -105,13 +104,20 @@ class ReportedSweep:
     sweep: str
     namespace: str
     read: datetime
+    """When the trials were read."""
     planned: int | None = None
+    """Number of trials in the sweep."""
     phase: str = ""
+    """Phase of the sweep."""
     scoring: Scoring = field(default_factory=Scoring)
     cost_usd: float | None = None
+    """Cost of its trials' model requests so far, in US dollars, or None."""
     budget_usd: float | None = None
+    """Maximum of this cost, or None."""
     retried: int = 0
+    """Number of retries."""
     replaced: Sequence[TrialRow] = ()
+    """Trials that a retry replaced, which only add to their agents' costs."""
 
     @property
     def retries(self) -> str:
@@ -131,33 +137,35 @@ class ReportedSweep:
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """One agent's line of the leaderboard. passes: pass@k by k.
-
-    trials, active, counted: numbers of all, active and scored trials; excluded: number of excluded trials by failure class;
-    scored_failures: number of trials scored although a failure ended them, by failure class; tasks: number of the agent's tasks;
-    mean_if_excluded_zero: what the mean would be if every excluded trial had scored 0.
-    tampered: number of trials with evidence of tampering.
-    cost_usd: cost of all trials in US dollars, with those that a retry replaced; None if no trial has model requests or the cost of
-    one of these trials is unknown; cost_per_pass: cost_usd divided by the number of trials that passed; cost_per_trial: mean cost
-    of the scored trials, averaged per task first, as the mean score is. incomplete_requests: number of requests whose usage is
-    unknown, which the costs do not include.
-    """
+    """One agent's line of the leaderboard."""
 
     agent: str
     mean: Estimate | None
     passes: Mapping[int, Estimate]
+    """Pass@k by k."""
     trials: int
     active: int
     counted: int
+    """trials, active, counted: numbers of all, active and scored trials."""
     excluded: Mapping[str, int]
+    """Number of excluded trials by failure class."""
     scored_failures: Mapping[str, int]
+    """Number of trials scored although a failure ended them, by failure class."""
     tasks: int
+    """Number of the agent's tasks."""
     mean_if_excluded_zero: float | None
+    """What the mean would be if every excluded trial had scored 0."""
     tampered: int = 0
+    """Number of trials with evidence of tampering."""
     cost_usd: float | None = None
+    """Cost of all trials in US dollars, with those that a retry replaced; None if no trial has model requests or the cost of one
+    of these trials is unknown."""
     cost_per_pass: float | None = None
+    """cost_usd divided by the number of trials that passed."""
     cost_per_trial: float | None = None
+    """Mean cost of the scored trials, averaged per task first, as the mean score is."""
     incomplete_requests: int = 0
+    """Number of requests whose usage is unknown, which the costs do not include."""
 
     @property
     def omission(self) -> str:
@@ -167,12 +175,13 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class AgentComparison:
-    """The comparison of two agents. p: p-value of the difference, adjusted for the number of pairs (Holm)."""
+    """The comparison of two agents."""
 
     first: str
     second: str
     difference: Difference
     p: float | None
+    """P-value of the difference, adjusted for the number of pairs (Holm)."""
 
     @property
     def is_real(self) -> bool:
@@ -182,36 +191,37 @@ class AgentComparison:
 
 @dataclass(frozen=True)
 class StepCell:
-    """A step of a task: how many of the scored trials reached it and passed it.
-
-    score: mean over the scored trials that reached it; seconds: mean over the trials that have durations.
-    """
+    """A step of a task: how many of the scored trials reached it and passed it."""
 
     step: str
     trials: int
     reached: int
     passed: int
     score: float | None
+    """Mean over the scored trials that reached it."""
     seconds: float | None
+    """Mean over the trials that have durations."""
 
 
 @dataclass(frozen=True)
 class TaskSteps:
-    """The steps of one task with one agent. counted: number of scored trials."""
+    """The steps of one task with one agent."""
 
     task: str
     agent: str
     counted: int
+    """Number of scored trials."""
     mean: float | None
     steps: Sequence[StepCell]
 
 
 @dataclass(frozen=True)
 class DurationSummary:
-    """Durations of an agent's trials, in seconds. what: "trial", or the name of a phase of a step."""
+    """Durations of an agent's trials, in seconds."""
 
     agent: str
     what: str
+    """The word "trial", or the name of a phase of a step."""
     count: int
     median: float
     p90: float
@@ -229,24 +239,27 @@ class FailedTrials:
 
 @dataclass(frozen=True)
 class Summary:
-    """The whole report. pairs: comparisons of agents that share tasks; warnings: why means may be invalid;
-    broken: tasks that fail even with the agent oracle; rows: all trials, sorted; branches: the trials of single steps. The other
-    fields, except failures and rows, do not include the branches."""
+    """The whole report."""
 
     standings: Sequence[LeaderboardRow]
     pairs: Sequence[AgentComparison]
+    """Comparisons of agents that share tasks."""
     tasks: Sequence[TaskSteps]
     durations: Sequence[DurationSummary]
     failures: Sequence[FailedTrials]
     warnings: Sequence[str]
+    """Why means may be invalid."""
     broken: Sequence[BrokenTask]
+    """Tasks that fail even with the agent oracle."""
     rows: Sequence[TrialRow]
+    """All trials, sorted."""
     branches: Branches = field(default_factory=Branches)
+    """The trials of single steps. The other fields, except failures and rows, do not include the branches."""
 
 
-def summarize(found: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> Summary:
+def summarize(rows: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> Summary:
     """Return the summary of the rows. Its standings are sorted by mean, the best first. replaced: trials that a retry replaced."""
-    ordered = sorted(found, key=row_order)
+    ordered = sorted(rows, key=row_order)
     agents: dict[str, list[TrialRow]] = defaultdict(list)
     ordinary = [row for row in ordered if not row.branch]
     for row in ordinary:
@@ -256,8 +269,8 @@ def summarize(found: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> S
         _standing(agent, those, [row for row in replaced if row.agent == agent and not row.branch])
         for agent, those in sorted(agents.items())
     ]
-    standings.sort(key=lambda each: -each.mean.value if each.mean else float("inf"))
-    ranked = {each.agent: agents[each.agent] for each in standings}
+    standings.sort(key=lambda row: -row.mean.value if row.mean else float("inf"))
+    ranked = {row.agent: agents[row.agent] for row in standings}
     return Summary(
         standings,
         compare_agents(ranked),
@@ -280,9 +293,12 @@ def compare_agents(agents: Mapping[str, Sequence[TrialRow]]) -> list[AgentCompar
 
 def adjusted_comparisons(compared: Iterable[tuple[str, str, Difference | None]]) -> list[AgentComparison]:
     """Return the pairs that share tasks, with p-values adjusted for the number of pairs."""
-    found = [(first, second, each) for first, second, each in compared if each is not None]
-    raised = iter(holm([each.p for _, _, each in found if each.p is not None]))
-    return [AgentComparison(first, second, each, None if each.p is None else next(raised)) for first, second, each in found]
+    differences = [(first, second, difference) for first, second, difference in compared if difference is not None]
+    raised = iter(holm([difference.p for _, _, difference in differences if difference.p is not None]))
+    return [
+        AgentComparison(first, second, difference, None if difference.p is None else next(raised))
+        for first, second, difference in differences
+    ]
 
 
 def mean_difference(first: Iterable[TrialRow], second: Iterable[TrialRow]) -> Difference | None:
@@ -307,45 +323,45 @@ def _cost_if_scored(row: TrialRow) -> float | None:
     return None if row.counts is None else row.cost_usd or 0.0
 
 
-def _by_task(found: Iterable[TrialRow], number: Callable[[TrialRow], _Value | None]) -> dict[str, list[_Value]]:
+def _by_task(rows: Iterable[TrialRow], number: Callable[[TrialRow], _Value | None]) -> dict[str, list[_Value]]:
     by_task: dict[str, list[_Value]] = defaultdict(list)
-    for row in found:
+    for row in rows:
         if (value := number(row)) is not None:
             by_task[row.task].append(value)
     return by_task
 
 
-def _standing(agent: str, found: Sequence[TrialRow], replaced: Sequence[TrialRow]) -> LeaderboardRow:
-    scores, passed = _by_task(found, _counts), _by_task(found, _passed)
+def _standing(agent: str, rows: Sequence[TrialRow], replaced: Sequence[TrialRow]) -> LeaderboardRow:
+    scores, passed = _by_task(rows, _counts), _by_task(rows, _passed)
     passes = {k: pass_at(k, passed) for k in pass_at_ks(max(map(len, passed.values()), default=0))}
-    with_excluded = mean_score(_by_task(found, _counts_or_zero))
-    cost, won = _cost([*found, *replaced]), sum(map(sum, passed.values()))
+    with_excluded = mean_score(_by_task(rows, _counts_or_zero))
+    cost, won = _cost([*rows, *replaced]), sum(map(sum, passed.values()))
     return LeaderboardRow(
         agent=agent,
         mean=mean_score(scores),
-        passes={k: each for k, each in passes.items() if each is not None},
-        trials=len(found),
-        active=sum(row.state == "Active" for row in found),
+        passes={k: estimate for k, estimate in passes.items() if estimate is not None},
+        trials=len(rows),
+        active=sum(row.state == "Active" for row in rows),
         counted=sum(map(len, scores.values())),
-        excluded=dict(Counter(row.failure_class for row in found if row.excluded)),
-        scored_failures=dict(Counter(row.failure_class for row in found if row.scored_failure)),
-        tasks=len({row.task for row in found}),
-        mean_if_excluded_zero=with_excluded.value if with_excluded and any(row.excluded for row in found) else None,
-        tampered=sum(row.tampering != "" for row in found),
+        excluded=dict(Counter(row.failure_class for row in rows if row.excluded)),
+        scored_failures=dict(Counter(row.failure_class for row in rows if row.scored_failure)),
+        tasks=len({row.task for row in rows}),
+        mean_if_excluded_zero=with_excluded.value if with_excluded and any(row.excluded for row in rows) else None,
+        tampered=sum(row.tampering != "" for row in rows),
         cost_usd=cost,
         cost_per_pass=cost / won if cost is not None and won else None,
-        cost_per_trial=None if cost is None else _mean(task_means(_by_task(found, _cost_if_scored)).values()),
-        incomplete_requests=sum(row.incomplete_requests or 0 for row in (*found, *replaced)),
+        cost_per_trial=None if cost is None else _mean(task_means(_by_task(rows, _cost_if_scored)).values()),
+        incomplete_requests=sum(row.incomplete_requests or 0 for row in (*rows, *replaced)),
     )
 
 
-def _cost(found: Sequence[TrialRow]) -> float | None:
-    costs = [row.cost_usd for row in found if row.counted_by]
-    return None if None in costs or not costs else sum(each for each in costs if each is not None)
+def _cost(rows: Sequence[TrialRow]) -> float | None:
+    costs = [row.cost_usd for row in rows if row.counted_by]
+    return None if None in costs or not costs else sum(cost for cost in costs if cost is not None)
 
 
-def _tasks(found: Sequence[TrialRow]) -> Iterable[TaskSteps]:
-    for (task, agent), members in _grouped(found, lambda row: (row.task, row.agent)):
+def _tasks(rows: Sequence[TrialRow]) -> Iterable[TaskSteps]:
+    for (task, agent), members in _grouped(rows, lambda row: (row.task, row.agent)):
         scores = [row.counts for row in members if row.counts is not None]
         yield TaskSteps(task, agent, len(scores), fmean(scores) if scores else None, list(_cells(members)))
 
@@ -369,21 +385,21 @@ def _cells(members: Sequence[TrialRow]) -> Iterable[StepCell]:
 
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
-    there = [each for each in numbers if each is not None]
+    there = [number for number in numbers if number is not None]
     return fmean(there) if there else None
 
 
-def _grouped(found: Iterable[TrialRow], key: Callable[[TrialRow], tuple[str, str]]) -> list[tuple[tuple[str, str], list[TrialRow]]]:
+def _grouped(rows: Iterable[TrialRow], key: Callable[[TrialRow], tuple[str, str]]) -> list[tuple[tuple[str, str], list[TrialRow]]]:
     groups: dict[tuple[str, str], list[TrialRow]] = defaultdict(list)
-    for row in found:
+    for row in rows:
         groups[key(row)].append(row)
     return sorted(groups.items())
 
 
 def _durations(agents: Mapping[str, Sequence[TrialRow]]) -> Iterable[DurationSummary]:
-    for agent, found in agents.items():
-        yield from _duration(agent, "trial", [row.seconds for row in found if row.seconds is not None])
-        steps = [step for row in found for step in row.steps]
+    for agent, rows in agents.items():
+        yield from _duration(agent, "trial", [row.seconds for row in rows if row.seconds is not None])
+        steps = [step for row in rows for step in row.steps]
         for phase in PHASES:
             yield from _duration(agent, phase, [step.seconds[phase] for step in steps if phase in step.seconds])
 
@@ -394,7 +410,7 @@ def _duration(agent: str, what: str, seconds: Sequence[float]) -> Iterable[Durat
         yield DurationSummary(agent, what, len(seconds), median(seconds), p90, max(seconds))
 
 
-def _failures(found: Sequence[TrialRow]) -> Iterable[FailedTrials]:
-    groups = _grouped((row for row in found if row.failure_class), lambda row: (row.failure_class, row.reason))
+def _failures(rows: Sequence[TrialRow]) -> Iterable[FailedTrials]:
+    groups = _grouped((row for row in rows if row.failure_class), lambda row: (row.failure_class, row.reason))
     for (failure_class, reason), members in sorted(groups, key=lambda group: -len(group[1])):
         yield FailedTrials(failure_class, reason, members)

@@ -80,9 +80,9 @@ def _read(path: Path, offset: int, limit: int) -> bytes | None:
 
 
 def _remove_log(directory: Path, before: float) -> int:
-    old = [each for each in directory.glob("*.log") if each.stat().st_mtime < before]
-    for each in old:
-        each.unlink(missing_ok=True)
+    old = [log for log in directory.glob("*.log") if log.stat().st_mtime < before]
+    for log in old:
+        log.unlink(missing_ok=True)
     return len(old)
 
 

@@ -55,7 +55,7 @@ class Traces:
         while True:
             trial = await self._waiting.get()
             with about(namespace=trial.metadata.namespace, trial=trial.metadata.name, uid=trial.metadata.uid):
-                outcome = await self._send([_readable(trial, each) for each in spans(trial)])
+                outcome = await self._send([_readable(trial, span) for span in spans(trial)])
             self._metrics.traces.labels(outcome).inc()
 
     async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
@@ -102,7 +102,7 @@ class Receiver:
 
 def connect_receiver(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
     """Return the receiver named by ``endpoint`` or OpenTelemetry's variables, if any. Raises UsageError without the extra otel."""
-    if not endpoint and not any(environment.get(each) for each in _VARIABLES):
+    if not endpoint and not any(environment.get(variable) for variable in _VARIABLES):
         return None
     try:
         return Receiver(endpoint)

@@ -24,31 +24,32 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Description:
-    """The description of one metric.
-
-    name: name in Prometheus; choices: labels that the settings may add; buckets: a histogram's buckets; known: label values whose
-    series exist from the start, because PromQL's increase() misses the first event of a new series.
-    """
+    """The description of one metric."""
 
     name: str
+    """Name in Prometheus."""
     type: str
     text: str
     labels: Sequence[str] = ()
     choices: Sequence[str] = ()
+    """Labels that the settings may add."""
     buckets: Sequence[float] = ()
+    """A histogram's buckets."""
     known: Sequence[str] = ()
+    """Label values whose series exist from the start, because PromQL's increase() misses the first event of a new series."""
 
 
 @dataclass(frozen=True)
 class OptionalLabels:
-    """The optional labels that the settings enable. most: maximum number of different combinations of their values per metric."""
+    """The optional labels that the settings enable."""
 
     labels: Sequence[str]
     most: int
+    """Maximum number of different combinations of their values per metric."""
 
     def of(self, described: Description) -> list[str]:
         """Return the enabled labels that this metric supports."""
-        return [each for each in described.choices if each in self.labels]
+        return [label for label in described.choices if label in self.labels]
 
 
 class Registered(Protocol):
@@ -80,14 +81,14 @@ class BoundedMetric(Generic[C]):
 
     def of(self, *labels: str, **names: str) -> C:
         """Return the series with these labels. labels: values of the fixed labels; names: values of all optional labels."""
-        values: tuple[str, ...] = tuple(label_value(names[each]) for each in self._chosen)
+        values: tuple[str, ...] = tuple(label_value(names[label]) for label in self._chosen)
         if values not in self._sets:
             if len(self._sets) >= self._most:
                 values = (OTHER,) * len(values)
             else:
                 self._sets.add(values)
-        found = (*values, *labels)
-        series: C = self._metric.labels(*found) if found else self._metric
+        label_values = (*values, *labels)
+        series: C = self._metric.labels(*label_values) if label_values else self._metric
         return series
 
 
@@ -184,5 +185,5 @@ def _bounded_histogram(row: Description, choice: OptionalLabels, registry: Colle
 
 def label_value(text: str) -> str:
     """Return a user-chosen name as a label value: printable UTF-8 of bounded length."""
-    shown = "".join(each if each.isprintable() else "?" for each in text[:MAX_VALUE_CHARACTERS])
+    shown = "".join(character if character.isprintable() else "?" for character in text[:MAX_VALUE_CHARACTERS])
     return shown.encode(errors="replace").decode()

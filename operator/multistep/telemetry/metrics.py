@@ -35,7 +35,7 @@ from multistep.version import __version__
 
 UNFORESEEN: Final = "Unforeseen"
 ERRORS: Final = sorted(
-    each.__name__ for each in vars(errors).values() if isinstance(each, type) and issubclass(each, MultistepError)
+    error.__name__ for error in vars(errors).values() if isinstance(error, type) and issubclass(error, MultistepError)
 )
 
 _BY_AGENT: Final = ("namespace", "agent")
@@ -183,7 +183,7 @@ class Metrics:
         self.gateway_up.set(math.nan)  # unknown until the gateway is asked for the first time, which never happens if there is none
 
         # Series that are counted often: finding them by their labels takes longer than counting.
-        self._bytes = {each: self.transferred_bytes.labels(each) for each in ("up", "down")}
+        self._bytes = {direction: self.transferred_bytes.labels(direction) for direction in ("up", "down")}
         self._requests: dict[tuple[str, str, int], Any] = {}
         self._request_seconds: dict[str, Any] = {}
 
@@ -210,4 +210,4 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-TABLE: Final[list[MetricRow[Any]]] = [each for each in vars(Metrics).values() if isinstance(each, MetricRow)]
+TABLE: Final[list[MetricRow[Any]]] = [row for row in vars(Metrics).values() if isinstance(row, MetricRow)]

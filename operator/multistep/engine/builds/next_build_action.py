@@ -50,11 +50,13 @@ _DISK_FULL = re.compile(r"^Error: .*no space left on device")
 
 @dataclass(frozen=True)
 class BuildLimits:
-    """Limits of one build. seconds: timeout of the build without the push; memory, storage: as in the pod's spec, for messages."""
+    """Limits of one build."""
 
     seconds: float
+    """Timeout of the build without the push."""
     memory: str = ""
     storage: str = ""
+    """memory, storage: as in the pod's spec, for messages."""
 
     @property
     def pod_seconds(self) -> float:
@@ -64,16 +66,19 @@ class BuildLimits:
 
 @dataclass(frozen=True)
 class BuildState:
-    """The observed state of a build. image: digest of the image in the registry, "" if it does not exist; unreachable: why the
-    registry cannot be queried, "" if it answered; pod: the builder's pod; push_ended: how its container ``push`` ended, "" while
-    it runs; records: the records of both runners, None if the pod does not run, so that the records were not read."""
+    """The observed state of a build."""
 
     now: float
     image: str = ""
+    """Digest of the image in the registry, "" if it does not exist."""
     unreachable: str = ""
+    """Why the registry cannot be queried, "" if it answered."""
     pod: PodFacts | None = None
+    """The builder's pod."""
     push_ended: str = ""
+    """How its container ``push`` ended, "" while it runs."""
     records: Mapping[str, Record] | None = None
+    """The records of both runners, None if the pod does not run, so that the records were not read."""
 
 
 @dataclass(frozen=True)
@@ -95,18 +100,20 @@ class StartBuild:
 
 @dataclass(frozen=True)
 class StartPush:
-    """Decision: push the image. id: id of the operation."""
+    """Decision: push the image."""
 
     id: str
+    """Id of the operation."""
 
 
 @dataclass(frozen=True)
 class BuildPause:
-    """Decision: wait for ``seconds``, then observe again. failing: whether an infrastructure failure is the reason."""
+    """Decision: wait for ``seconds``, then observe again."""
 
     message: str
     seconds: float = POLL_SECONDS
     failing: bool = False
+    """Whether an infrastructure failure is the reason."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +190,8 @@ def _starting(pod: PodFacts, now: float) -> Decision:
 
 def _unprepared(records: Mapping[str, Record]) -> Decision | None:
     """Return the decision after an operation that prepares the build failed; None if no finished operation failed."""
-    for each in records.values():
-        if (fault := Fields(each.result or {}, f"result of {each.id}").optional_fault("error")) is not None:
+    for record in records.values():
+        if (fault := Fields(record.result or {}, f"result of {record.id}").optional_fault("error")) is not None:
             return BuildBroken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
     return None
 
@@ -236,24 +243,27 @@ def _push(seen: BuildState, records: Mapping[str, Record]) -> Decision:
 
 
 def _pushes(records: Mapping[str, Record]) -> Sequence[Record]:
-    return sorted((each for id, each in records.items() if id.startswith(_PUSH)), key=lambda each: int(each.id[len(_PUSH) :]))
+    return sorted(
+        (record for id, record in records.items() if id.startswith(_PUSH)), key=lambda record: int(record.id[len(_PUSH) :])
+    )
 
 
 def has_pushed(records: Mapping[str, Record]) -> bool:
     """Return whether a push has ended, so that the registry may have the image."""
-    return any(each.done for each in _pushes(records))
+    return any(push.done for push in _pushes(records))
 
 
 def _push_error(records: Mapping[str, Record]) -> str:
-    tried = [each for each in _pushes(records) if each.done]
+    tried = [push for push in _pushes(records) if push.done]
     return last_lines(PhaseResult.from_record(tried[-1]).tail) if tried else "nothing was pushed"
 
 
 @dataclass
 class BuilderRetries:
-    """Counts the pods of one build that were lost in a row. most: maximum number of lost pods; one more fails the build."""
+    """Counts the pods of one build that were lost in a row."""
 
     most: int
+    """Maximum number of lost pods; one more fails the build."""
     losses: int = 0
 
     def lost(self, loss: BuilderLost) -> BuildPause | BuildBroken:

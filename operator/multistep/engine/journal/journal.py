@@ -17,87 +17,105 @@ Number = float | int
 
 @dataclass(frozen=True)
 class StepException:
-    """The error of a step or a trial. type: Harbor's bare class name; phase: where it occurred, "" for the trial itself."""
+    """The error of a step or a trial."""
 
     type: str
+    """Harbor's bare class name."""
     message: str
     phase: str = ""
+    """Where it occurred, "" for the trial itself."""
 
 
 @dataclass
 class Collected:
-    """The outputs of a step that were copied to the results store. types: type of each artifact entry, as in
-    engine.plan.select_artifacts.artifacts_manifest; incomplete: one line for each source that was not copied completely."""
+    """The outputs of a step that were copied to the results store."""
 
     types: Sequence[str] = ()
+    """Type of each artifact entry, as in engine.plan.select_artifacts.artifacts_manifest."""
     count: int = 0
     bytes: int = 0
     incomplete: tuple[str, ...] = ()
+    """One line for each source that was not copied completely."""
 
 
 @dataclass(frozen=True)
 class TamperingTraces:
-    """The traces of tampering of one kind (api.trial.status.TamperingKind) that one step of an attempt has. attempt: number of that
-    attempt; items: the first traces: paths of files, names of processes, or texts; count: number of all traces."""
+    """The traces of tampering of one kind (api.trial.status.TamperingKind) that one step of an attempt has."""
 
     kind: str
     attempt: int
+    """Number of that attempt."""
     items: tuple[str, ...]
+    """The first traces: paths of files, names of processes, or texts."""
     count: int
+    """Number of all traces."""
 
 
 @dataclass(frozen=True)
 class AgentInfo:
-    """A Harbor agent, as it describes itself. model_name, model_provider: None if the agent reports no model."""
+    """A Harbor agent, as it describes itself."""
 
     name: str
     version: str
     model_name: str | None = None
     model_provider: str | None = None
+    """model_name, model_provider: None if the agent reports no model."""
 
 
 @dataclass(frozen=True)
 class AttemptLost:
-    """Why an attempt has no result although its pod runs. reason: failure reason of the attempt, or of the trial if ``final``
-    (api.trial.failure_table); final: whether the trial fails without a retry, because another attempt would fail, too."""
+    """Why an attempt has no result although its pod runs."""
 
     reason: str
+    """Failure reason of the attempt, or of the trial if ``final`` (api.trial.failure_table)."""
     message: str
     final: bool = False
+    """Whether the trial fails without a retry, because another attempt would fail, too."""
 
 
 @dataclass
 class StepRun:
-    """One step that was started. timings: phase -> (start, end or None while it runs); rewards: None without a verifier result."""
+    """One step that was started."""
 
     name: str
     started_at: float | None = None
     completed_at: float | None = None
     phase: str = SETUP
     timings: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    """Phase -> (start, end or None while it runs)."""
     rewards: dict[str, Number] | None = None
-    omitted_rewards: int = 0  # number of rewards that are missing, because the status from which the step was read omits them
-    known_score: tuple[float, bool] | None = None  # score and ``passed`` in the step's status, if rewards are missing
+    """The step's rewards; None without a verifier result."""
+    omitted_rewards: int = 0
+    """Number of rewards that are missing, because the status from which the step was read omits them."""
+    known_score: tuple[float, bool] | None = None
+    """Score and ``passed`` in the step's status, if rewards are missing."""
     exception: StepException | None = None
     gate_failure: str | None = None
     gate_passed: bool | None = None
     collected: Collected | None = None
-    verifier_image_id: str | None = None  # image of the separate verifier; None without one
-    untouched: bool | None = None  # whether the separate verifier's pod has no files of the agent yet; None before there is a pod
-    printed: dict[str, str] = field(default_factory=dict)  # phase -> end of its output, for phases whose output is in no file
-    usage: Usage | None = None  # model usage of a hosted agent
-    network: Network | None = None  # the network in force in the agent's pod; None: the environment's network
-    egress: EgressStatus | None = None  # connections that were refused to the step's pods; None without an egress sidecar
-    metadata: Mapping[str, Any] | None = None  # metadata that the agent returned, for result.json
+    verifier_image_id: str | None = None
+    """Image of the separate verifier; None without one."""
+    untouched: bool | None = None
+    """Whether the separate verifier's pod has no files of the agent yet; None before there is a pod."""
+    printed: dict[str, str] = field(default_factory=dict)
+    """Phase -> end of its output, for phases whose output is in no file."""
+    usage: Usage | None = None
+    """Model usage of a hosted agent."""
+    network: Network | None = None
+    """The network in force in the agent's pod; None: the environment's network."""
+    egress: EgressStatus | None = None
+    """Connections that were refused to the step's pods; None without an egress sidecar."""
+    metadata: Mapping[str, Any] | None = None
+    """Metadata that the agent returned, for result.json."""
     checkpoint: CheckpointStatus | None = None
-    findings: tuple[
-        TamperingTraces, ...
-    ] = ()  # traces of tampering, found before the verification (engine.script.inspect_environment)
-    verdict_differences: tuple[
-        TamperingTraces, ...
-    ] = ()  # between the two verdicts, or why they were not compared (compare_verdicts)
-    trial: str | None = None  # name of the trial that ran the step; None: this trial
-    lost: AttemptLost | None = None  # set if the step has no result, e.g. because the model provider failed
+    findings: tuple[TamperingTraces, ...] = ()
+    """Traces of tampering, found before the verification (engine.script.inspect_environment)."""
+    verdict_differences: tuple[TamperingTraces, ...] = ()
+    """Differences between the two verdicts, or why they were not compared (compare_verdicts)."""
+    trial: str | None = None
+    """Name of the trial that ran the step; None: this trial."""
+    lost: AttemptLost | None = None
+    """Why the attempt ended in this step; set if the step has no result, e.g. because the model provider failed."""
 
     def fail(self, exception: StepException | None) -> None:
         """Record an exception, unless the step already has one, as in Harbor 0.25."""
@@ -120,26 +138,30 @@ class StepRun:
 
 @dataclass
 class Journal:
-    """The progress of a trial.
-
-    exception: the exception of the trial itself; rewards: the trial's rewards, set when it is finished; broken: whether the
-    environment failed; all_steps: whether every step ran; score_rule: rule for the trial's score, set when it is finished.
-    agent: description of a hosted agent; agent_setup: start and end of a hosted agent's setup; setup_usage: the setup's model
-    usage; class_ran_at: when the setup of a custom agent class started, since the class may have caused every later failure; None
-    before, and for other agents; lost: why the attempt has no result, None if it has one.
-    """
+    """The progress of a trial."""
 
     steps: list[StepRun] = field(default_factory=list)
     started_at: float | None = None
     completed_at: float | None = None
     exception: StepException | None = None
+    """The exception of the trial itself."""
     rewards: dict[str, Number] | None = None
+    """The trial's rewards, set when it is finished."""
     score_rule: ScoreRule | None = None
+    """Rule for the trial's score, set when it is finished."""
     finished: bool = False
     broken: bool = False
+    """Whether the environment failed."""
     all_steps: bool = False
+    """Whether every step ran."""
     agent: AgentInfo | None = None
+    """Description of a hosted agent."""
     agent_setup: tuple[float, float | None] | None = None
+    """Start and end of a hosted agent's setup."""
     setup_usage: Usage | None = None
+    """The setup's model usage."""
     class_ran_at: float | None = None
+    """When the setup of a custom agent class started, since the class may have caused every later failure; None before, and for
+    other agents."""
     lost: AttemptLost | None = None
+    """Why the attempt has no result, None if it has one."""

@@ -54,12 +54,14 @@ def place_of(id: str) -> Place:
 
 @dataclass(frozen=True)
 class ResetDirectory:
-    """A directory that a Reset creates or empties. keep: whether to retain existing contents; mode: permission bits."""
+    """A directory that a Reset creates or empties."""
 
     path: str
     mode: int = 0o777
+    """Permission bits."""
     user: str = ""
     keep: bool = False
+    """Whether to retain existing contents."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Start:
-    """Run a command as a phase. timeout: seconds, None for no timeout; 0 or less: do not start it.
-
-    remove: files deleted before the start; captures: files read at the end, after all processes of the phase have exited.
-    """
+    """Run a command as a phase."""
 
     id: str
     argv: tuple[str, ...]
@@ -95,11 +94,14 @@ class Start:
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
+    """Seconds, None for no timeout; 0 or less: do not start it."""
     make_executable: str = ""
     remove: tuple[str, ...] = ()
+    """Files deleted before the start."""
     output: str = ""
     exit_code_file: str = ""
     captures: tuple[str, ...] = ()
+    """Files read at the end, after all processes of the phase have exited."""
     kill_at_end: bool = False
     where: Place = "agent"
 
@@ -132,13 +134,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class ServiceHook:
-    """Run a command in a service's container, at most once. The record's result is like that of a phase. timeout: in seconds."""
+    """Run a command in a service's container, at most once. The record's result is like that of a phase."""
 
     id: str
     container: str
     argv: tuple[str, ...]
     user: str
     timeout: float
+    """Timeout in seconds."""
     where: Place = "agent"
 
 
@@ -153,28 +156,29 @@ class Note:
 
 @dataclass(frozen=True)
 class Source:
-    """A path to collect. exclude: tar patterns; matching files of a directory are not collected. sent: files below the path ("" for
-    the path itself) whose contents the operator does not download, because the pod has sent them to the object store. container:
-    name of the service's container that has the path, "" for the trial's own container."""
+    """A path to collect."""
 
     path: str
     exclude: tuple[str, ...] = ()
+    """Tar patterns; matching files of a directory are not collected."""
     sent: tuple[str, ...] = ()
+    """Files below the path ("" for the path itself) whose contents the operator does not download, because the pod has sent them
+    to the object store."""
     container: str = ""
+    """Name of the service's container that has the path, "" for the trial's own container."""
 
 
 @dataclass(frozen=True)
 class Collect:
-    """Copy sources of one step to the results store. The record's result describes the found files (engine.plan.select_artifacts).
-
-    step: index of the step; part: the outputs to copy; sources: first the log directories that belong to ``part`` (LOGS[part]),
-    then the artifacts.
-    """
+    """Copy sources of one step to the results store. The record's result describes the found files (select_artifacts)."""
 
     id: str
     step: int
+    """Index of the step."""
     sources: tuple[Source, ...]
+    """First the log directories that belong to ``part`` (LOGS[part]), then the artifacts."""
     part: Part = "all"
+    """Which of the step's outputs to copy."""
     where: Place = "agent"
 
 
@@ -189,33 +193,30 @@ class AwaitVerifierPod:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Upload the collected files of one artifact entry into a directory of the verifier's environment.
-
-    target: the directory; step, entry: index of the step, and of the artifact entry in it.
-    """
+    """Upload the collected files of one artifact entry into a directory of the verifier's environment."""
 
     id: str
     target: str
+    """A directory of the verifier's environment."""
     step: int
     entry: int
+    """step, entry: index of the step, and of the artifact entry in it."""
     where: Place = "verifier"
 
 
 @dataclass(frozen=True)
 class Release:
-    """Copy the records of a step's separate verifier to the results store, which no agent can write, and delete the verifier's pod.
-
-    step: index of the step.
-    """
+    """Copy the records of a step's separate verifier to the results store, which no agent can write. Delete its pod."""
 
     id: str
     step: int
+    """Index of the step."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Admit:
-    """Allow the agent host to run commands in the environment as ``user``, until a Dismiss. root: allow any user, also root.
+    """Allow the agent host to run commands in the environment as ``user``, until a Dismiss.
 
     The record contains the token with which the agent host identifies itself.
     """
@@ -223,34 +224,38 @@ class Admit:
     id: str
     user: str = ""
     root: bool = False
+    """Whether to allow any user, also root."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Dismiss:
-    """Revoke the permission of an Admit, and kill the commands that the agent host runs in the environment. admission: id of the
-    Admit; kill: whether to kill also the processes that these commands left running."""
+    """Revoke the permission of an Admit, and kill the commands that the agent host runs in the environment."""
 
     id: str
     admission: str
+    """Id of the Admit."""
     kill: bool
+    """Whether to kill also the processes that these commands left running."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class HostCall:
-    """Run a command of the agent host as a phase. The record's result has the outcome that the command wrote (agents.host_outcome).
-
-    admission: id of the Admit whose token the command gets; request: the command's input; timeout: seconds, None for no timeout.
-    """
+    """Run a command of the agent host as a phase. The record's result has the outcome that the command wrote (agents.harbor)."""
 
     id: str
     command: Literal["setup", "step"]
     admission: str
+    """Id of the Admit whose token the command gets."""
     request: Mapping[str, Any]
+    """The command's input."""
     timeout: float | None = None
-    max_stalled: float = 0.0  # maximum extension of the timeout in seconds, while the provider refuses requests
-    model_access: str = ""  # step name under which the model gateway counts usage; "": the agent does not use the gateway
+    """Seconds, None for no timeout."""
+    max_stalled: float = 0.0
+    """Maximum extension of the timeout in seconds, while the provider refuses requests."""
+    model_access: str = ""
+    """Step name under which the model gateway counts usage; "": the agent does not use the gateway."""
     where: Place = "host"
 
 
@@ -277,58 +282,59 @@ class SwitchNetwork:
 class Checkpoint:
     """Store a step's changes to the environment's file system, so that a later attempt can continue after the step.
 
-    step: index of the step; exclude: paths that are not stored; max_bytes: maximum size of the changes; complete: False if the
-    step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records; alone: whether the
-    checkpoint contains all changes since the image and so needs no earlier checkpoint; temporary: whether the checkpoint is only
-    for comparing the step's verdicts: it is deleted after the comparison, no later checkpoint builds on it, and the trial does not
-    wait for storage space; final: whether the trial finishes with this step, so that no later attempt resumes from the checkpoint.
     engine.script.checkpoint_operations parses the record's result.
     """
 
     id: str
     step: int
+    """Index of the step."""
     exclude: tuple[str, ...]
+    """Paths that are not stored."""
     max_bytes: int
+    """Maximum size of the changes."""
     complete: bool = True
+    """False if the step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records."""
     alone: bool = False
+    """Whether the checkpoint contains all changes since the image and so needs no earlier checkpoint."""
     temporary: bool = False
+    """Whether the checkpoint is only for comparing the step's verdicts: it is deleted after the comparison, no later checkpoint
+    builds on it, and the trial does not wait for storage space."""
     final: bool = False
+    """Whether the trial finishes with this step, so that no later attempt resumes from the checkpoint."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Restore:
-    """Restore a checkpoint in a fresh environment.
-
-    step: index of the step to verify; None to restore the checkpoint from which the attempt resumes; paths: restore only these
-    directories; (): restore everything.
-    """
+    """Restore a checkpoint in a fresh environment."""
 
     id: str
     step: int | None = None
+    """Index of the step to verify; None to restore the checkpoint from which the attempt resumes."""
     paths: tuple[str, ...] = ()
+    """Restore only these directories; (): restore everything."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Record the state of the environment before the first agent runs. user, env: user and environment variables of the
-    verification (engine.script.inspect_environment)."""
+    """Record the state of the environment before the first agent runs."""
 
     id: str
     user: str
     env: Mapping[str, str]
+    """user, env: user and environment variables of the verification (engine.script.inspect_environment)."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Inspect:
-    """Find changes of the environment since the Baseline that could change a verdict. user, env: user and environment variables of
-    the verification."""
+    """Find changes of the environment since the Baseline that could change a verdict."""
 
     id: str
     user: str
     env: Mapping[str, str]
+    """user, env: user and environment variables of the verification."""
     where: Place = "agent"
 
 

@@ -19,13 +19,15 @@ URL_SECONDS = 300.0  # validity of a signed URL: the request must start within i
 
 @dataclass(frozen=True)
 class LargeFile:
-    """A large output file of a step. source: index in ``Collect.sources`` of the source that contains the file; path: the file's
-    path below the source, "" if the source is the file itself; binary: whether the file is not text."""
+    """A large output file of a step."""
 
     source: int
+    """Index in ``Collect.sources`` of the source that contains the file."""
     path: str
+    """The file's path below the source, "" if the source is the file itself."""
     size: int
     binary: bool = True
+    """Whether the file is not text."""
 
     @property
     def member(self) -> str:
@@ -37,10 +39,10 @@ class LargeFile:
         """Parse an entry of the runner's survey. Raises RunnerError."""
         fields = Fields(value, "a large file")
         source, size = fields.integer("source"), fields.integer("size")
-        found = cls(source, fields.text("path", 1024), size, fields.boolean("binary"))
+        large = cls(source, fields.text("path", 1024), size, fields.boolean("binary"))
         if not (0 <= source < sources and size >= 0):
             raise fields.wrong("source", "the index of a requested source, with a size of 0 or more")
-        return found
+        return large
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that from_json parses."""
@@ -56,10 +58,11 @@ class Survey:
 
 @dataclass(frozen=True)
 class Send:
-    """A request to the runner to send one file. number: index of the file in the survey."""
+    """A request to the runner to send one file."""
 
     id: str
     number: int
+    """Index of the file in the survey."""
     file: LargeFile
 
     @property
@@ -70,23 +73,27 @@ class Send:
 
 @dataclass(frozen=True)
 class SentFile:
-    """A file that the runner reported as sent. number: index in the survey; version: the store's ETag, "" if it returned none."""
+    """A file that the runner reported as sent."""
 
     number: int
+    """Index in the survey."""
     file: LargeFile
     sha256: str
     version: str
+    """The store's ETag, "" if it returned none."""
 
 
 @dataclass(frozen=True)
 class UploadProgress:
-    """Progress of the direct upload. next: the next request, None if no request is left; running: the record of ``next`` if the
-    runner has started it; failure: why the remaining files are not sent, "" if none failed."""
+    """Progress of the direct upload."""
 
     next: Survey | Send | None = None
+    """The next request, None if no request is left."""
     running: Record | None = None
+    """The record of ``next`` if the runner has started it."""
     sent: tuple[SentFile, ...] = ()
     failure: str = ""
+    """Why the remaining files are not sent, "" if none failed."""
 
 
 def upload_progress(collect: Collect, records: Mapping[str, Record]) -> UploadProgress:
@@ -94,9 +101,9 @@ def upload_progress(collect: Collect, records: Mapping[str, Record]) -> UploadPr
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
         return UploadProgress(Survey(f"{collect.id}-survey"))
-    found = Fields(survey.result, "survey").sequence("files", SURVEYED_FILES)
+    files = Fields(survey.result, "survey").sequence("files", SURVEYED_FILES)
     sent: list[SentFile] = []
-    for number, value in enumerate(found):
+    for number, value in enumerate(files):
         send = Send(f"{collect.id}-send-{number}", number, LargeFile.from_json(value, len(collect.sources)))
         record = records.get(send.id)
         if record is None or not record.done:
@@ -114,10 +121,11 @@ _REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of results. files: number of files, directories and links."""
+    """An amount of results."""
 
     bytes: int = 0
     files: int = 0
+    """Number of files, directories and links."""
 
     def __add__(self, other: Amount) -> Amount:
         return Amount(self.bytes + other.bytes, self.files + other.files)
@@ -142,15 +150,14 @@ class ResultsLimits:
 
 @dataclass(frozen=True)
 class Headroom:
-    """The bytes and files of a step's outputs that one Collect may still store within the limits of step, trial and namespace.
-
-    bytes_of, files_of: the limit ("step", "trial" or "namespace") that leaves the fewest bytes or files; error messages name it.
-    """
+    """The bytes and files of a step's outputs that one Collect may still store within the limits of step, trial and namespace."""
 
     bytes: int
     files: int
     bytes_of: str = "step"
     files_of: str = "step"
+    """bytes_of, files_of: the limit ("step", "trial" or "namespace") that leaves the fewest bytes or files; error messages name
+    it."""
 
     @property
     def survey_bytes(self) -> int:
@@ -174,7 +181,7 @@ def remaining_headroom(limits: ResultsLimits, *, step: Amount, trial: Amount, na
 def too_large(files: Iterable[LargeFile], available: Headroom) -> tuple[LargeFile, ...]:
     """Return the files that do not fit into ``available``. Small files are accepted first, so a huge file displaces no others."""
     left, out = available.bytes, list[LargeFile]()
-    for file in sorted(files, key=lambda each: each.size):
+    for file in sorted(files, key=lambda file: file.size):
         if file.size > left:
             out.append(file)
         else:
@@ -185,16 +192,17 @@ def too_large(files: Iterable[LargeFile], available: Headroom) -> tuple[LargeFil
 def crowded_out(files: Sequence[LargeFile], available: Headroom, alone: Headroom) -> tuple[LargeFile, ...]:
     """Return the files that do not fit into ``available``, but would if the namespace had no other trial (``alone``)."""
     never = too_large(files, alone)
-    return tuple(each for each in too_large(files, available) if each not in never)
+    return tuple(file for file in too_large(files, available) if file not in never)
 
 
 @dataclass
 class Filling:
-    """Counts the accepted files while the operator unpacks a download. headroom: the limits of the download; used: the accepted
-    amount."""
+    """Counts the accepted files while the operator unpacks a download."""
 
     headroom: Headroom
+    """The limits of the download."""
     used: Amount = field(default_factory=Amount)
+    """The accepted amount."""
 
     def refuse(self, path: str, size: int) -> str:
         """Return "" and count the file if it fits, else return why it does not fit.

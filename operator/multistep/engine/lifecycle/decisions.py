@@ -11,14 +11,15 @@ from multistep.api.trial.trial import MultiStepTrial
 
 @dataclass(frozen=True)
 class ServiceEnd:
-    """The termination of a service that the pod needs. how: text, e.g. "ended with status 1 (Error)"; unhealthy: whether the
-    kubelet may have killed the service because its healthcheck failed for too long."""
+    """The termination of a service that the pod needs."""
 
     name: str
     how: str
+    """Text, e.g. "ended with status 1 (Error)"."""
     exit_code: int | None
     out_of_memory: bool = False
     unhealthy: bool = False
+    """Whether the kubelet may have killed the service because its healthcheck failed for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +36,58 @@ class PodFacts:
     phase: str
     created_at: float
     scheduled_at: float | None = None
-    started_at: float | None = None  # start time of the running container
-    unschedulable: str = ""  # the scheduler's message while the pod fits no node
-    gates: tuple[str, ...] = ()  # names of the pod's scheduling gates
-    queue: str | None = None  # Kueue's queue; None: Kueue does not manage the pod; "": the pod names no queue
+    started_at: float | None = None
+    """Start time of the running container."""
+    unschedulable: str = ""
+    """The scheduler's message while the pod fits no node."""
+    gates: tuple[str, ...] = ()
+    """Names of the pod's scheduling gates."""
+    queue: str | None = None
+    """Kueue's queue; None: Kueue does not manage the pod; "": the pod names no queue."""
     node: str = ""
     deleting: bool = False
-    disruption: str = ""  # reason of the DisruptionTarget condition
-    reason: str = ""  # status.reason, e.g. Evicted
+    disruption: str = ""
+    """Reason of the DisruptionTarget condition."""
+    reason: str = ""
+    """status.reason, e.g. Evicted."""
     message: str = ""
-    waiting_reason: str = ""  # why the container has not started, e.g. ErrImagePull
+    waiting_reason: str = ""
+    """Why the container has not started, e.g. ErrImagePull."""
     waiting_message: str = ""
     running: bool = False
     ready: bool = False
     terminated: bool = False
-    init_failed: bool = False  # an init container failed that is neither a service nor the egress sidecar, so main did not start
-    unfilled: str = ""  # service (main: the trial's container) whose volumes the failed init container should have filled
+    init_failed: bool = False
+    """An init container failed that is neither a service nor the egress sidecar, so main did not start."""
+    unfilled: str = ""
+    """Service (main: the trial's container) whose volumes the failed init container should have filled."""
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
-    restarted: bool = False  # if true, exit_code, exit_reason and exit_message describe the run before the restart
-    container_id: str = ""  # id of the trial's container
-    image_id: str = ""  # image of the trial's container with its digest, as the kubelet resolved it
-    runner_image_id: str = ""  # image that contains the runner, with its digest
-    host_image_id: str = ""  # image of the agent host, with its digest; "" without an agent host
-    memory_limit: str = ""  # memory limit of the trial's container, as written in the pod's spec
-    shard: str = ""  # shard of the operator that created the pod
-    host_key: str = field(default="", repr=False)  # the agent host's key for sealed requests (sealed_messages), "" without one
-    host_ended: str = ""  # how the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs
+    restarted: bool = False
+    """If true, exit_code, exit_reason and exit_message describe the run before the restart."""
+    container_id: str = ""
+    """Id of the trial's container."""
+    image_id: str = ""
+    """Image of the trial's container with its digest, as the kubelet resolved it."""
+    runner_image_id: str = ""
+    """Image that contains the runner, with its digest."""
+    host_image_id: str = ""
+    """Image of the agent host, with its digest; "" without an agent host."""
+    memory_limit: str = ""
+    """Memory limit of the trial's container, as written in the pod's spec."""
+    shard: str = ""
+    """Shard of the operator that created the pod."""
+    host_key: str = field(default="", repr=False)
+    """The agent host's key for sealed requests (sealed_messages), "" without one."""
+    host_ended: str = ""
+    """How the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs."""
     host_exit_code: int | None = None
     host_out_of_memory: bool = False
-    service: ServiceEnd | None = None  # the first needed service that ended, None if all needed services run
-    egress_ended: str = ""  # how the egress sidecar's container ended last, e.g. "ended with status 1 (Error)"; "" if it never did
+    service: ServiceEnd | None = None
+    """The first needed service that ended, None if all needed services run."""
+    egress_ended: str = ""
+    """How the egress sidecar's container ended last, e.g. "ended with status 1 (Error)"; "" if it never did."""
     egress_exit_code: int | None = None
     egress_out_of_memory: bool = False
 
@@ -76,16 +97,16 @@ ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKi
 
 @dataclass(frozen=True)
 class ProtocolViolation:
-    """A series of failed exec sessions with a pod's runner or its egress sidecar that no broken connection explains.
-
-    message: error of the last session; since: time of the first failure, in seconds since the epoch; times: number of failed
-    sessions in a row; reason: failure reason of the trial or its attempt if the series gets too long.
-    """
+    """A series of failed exec sessions with a pod's runner or its egress sidecar that no broken connection explains."""
 
     message: str
+    """Error of the last session."""
     since: float
+    """Time of the first failure, in seconds since the epoch."""
     times: int = 1
+    """Number of failed sessions in a row."""
     reason: ViolationReason = "RunnerBroken"
+    """Failure reason of the trial or its attempt if the series gets too long."""
 
     @classmethod
     def after(
@@ -97,22 +118,22 @@ class ProtocolViolation:
 
 @dataclass(frozen=True)
 class Situation:
-    """All inputs of a decision. start_timeout: seconds that a pod may take from its scheduling until it runs.
-
-    verifier: the pod that status.verifier names, while a step is verified separately. violation: the protocol violation of the last
-    exec session; None if that session had none. compares_verdicts: whether the verifier's pod only verifies a second time.
-    verified_apart: whether the current step has a separate verifier, so that it is verified only in another pod.
-    """
+    """All inputs of a decision."""
 
     trial: MultiStepTrial
     pod: PodFacts | None
     pod_name: str
     now: float
     start_timeout: float
+    """Seconds that a pod may take from its scheduling until it runs."""
     verifier: PodFacts | None = None
+    """The pod that status.verifier names, while a step is verified separately."""
     violation: ProtocolViolation | None = None
+    """The protocol violation of the last exec session; None if that session had none."""
     compares_verdicts: bool = False
+    """Whether the verifier's pod only verifies a second time."""
     verified_apart: bool = False
+    """Whether the current step has a separate verifier, so that it is verified only in another pod."""
 
 
 @dataclass(frozen=True)
@@ -150,22 +171,22 @@ class Drive:
 
 @dataclass(frozen=True)
 class DriveWithoutVerifier:
-    """Decision: as Drive, but without the pod in which the step was to be verified again. why: why that pod cannot be used."""
+    """Decision: as Drive, but without the pod in which the step was to be verified again."""
 
     why: str
+    """Why that pod cannot be used."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Decision: wait for a watch event, at most ``seconds`` (None: no limit). reason, message: texts for the trial's conditions.
-
-    gated: whether the trial waits for a queue or the results volume; this wait does not count toward the trial's deadline.
-    """
+    """Decision: wait for a watch event, at most ``seconds`` (None: no limit)."""
 
     reason: str
     message: str = ""
+    """reason, message: texts for the trial's conditions."""
     seconds: float | None = None
     gated: bool = False
+    """Whether the trial waits for a queue or the results volume; this wait does not count toward the trial's deadline."""
 
 
 @dataclass(frozen=True)
@@ -189,26 +210,25 @@ class FailAttempt:
 
 @dataclass(frozen=True)
 class PhaseDied:
-    """Decision: complete the trial with the rewards that it has, because a process in the pod ended one of the pod's containers.
-
-    phase: the phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
-    agent's container is the agent's phase, because only processes that the agent left behind still run in that container.
-    untouched: whether the container is in a separate verifier's pod that has no files of the agent yet.
-    """
+    """Decision: complete the trial with the rewards that it has, because a process in the pod ended one of the pod's containers."""
 
     type: str
     message: str
     phase: str | None = None
+    """The phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
+    agent's container is the agent's phase, because only processes that the agent left behind still run in that container."""
     untouched: bool = False
+    """Whether the container is in a separate verifier's pod that has no files of the agent yet."""
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Decision: set the trial Failed. exception: name of Harbor's exception class for this error; "" if Harbor has none."""
+    """Decision: set the trial Failed."""
 
     reason: str
     message: str
     exception: str = ""
+    """Name of Harbor's exception class for this error; "" if Harbor has none."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +241,7 @@ class CleanUp:
     @property
     def next(self) -> float | None:
         """Return the seconds until the next deletion that is not due yet; None if there is none."""
-        return min((each for each in (self.pod_in, self.trial_in) if each), default=None)
+        return min((seconds for seconds in (self.pod_in, self.trial_in) if seconds), default=None)
 
 
 Decision: TypeAlias = (

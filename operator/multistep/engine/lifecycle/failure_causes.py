@@ -95,7 +95,7 @@ def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
 
     message: the kubelet's eviction message; disrupted: whether the pod has the condition DisruptionTarget.
     """
-    if not disrupted and any(each in message for each in _OF_LIMITS):
+    if not disrupted and any(text in message for text in _OF_LIMITS):
         return "OutOfDiskError"
     low = _LOW.search(message)
     excess = sum(max(0.0, (quantity(use) or 0.0) - (quantity(request) or 0.0)) for use, request in _USE.findall(message))
@@ -106,21 +106,21 @@ _REASONS: Final = {"Provider": PROVIDER_FAILED, "Configuration": MODEL_ACCESS_DE
 Interruption: TypeAlias = Fail | FailAttempt | PhaseDied
 
 
-def unless_model_failed(decision: Interruption, trial: MultiStepTrial, found: ModelReport | None, now: float) -> Interruption:
+def unless_model_failed(decision: Interruption, trial: MultiStepTrial, models: ModelReport | None, now: float) -> Interruption:
     """Return the decision. If the gateway was down while the agent ran, lose the attempt instead of blaming the agent for the end
     of its container, and let a missed deadline be no result of the agent. So be it if the provider failed or rejected the agent's
     last request, or kept the agent waiting for half of the deadline. found: the gateway's report on the current step."""
     steps = trial.status.steps
-    if found is None or not steps or (steps[-1].phase or "").lower() != AGENT:
+    if models is None or not steps or (steps[-1].phase or "").lower() != AGENT:
         return decision
     missed = isinstance(decision, Fail) and decision.reason == DEADLINE_EXCEEDED
-    if (down := found.downtime(now)) is not None:
+    if (down := models.downtime(now)) is not None:
         message = f"the model gateway {down.why} while the agent ran; {decision.message}"
         if isinstance(decision, PhaseDied):
             return FailAttempt(MODEL_GATEWAY_DOWN, message)
         return Fail(MODEL_GATEWAY_DOWN, message) if missed else decision
-    if missed and found.failure is not None and found.failure.kind in _REASONS:
-        return Fail(_REASONS[found.failure.kind], f"{found.failure.message}; {decision.message}")
-    if missed and (why := found.provider_fault(failed=True, timeout=trial.spec.active_deadline_seconds, ended=now)):
+    if missed and models.failure is not None and models.failure.kind in _REASONS:
+        return Fail(_REASONS[models.failure.kind], f"{models.failure.message}; {decision.message}")
+    if missed and (why := models.provider_fault(failed=True, timeout=trial.spec.active_deadline_seconds, ended=now)):
         return Fail(PROVIDER_FAILED, f"{why}; {decision.message}")
     return decision

@@ -119,7 +119,7 @@ def _backing_off(s: Situation) -> Decision | None:
     ended = former[-1].completion_time if former else None
     if ended is None or s.pod is not None or s.trial.status.pod_uid is not None:
         return None
-    waited, pause = s.now - ended.timestamp(), _NEXT_ATTEMPT.seconds(sum(each.reason != SUSPENDED for each in former))
+    waited, pause = s.now - ended.timestamp(), _NEXT_ATTEMPT.seconds(sum(attempt.reason != SUSPENDED for attempt in former))
     if former[-1].reason == SWEEP_BUDGET_SPENT:
         pause = max(pause, _SWEEP_SECONDS)
     if former[-1].reason == SUSPENDED or not 0 <= waited < pause:  # less than 0: the clock of an earlier leader was ahead
@@ -300,7 +300,7 @@ def _verifier(s: Situation) -> Decision | None:
         update={"pod_name": named.pod_name, "pod_uid": named.pod_uid, "container_id": None, "verifier": None}
     )
     seen = replace(s, trial=s.trial.model_copy(update={"status": status}), pod=s.verifier)
-    found = next((each for rule in POD_RULES if (each := rule(seen)) is not None), None)
+    found = next((decision for rule in POD_RULES if (decision := rule(seen)) is not None), None)
     match found:
         case CreatePod():
             return CreateVerifierPod()
@@ -371,7 +371,7 @@ RULES: tuple[Rule, ...] = (
 def count_failed_attempts(attempts: Sequence[AttemptStatus]) -> int:
     """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep, room for other
     trials' verifiers, and a checkpoint that cannot be restored (at most two per trial, choose_checkpoint) use up no retry."""
-    return sum(each.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for each in attempts)
+    return sum(attempt.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for attempt in attempts)
 
 
 def needs_inspection(trial: MultiStepTrial) -> bool:
@@ -386,7 +386,7 @@ def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | No
 
     Quota rejections are retried without limit. Policy rejections are retried for 60 s, and at least once; then the trial fails.
     """
-    before = any(each.type == "Reconciling" and each.reason == rejection.reason for each in trial.status.conditions)
+    before = any(condition.type == "Reconciling" and condition.reason == rejection.reason for condition in trial.status.conditions)
     if rejection.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
         return Fail(rejection.reason, rejection.message)
     return rejection
@@ -416,7 +416,7 @@ def _pod_removal(s: Situation) -> float | None:
     spec = s.trial.spec
     if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
         return None
-    if any(each.type == "Failed" and each.reason in _CUT_SHORT for each in s.trial.status.conditions):
+    if any(condition.type == "Failed" and condition.reason in _CUT_SHORT for condition in s.trial.status.conditions):
         return 0.0
     kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and needs_inspection(s.trial))
     if kept and not any(pod and pod.queue is not None for pod in (s.pod, s.verifier)):

@@ -48,9 +48,9 @@ def _cannot_start(s: Situation) -> Decision | None:
     if s.pod.waiting_reason in _NEVER_STARTS:
         text = f"{message or f'pod {s.pod.name}: {s.pod.waiting_reason}'}{_NEVER_STARTS[s.pod.waiting_reason]}"
         return Fail(s.pod.waiting_reason, text, "EnvironmentStartError")
-    if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_ACCESS):
+    if s.pod.waiting_reason in _PULLING and any(text in message.lower() for text in _NO_ACCESS):
         return Fail("ImageAccessDenied", f"{message}; check the image's name and its credentials", "EnvironmentStartError")
-    if s.pod.waiting_reason in _PULLING and any(each in message.lower() for each in _NO_SUCH_IMAGE):
+    if s.pod.waiting_reason in _PULLING and any(text in message.lower() for text in _NO_SUCH_IMAGE):
         return Fail("ImageNotFound", f"{message}; check the image's name", "EnvironmentStartError")
     return None
 

@@ -18,13 +18,15 @@ _SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.25, unless
 
 @dataclass(frozen=True)
 class HostedAgent:
-    """The plan of a Harbor agent. setup_timeout: seconds, None for no timeout; resume: whether each step resumes the trajectory of
-    the step before; credentials: values of the secret variables."""
+    """The plan of a Harbor agent."""
 
     spec: AgentSpec
     setup_timeout: float | None
+    """Seconds, None for no timeout."""
     resume: bool = False
+    """Whether each step resumes the trajectory of the step before."""
     credentials: Mapping[str, str] = field(default_factory=dict)
+    """Values of the secret variables."""
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     skills_dir: str | None = None
 
@@ -49,7 +51,9 @@ def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bo
     if agent.uses_gateway and not relayed:
         hint = "the chart's trials.egress = Sidecar keeps the model gateway reachable"
         raise InvalidSpec(f"spec.agent: its model cannot be reached, as the task's network_mode is {mode!r}; {hint}")
-    elsewhere = agent.base_url is not None or any(each.name in agent.url_variables for each in agent.env)  # e.g. in the agent's pod
+    elsewhere = agent.base_url is not None or any(
+        variable.name in agent.url_variables for variable in agent.env
+    )  # e.g. in the agent's pod
     calls = agent.credentials or (agent.access == "Direct" and agent.direct_hosts and not elsewhere)
     if calls and not agent.uses_gateway and mode == "no-network":
         hint = "use spec.agent.access Gateway" if relayed else "it needs another task"
@@ -70,6 +74,6 @@ def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, 
         ),
         resume=spec.resume_trajectory,
         credentials=credentials,
-        mcp_servers=tuple(each.model_dump(mode="json", exclude_none=True) for each in environment.mcp_servers or []),
+        mcp_servers=tuple(server.model_dump(mode="json", exclude_none=True) for server in environment.mcp_servers or []),
         skills_dir=environment.skills_dir,
     )

@@ -28,20 +28,21 @@ NO_IMAGES: Images = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to build from files of the task.
-
-    name: key by which a plan finds the image: the path of the Dockerfile's directory in the task, or COMPOSE_FILE/SERVICE; content:
-    the upload with the build context; root: the directory of the task that is uploaded; directory: the context's path in ``root``,
-    "" for ``root`` itself; dockerfile: path in the context; target: the stage to build, "" for the last one.
-    """
+    """An image to build from files of the task."""
 
     name: str
+    """Key by which a plan finds the image: the path of the Dockerfile's directory in the task, or COMPOSE_FILE/SERVICE."""
     content: Content
+    """The upload with the build context."""
     root: str
+    """The directory of the task that is uploaded."""
     directory: str = ""
+    """The context's path in ``root``, "" for ``root`` itself."""
     dockerfile: str = "Dockerfile"
+    """Path in the context."""
     args: Mapping[str, str] = field(default_factory=dict)
     target: str = ""
+    """The stage to build, "" for the last one."""
 
     @property
     def path(self) -> str:
@@ -52,12 +53,12 @@ class ImageBuild:
 def needed_builds(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
     """Return the builds of the images that a trial needs and that neither the spec nor the task names. variables: the trial's
     variables, for build arguments in compose files. Raises InvalidSpec and InvalidTask."""
-    found = list(_environment(config, layout, spec, variables))
+    builds = list(_environment(config, layout, spec, variables))
     for step in () if spec.verifier.disable else steps_of(config):
         defined = verifier_definition(config, layout, step, files_of(config, layout, step))
         if defined is not None and defined.tests:
-            found += _verifier(defined, step, spec, variables)
-    return list({each.name: each for each in found}.values())
+            builds += _verifier(defined, step, spec, variables)
+    return list({build.name: build for build in builds}.values())
 
 
 def _environment(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> Iterator[ImageBuild]:
@@ -88,9 +89,9 @@ def _verifier(defined: VerifierDefinition, step: StepConfig, spec: TrialSpec, va
 
 def _services(services: Services, content: Content, spec: TrialSpec, env: Mapping[str, str]) -> Iterator[ImageBuild]:
     """Yield the builds of a compose file's services other than main."""
-    for each in services.others:
-        if each.build is not None and each.name not in spec.environment.service_images:
-            yield _service(services, each, content, env)
+    for service in services.others:
+        if service.build is not None and service.name not in spec.environment.service_images:
+            yield _service(services, service, content, env)
 
 
 def _service(services: Services, service: Service, content: Content, env: Mapping[str, str]) -> ImageBuild:
@@ -168,7 +169,7 @@ def services_of(
     if services is None:
         return None
     _refuse_restores(spec)
-    built = {each.name: images[name] for each in services.others if (name := service_build(services, each.name)) in images}
+    built = {service.name: images[name] for service in services.others if (name := service_build(services, service.name)) in images}
     return plan_services(services, image, {**built, **spec.environment.service_images}, values_of(services, env, variables))
 
 

@@ -72,14 +72,16 @@ _MAX_RETRIES = 2**31 - 1
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The inputs of a trial's plan. networks: the network of each phase; images: images built from the task's Dockerfiles."""
+    """The inputs of a trial's plan."""
 
     config: TaskConfig
     layout: TaskLayout
     spec: TrialSpec
     env: TrialEnv
     networks: Networks
+    """The network of each phase."""
     images: Images
+    """Images built from the task's Dockerfiles."""
 
     @cached_property
     def image(self) -> str:
@@ -89,7 +91,7 @@ class _Inputs:
     @cached_property
     def artifacts(self) -> list[ArtifactConfig]:
         """Return the spec's artifact entries, which apply to every step."""
-        return [each.config() for each in self.spec.artifacts]
+        return [artifact.config() for artifact in self.spec.artifacts]
 
     @cached_property
     def own_env(self) -> dict[str, str]:
@@ -119,7 +121,7 @@ def make_plan(
 def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> TrialPlan:
     """Return the plan without its services, and without the variables and the WORKDIR that the compose file sets for main."""
     config, layout, spec, env, reach = inputs.config, inputs.layout, inputs.spec, inputs.env, inputs.networks
-    branch = part_of_task(spec, [each.name for each in steps], single=not config.steps)
+    branch = part_of_task(spec, [step.name for step in steps], single=not config.steps)
     return TrialPlan(
         task_name=config.task.name if config.task else name,
         image=inputs.image,
@@ -132,7 +134,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
         workdir=config.environment.workdir or "",
         healthcheck=_healthcheck(config.environment.healthcheck),
         start_timeout=_start_timeout(config, spec),
-        steps=tuple(_step_plan(inputs, *each) for each in enumerate(steps[: branch.end])),
+        steps=tuple(_step_plan(inputs, *indexed_step) for indexed_step in enumerate(steps[: branch.end])),
         strategy=config.multi_step_reward_strategy if config.steps else "final",
         abort_on_agent_error=spec.on_agent_error == "Abort",
         single=not config.steps,

@@ -13,12 +13,13 @@ Egress: TypeAlias = Literal["Disabled", "NetworkPolicy", "Sidecar"]
 
 @dataclass(frozen=True)
 class Network:
-    """The destinations that a pod may reach. hosts: host names, ``*.`` followed by a name, IP addresses and CIDRs, only for mode
-    ``allowlist``; gateway: whether the pod may also reach the model gateway, although the mode limits its network."""
+    """The destinations that a pod may reach."""
 
     mode: NetworkMode = "public"
     hosts: tuple[str, ...] = ()
+    """Host names, ``*.`` followed by a name, IP addresses and CIDRs, only for mode ``allowlist``."""
     gateway: bool = False
+    """Whether the pod may also reach the model gateway, although the mode limits its network."""
 
     @property
     def limited(self) -> bool:
@@ -30,22 +31,26 @@ PUBLIC = Network()
 
 @dataclass(frozen=True)
 class StepNetworks:
-    """The networks of one step. agent, verifier: networks of these phases; verifiers_pod: network of the verifier's own pod outside
-    of the verifier's phase; shared: whether the step is verified in the agent's pod; sidecar: whether the verifier's own pod has an
-    egress sidecar."""
+    """The networks of one step."""
 
     agent: Network
     verifier: Network
+    """agent, verifier: networks of these phases."""
     verifiers_pod: Network
+    """Network of the verifier's own pod outside of the verifier's phase."""
     shared: bool
+    """Whether the step is verified in the agent's pod."""
     sidecar: bool = False
+    """Whether the verifier's own pod has an egress sidecar."""
 
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of a trial. environment: network of the agent's pod outside of the phases of agent and verifier; steps: networks
-    of each step; sidecar: whether the agent's pod has an egress sidecar."""
+    """The networks of a trial."""
 
     environment: Network
+    """Network of the agent's pod outside of the phases of agent and verifier."""
     steps: tuple[StepNetworks, ...]
+    """Networks of each step."""
     sidecar: bool
+    """Whether the agent's pod has an egress sidecar."""

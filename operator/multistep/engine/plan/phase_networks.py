@@ -31,18 +31,18 @@ def plan_networks(config: TaskConfig, layout: TaskLayout, steps: Sequence[StepCo
     """Return the networks of a trial. Raises InvalidSpec for a network that the operator cannot enforce, or that cuts the agent off
     from its model."""
     environment = _environment("environment", config.environment, egress)
-    found = tuple(_of_step(config, layout, spec, index, step, egress) for index, step in enumerate(steps))
-    agents = [environment, *(each.agent for each in found)]
-    for each in found:
-        refuse_unreachable_model(spec.agent, each.agent.mode, relayed=egress == "Sidecar")
+    step_networks = tuple(_of_step(config, layout, spec, index, step, egress) for index, step in enumerate(steps))
+    agents = [environment, *(step.agent for step in step_networks)]
+    for step in step_networks:
+        refuse_unreachable_model(spec.agent, step.agent.mode, relayed=egress == "Sidecar")
     if spec.agent.uses_gateway:
-        environment, *_ = agents = [_with_gateway(each) for each in agents]
-        found = tuple(replace(step, agent=agent) for step, agent in zip(found, agents[1:], strict=True))
+        environment, *_ = agents = [_with_gateway(network) for network in agents]
+        step_networks = tuple(replace(step, agent=agent) for step, agent in zip(step_networks, agents[1:], strict=True))
     elif egress == "Sidecar":
-        found = tuple(replace(step, agent=_with_hosts(step.agent, spec.agent.direct_hosts)) for step in found)
-    shared = [step.verifier for step in found if step.shared]
-    sidecar = egress == "Sidecar" and spec.regrade is None and any(each.limited for each in (*agents, *shared))
-    return Networks(environment, found, sidecar)
+        step_networks = tuple(replace(step, agent=_with_hosts(step.agent, spec.agent.direct_hosts)) for step in step_networks)
+    shared = [step.verifier for step in step_networks if step.shared]
+    sidecar = egress == "Sidecar" and spec.regrade is None and any(network.limited for network in (*agents, *shared))
+    return Networks(environment, step_networks, sidecar)
 
 
 def _of_step(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, index: int, step: StepConfig, egress: Egress) -> StepNetworks:
@@ -70,7 +70,7 @@ def _environment(where: str, policy: Policy, egress: Egress) -> Network:
             "to Sidecar, or to NetworkPolicy in a cluster that enforces NetworkPolicies"
         )
     hosts = policy.allowed_hosts or ()
-    return Network(mode, tuple(hosts if egress == "Sidecar" else (_cidr(where, each) for each in hosts)))
+    return Network(mode, tuple(hosts if egress == "Sidecar" else (_cidr(where, host) for host in hosts)))
 
 
 def _phase(named: Sequence[tuple[str, Policy]], environment: Policy, egress: Egress) -> Network:
@@ -96,7 +96,7 @@ def _with_gateway(network: Network) -> Network:
 def _with_hosts(network: Network, hosts: Sequence[str]) -> Network:
     """Return the network with the hosts of the model's API, which the agent's phase reaches beside the task's list, as in Harbor
     0.25."""
-    more = tuple(each for each in hosts if each not in network.hosts)
+    more = tuple(host for host in hosts if host not in network.hosts)
     return replace(network, hosts=network.hosts + more) if network.mode == "allowlist" else network
 
 

@@ -38,48 +38,53 @@ class TrialEnv:
 
 @dataclass(frozen=True)
 class Hook:
-    """A collect hook: runs after the agent, before the verifier; its failure is ignored. timeout: seconds, None for no timeout;
-    service: the service in whose container the hook runs."""
+    """A collect hook: runs after the agent, before the verifier; its failure is ignored."""
 
     command: str
     user: str
     timeout: float | None
+    """Seconds, None for no timeout."""
     service: str = MAIN
+    """The service in whose container the hook runs."""
 
 
 @dataclass(frozen=True)
 class VerifierPlan:
-    """The verifier of a step. timeout: seconds, None for no timeout; env: the environment variables, or the error if a template
-    names an unset variable; environment: a separate verifier's environment, None if the verifier runs in the agent's environment;
-    second_environment: the environment of a second verification, whose verdict is compared with the first one, None for no second
-    verification; network: network of the verifier's phase."""
+    """The verifier of a step."""
 
     user: str
     timeout: float | None
+    """Seconds, None for no timeout."""
     env: Env | Unresolved
+    """The environment variables, or the error if a template names an unset variable."""
     task_tests: bool
     step_tests: bool
     environment: VerifierEnvironment | None = None
+    """A separate verifier's environment, None if the verifier runs in the agent's environment."""
     second_environment: VerifierEnvironment | None = None
+    """The environment of a second verification, whose verdict is compared with the first one, None for no second verification."""
     network: Network = PUBLIC
+    """Network of the verifier's phase."""
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step. directory: its directory below steps/, None for the task's root; agent_timeout: seconds, None for no timeout;
-    workdir: whether it has a workdir; setup, resume: whether its workdir has setup.sh or resume.sh; network: network of the agent's
-    phase."""
+    """The plan of one step."""
 
     name: str
     index: int
     directory: str | None
+    """The step's directory below steps/, None for the task's root."""
     instruction: str | None
     workdir: bool
+    """Whether the step has a workdir."""
     setup: bool
     resume: bool
+    """setup, resume: whether its workdir has setup.sh or resume.sh."""
     healthcheck: HealthcheckConfig | None
     agent_user: str
     agent_timeout: float | None
+    """Seconds, None for no timeout."""
     solution_directory: str | None
     solve_script: bool
     hooks: tuple[Hook, ...]
@@ -87,6 +92,7 @@ class StepPlan:
     min_reward: float | Mapping[str, float] | None
     artifacts: tuple[ArtifactConfig, ...]
     network: Network = PUBLIC
+    """Network of the agent's phase."""
 
     @property
     def verified_apart(self) -> bool:
@@ -112,15 +118,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The plan of a trial. single: whether the task has no [[steps]]; a few rules differ then, as in Harbor 0.25 (single-step
-    trial).
-
-    checkpoints: spec of the checkpoints from which later attempts resume, None if the trial stores none; snapshots: limits of the
-    checkpoints for verifiers' pods; branch: the part of the task that the trial runs; steps: the task's steps up to the trial's
-    last step, including first steps that another trial ran; regrade: whether the trial verifies the steps of another trial again;
-    network: network of the agent's pod outside of the phases of agent and verifier; sidecar: whether the agent's pod has an egress
-    sidecar.
-    """
+    """The plan of a trial."""
 
     task_name: str
     image: str
@@ -134,16 +132,24 @@ class TrialPlan:
     healthcheck: HealthcheckConfig | None
     start_timeout: float
     steps: tuple[StepPlan, ...]
+    """The task's steps up to the trial's last step, including first steps that another trial ran."""
     strategy: Literal["mean", "final"] | None
     abort_on_agent_error: bool
     single: bool
+    """Whether the task has no [[steps]]; a few rules differ then, as in Harbor 0.25 (single-step trial)."""
     network: Network = PUBLIC
+    """Network of the agent's pod outside of the phases of agent and verifier."""
     sidecar: bool = False
+    """Whether the agent's pod has an egress sidecar."""
     hosted: HostedAgent | None = None
     checkpoints: CheckpointsSpec | None = None
+    """Spec of the checkpoints from which later attempts resume, None if the trial stores none."""
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
+    """Limits of the checkpoints for verifiers' pods."""
     branch: TaskPart = WHOLE_TASK
+    """The part of the task that the trial runs."""
     regrade: bool = False
+    """Whether the trial verifies the steps of another trial again."""
     services: PodServices | None = None
 
     @property
@@ -181,23 +187,23 @@ def isolation(
     not preinstalled, Shared replaces User: the installation runs as root, so the class could prepare a way to become root later.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
-    shared = [each for each in verifiers if each.environment is None]
+    shared = [verifier for verifier in verifiers if verifier.environment is None]
     if verifiers and not shared:
         return "Restored" if any(step.verified_restored for step in plan.steps) else "Separate"
     if plan.hosted is not None and plan.hosted.spec.name is None and plan.hosted.spec.installs:
         return "Shared"
     agents = {step.agent_user or default_user for step in plan.steps}
     agents |= {hook.user or default_user for step in plan.steps for hook in step.hooks}
-    others = {each.user or default_user for each in shared} | {_ROOT}
+    others = {verifier.user or default_user for verifier in shared} | {_ROOT}
     alike = any(_may_be_one(agent, other, known) for agent in agents for other in others)
-    return "Shared" if alike or may_become_root or any(_is_in_roots_group(each, known) for each in agents) else "User"
+    return "Shared" if alike or may_become_root or any(_is_in_roots_group(agent, known) for agent in agents) else "User"
 
 
 def users_of(plan: TrialPlan) -> set[str]:
     """Return the users of the plan whose ids decide about the isolation."""
     verifiers = {step.verifier.user for step in plan.steps if step.verifier}
-    found = verifiers | {step.agent_user for step in plan.steps} | {hook.user for step in plan.steps for hook in step.hooks}
-    return {each for each in found if each}
+    users = verifiers | {step.agent_user for step in plan.steps} | {hook.user for step in plan.steps for hook in step.hooks}
+    return {user for user in users if user}
 
 
 def _may_be_one(user: str, other: str, known: Mapping[str, Identity]) -> bool:

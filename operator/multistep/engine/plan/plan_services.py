@@ -20,24 +20,26 @@ _LONGEST_NAME = 63 - len(CONTAINER_PREFIX)
 
 @dataclass(frozen=True)
 class StartupProbe:
-    """The probe of a service, which must succeed before the next container starts. period, timeout: seconds; failures: number of
-    failed probes after which the service is unhealthy."""
+    """The probe of a service, which must succeed before the next container starts."""
 
     argv: tuple[str, ...]
     period: int
     timeout: int
+    """period, timeout: seconds."""
     failures: int
+    """Number of failed probes after which the service is unhealthy."""
 
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """The container of one service. container: the container's name; once: whether the service must complete before the next
-    container starts."""
+    """The container of one service."""
 
     service: Service
     container: str
+    """The container's name."""
     image: str
     once: bool = False
+    """Whether the service must complete before the next container starts."""
     probe: StartupProbe | None = None
 
     @property
@@ -47,14 +49,17 @@ class ServicePlan:
 
 @dataclass(frozen=True)
 class PodServices:
-    """The services of one pod. order: the services in the order in which they start, before the trial's container; main: the
-    compose file's service of the trial's container; names: all host names of 127.0.0.1; hosts, files: as in compose_services."""
+    """The services of one pod."""
 
     order: tuple[ServicePlan, ...]
+    """The services in the order in which they start, before the trial's container."""
     main: Service
+    """The compose file's service of the trial's container."""
     names: tuple[str, ...]
+    """All host names of 127.0.0.1."""
     hosts: tuple[Host, ...] = ()
     files: str = ""
+    """hosts, files: as in compose_services."""
 
     @property
     def background(self) -> tuple[str, ...]:
@@ -63,12 +68,12 @@ class PodServices:
 
     def container_of(self, service: str) -> str:
         """Return the name of a service's container. Raises KeyError if the pod has no such service."""
-        return {each.name: each.container for each in self.order}[service]
+        return {plan.name: plan.container for plan in self.order}[service]
 
     @property
     def may_end(self) -> tuple[str, ...]:
         """Return the containers whose termination is no failure: services that Compose would restart."""
-        return tuple(each.container for each in self.order if not each.once and each.service.restarts)
+        return tuple(plan.container for plan in self.order if not plan.once and plan.service.restarts)
 
 
 def placeholder(name: str) -> str:
@@ -82,20 +87,20 @@ def plan_services(services: Services, image: str, images: Mapping[str, str], env
     image: image of the pod's main container; images: images by service that replace the compose file's image or build; env: values
     of the placeholders. Raises InvalidTask, and InvalidSpec for an image that must be built first.
     """
-    resolved = [_service_with_values(each, env) for each in services.services]
+    resolved = [_service_with_values(service, env) for service in services.services]
     whole = replace(services, services=tuple(resolved))
     _refuse_meeting(whole)
     order = tuple(
         ServicePlan(
-            service=each,
-            container=container_name(each.name),
-            image=_image(whole, each, image, images),
-            once=each.name in whole.jobs,
-            probe=startup_probe(each.healthcheck) if each.healthcheck and each.name not in whole.jobs else None,
+            service=service,
+            container=container_name(service.name),
+            image=_image(whole, service, image, images),
+            once=service.name in whole.jobs,
+            probe=startup_probe(service.healthcheck) if service.healthcheck and service.name not in whole.jobs else None,
         )
-        for each in _ordered(whole)
+        for service in _ordered(whole)
     )
-    names = tuple(dict.fromkeys(name.lower() for each in whole.services for name in each.names))
+    names = tuple(dict.fromkeys(name.lower() for service in whole.services for name in service.names))
     return PodServices(order, whole.main, names or (MAIN,), whole.hosts, whole.files)
 
 
@@ -124,7 +129,7 @@ def values_of(services: Services, env: Mapping[str, str], variables: Mapping[str
 
 def with_values(text: str, env: Mapping[str, str]) -> str:
     """Return the text with its placeholders replaced."""
-    return _PLACEHOLDER.sub(lambda found: env.get(found[1], ""), text)
+    return _PLACEHOLDER.sub(lambda match: env.get(match[1], ""), text)
 
 
 def _service_with_values(service: Service, env: Mapping[str, str]) -> Service:
@@ -162,22 +167,22 @@ def _image(services: Services, service: Service, image: str, images: Mapping[str
 def _ordered(services: Services) -> Iterator[Service]:
     """Yield the services other than main, each after the services that it depends on. The parser has rejected circular
     dependencies."""
-    by_name = {each.name: each for each in services.others}
+    by_name = {service.name: service for service in services.others}
     done: set[str] = set()
 
     def visit(service: Service) -> Iterator[Service]:
         if service.name in done:
             return
         done.add(service.name)
-        for each in service.depends_on:
-            if each.service == MAIN:
-                _refuse_waiting_for_main(services, service, each.condition)
+        for dependency in service.depends_on:
+            if dependency.service == MAIN:
+                _refuse_waiting_for_main(services, service, dependency.condition)
             else:
-                yield from visit(by_name[each.service])
+                yield from visit(by_name[dependency.service])
         yield service
 
-    for each in services.others:
-        yield from visit(each)
+    for service in services.others:
+        yield from visit(service)
 
 
 def _refuse_waiting_for_main(services: Services, service: Service, condition: str) -> None:
@@ -210,22 +215,26 @@ def _invalid(services: Services, service: Service, key: str, message: str) -> In
 
 @dataclass(frozen=True)
 class PodVolume:
-    """A volume of the pod. name: unique in the pod; memory: whether it is in memory; size_bytes: maximum size, 0 for no limit."""
+    """A volume of the pod."""
 
     name: str
+    """Unique in the pod."""
     memory: bool = False
+    """Whether it is in memory."""
     size_bytes: int = 0
+    """Maximum size, 0 for no limit."""
 
 
 @dataclass(frozen=True)
 class PodMount:
-    """A mount of a volume in a container. copied: whether the image's files at ``target`` are copied to the new volume."""
+    """A mount of a volume in a container."""
 
     volume: PodVolume
     target: str
     subpath: str = ""
     read_only: bool = False
     copied: bool = False
+    """Whether the image's files at ``target`` are copied to the new volume."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +250,7 @@ class PodMounts:
     @property
     def volumes(self) -> tuple[PodVolume, ...]:
         """Return all volumes, each once."""
-        return tuple({each.volume.name: each.volume for mounts in self.by_service.values() for each in mounts}.values())
+        return tuple({mount.volume.name: mount.volume for mounts in self.by_service.values() for mount in mounts}.values())
 
 
 FILES_VOLUME: Final = "svc-files"
@@ -270,4 +279,6 @@ def plan_mounts(services: PodServices) -> PodMounts:
         if service.shm_bytes:
             yield PodMount(PodVolume(f"svc-own-{next(numbers)}", memory=True, size_bytes=service.shm_bytes), "/dev/shm")
 
-    return PodMounts({each.name: tuple(mounts(each)) for each in (*(plan.service for plan in services.order), services.main)})
+    return PodMounts(
+        {service.name: tuple(mounts(service)) for service in (*(plan.service for plan in services.order), services.main)}
+    )

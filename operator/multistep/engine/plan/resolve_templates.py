@@ -71,7 +71,7 @@ def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]
 
 def compose_variables(layout: TaskLayout) -> dict[str, str]:
     """Return the variables of the trial that a task's compose files use: for each name, the place in the file."""
-    return {name: place for each in layout.compose_files for name, place in each.variables.items()}
+    return {name: place for services in layout.compose_files for name, place in services.variables.items()}
 
 
 def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:
@@ -82,6 +82,6 @@ def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:
 
 def unused_variables(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> list[str]:
     """Return the names of spec.variables to which no template refers, so that no process gets their values."""
-    values = [each.value or "" for each in (*spec.agent.env, *spec.verifier.env)]
+    values = [variable.value or "" for variable in (*spec.agent.env, *spec.verifier.env)]
     used = used_variables(config, layout).union(filter(None, map(referenced_variable, values)))
-    return [each.name for each in spec.variables if each.name not in used]
+    return [variable.name for variable in spec.variables if variable.name not in used]

@@ -51,10 +51,12 @@ def place_artifacts(entries: Sequence[ArtifactConfig], members: Sequence[Iterabl
     taken = _Taken()
     placed: dict[_Owner, str] = {}
     result = []
-    for entry, found in zip(entries, members, strict=True):
+    for entry, paths in zip(entries, members, strict=True):
         owner = (entry.source, entry.destination, _service(entry))
         former = [placed[owner]] if owner in placed else []
-        placed[owner] = next(each for each in chain(former, _candidates(entry)) if taken.claim(each, found, owner))
+        placed[owner] = next(
+            destination for destination in chain(former, _candidates(entry)) if taken.claim(destination, paths, owner)
+        )
         result.append(Placement(entry, placed[owner]))
     return result
 
@@ -68,17 +70,17 @@ def artifacts_manifest(
     such files has Harbor's status "failed".
     """
     missed = incomplete or [()] * len(placements)
-    return [_manifest_line(*each) for each in zip(placements, types, missed, strict=True)]
+    return [_manifest_line(*line) for line in zip(placements, types, missed, strict=True)]
 
 
 def _manifest_line(placement: Placement, kind: str, incomplete: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    found = kind in ("file", "directory") and not incomplete
-    named = {"incomplete": [dict(each) for each in incomplete]} if incomplete else {}
+    complete = kind in ("file", "directory") and not incomplete
+    named = {"incomplete": [dict(file) for file in incomplete]} if incomplete else {}
     return {
         "source": placement.entry.source,
         "destination": str(PurePosixPath("artifacts") / placement.destination),
         "type": "directory" if kind == "directory" else "file",
-        "status": "ok" if found else "failed",
+        "status": "ok" if complete else "failed",
         "service": _service(placement.entry),
         "exclude": list(placement.entry.exclude) if kind == "directory" else [],
         **named,
@@ -116,28 +118,28 @@ class _Taken:
         self._claims: dict[str, _Owner] = {}  # assigned path -> its owner
         self._above: dict[str, set[_Owner]] = {}  # directory -> owners of the assigned paths below it
 
-    def claim(self, destination: str, found: Iterable[str], owner: _Owner) -> bool:
+    def claim(self, destination: str, paths: Iterable[str], owner: _Owner) -> bool:
         """Assign the paths of ``found`` below destination to the owner. On a collision assign no path and return False."""
         taken = self._claims.get(destination, owner) != owner  # stop at the first collision: an agent can cause very many
-        if taken or any(self._meets(_join(destination, each), owner) for each in found):
+        if taken or any(self._meets(_join(destination, path), owner) for path in paths):
             return False
-        for path in (_join(destination, each) for each in found):
+        for path in (_join(destination, path) for path in paths):
             self._claims[path] = owner
-            for each in _parents(path):
-                self._above.setdefault(each, set()).add(owner)
+            for parent in _parents(path):
+                self._above.setdefault(parent, set()).add(owner)
         return True
 
     def _meets(self, path: str, owner: _Owner) -> bool:
         if not path:
             return False
         return bool(self._above.get(path, set()) - {owner}) or any(
-            self._claims.get(each, owner) != owner for each in (path, *_parents(path))
+            self._claims.get(above, owner) != owner for above in (path, *_parents(path))
         )
 
 
 def _parents(path: str) -> list[str]:
     """Return the directories above a path, without the top directory, which all entries share."""
-    return [str(each) for each in PurePosixPath(path).parents][:-1]
+    return [str(parent) for parent in PurePosixPath(path).parents][:-1]
 
 
 def _join(destination: str, path: str) -> str:

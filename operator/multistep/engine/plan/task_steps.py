@@ -39,14 +39,12 @@ def hooks_of(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
 
 @dataclass(frozen=True)
 class TaskPart:
-    """The part of a task that a trial runs.
-
-    kept: number of first steps that the trial does not run, because it starts from a checkpoint of another trial; end: the index
-    after the trial's last step, None if the trial runs to the task's last step.
-    """
+    """The part of a task that a trial runs."""
 
     kept: int = 0
+    """Number of first steps that the trial does not run, because it starts from a checkpoint of another trial."""
     end: int | None = None
+    """The index after the trial's last step, None if the trial runs to the task's last step."""
 
 
 WHOLE_TASK: Final = TaskPart()

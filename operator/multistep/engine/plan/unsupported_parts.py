@@ -18,13 +18,14 @@ TRAJECTORY_FILE = "trajectory.json"
 
 @dataclass(frozen=True)
 class Unsupported:
-    """An unsupported key or file of a task. refused: whether it makes the task invalid; if not, it is ignored; by_agent: whether it
-    depends on the agent: another one may use it."""
+    """An unsupported key or file of a task."""
 
     path: str
     message: str
     refused: bool = True
+    """Whether it makes the task invalid; if not, it is ignored."""
     by_agent: bool = False
+    """Whether it depends on the agent: another one may use it."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
@@ -33,23 +34,23 @@ class Unsupported:
 def unsupported_parts(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
     """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then the oracle is
     assumed."""
-    found: list[Unsupported] = []
+    parts: list[Unsupported] = []
     for where, environment in _environments(config):
-        found += _environment(where, environment, agent if where == "environment" else None)
+        parts += _environment(where, environment, agent if where == "environment" else None)
     for services in layout.compose_files:
-        found += (Unsupported(each.place, each.message, refused=False) for each in services.ignored)
-    return found + list(_trajectory(config, layout, agent))
+        parts += (Unsupported(key.place, key.message, refused=False) for key in services.ignored)
+    return parts + list(_trajectory(config, layout, agent))
 
 
 def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
     """Raise InvalidTask, with all unsupported parts that would change the result."""
-    if refused := [each for each in unsupported_parts(config, layout, agent) if each.refused]:
-        raise InvalidTask.joined([InvalidTask(each.message, field=each.path) for each in refused])
+    if refused := [part for part in unsupported_parts(config, layout, agent) if part.refused]:
+        raise InvalidTask.joined([InvalidTask(part.message, field=part.path) for part in refused])
 
 
 def ignored_parts(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> list[Unsupported]:
     """Return the unsupported parts of a task that are ignored."""
-    return [each for each in unsupported_parts(config, layout, agent) if not each.refused]
+    return [part for part in unsupported_parts(config, layout, agent) if not part.refused]
 
 
 def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
@@ -66,7 +67,7 @@ def _environment(where: str, environment: EnvironmentConfig, agent: AgentSpec | 
         yield from _beyond_agent(where, environment, agent)
         return
     if environment.mcp_servers:
-        names = ", ".join(repr(each.name) for each in environment.mcp_servers)
+        names = ", ".join(repr(server.name) for server in environment.mcp_servers)
         yield _ignored(where, "mcp_servers", f"no MCP servers, here {names}")
     if environment.skills_dir is not None:
         yield _ignored(where, "skills_dir", f"no skills, here of {environment.skills_dir!r}")
@@ -81,7 +82,7 @@ def _ignored(where: str, key: str, what: str) -> Unsupported:
 def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:
     """Yield the MCP servers, their headers, and the skills that the agent cannot use; Harbor 0.25 rejects them, too. An agent of a
     custom class is not checked, because it is unknown what it uses."""
-    headers = [each.name for each in environment.mcp_servers if each.headers]
+    headers = [server.name for server in environment.mcp_servers if server.headers]
     if environment.mcp_servers and agent.name in harbor_agents.WITHOUT_MCP:
         yield Unsupported(f"{where}.mcp_servers", f"is not supported: agent {agent.label!r} uses no MCP servers")
     elif headers and agent.name is not None and agent.name not in harbor_agents.MCP_HEADERS:
@@ -114,7 +115,7 @@ def check_services(config: TaskConfig, layout: TaskLayout) -> None:
 
 
 def _faults(config: TaskConfig, layout: TaskLayout) -> Iterator[InvalidTask]:
-    known = [MAIN, *(each.name for each in layout.compose.others)] if layout.compose else [MAIN]
+    known = [MAIN, *(service.name for service in layout.compose.others)] if layout.compose else [MAIN]
     for field, entry in _entries(config):
         if entry.service not in (None, *known):
             where = (

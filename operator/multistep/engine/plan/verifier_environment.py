@@ -18,18 +18,21 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class VerifierDefinition:
-    """A separate verifier's environment in task.toml. where: path of its table in task.toml; tests: directory of tests that defines
-    the verifier's own image, "" if it has none; image: the verifier's own image; None: the image must be built from the Dockerfile
-    in ``tests``, or, if ``tests`` is "", the trial's image is used; services: the services in the compose file in ``tests``.
+    """A separate verifier's environment in task.toml.
 
     bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
     """
 
     where: str
+    """Path of its table in task.toml."""
     config: EnvironmentConfig
     image: str | None
+    """The verifier's own image; None: the image must be built from the Dockerfile in ``tests``, or, if ``tests`` is "", the
+    trial's image is used."""
     services: Services | None = None
+    """The services in the compose file in ``tests``."""
     tests: str = ""
+    """Directory of tests that defines the verifier's own image, "" if it has none."""
 
     @property
     def bundled(self) -> bool:
@@ -38,20 +41,22 @@ class VerifierDefinition:
 
 @dataclass(frozen=True)
 class VerifierEnvironment:
-    """A separate verifier's environment, resolved. files: whether environment/ is uploaded; own_image: whether ``image`` is
-    the verifier's own, not the trial's; restored: directories of the agent's environment to restore in it, () for all, None if it
-    gets the step's artifacts instead; network: network outside of the verifier's phase; sidecar: whether its pod has an egress
-    sidecar."""
+    """A separate verifier's environment, resolved."""
 
     config: EnvironmentConfig
     image: str
     env: Mapping[str, str]
     healthcheck: HealthcheckConfig | None
     files: bool
+    """Whether environment/ is uploaded."""
     own_image: bool
+    """Whether ``image`` is the verifier's own, not the trial's."""
     network: Network
+    """Network outside of the verifier's phase."""
     sidecar: bool
+    """Whether its pod has an egress sidecar."""
     restored: tuple[str, ...] | None = None
+    """Directories of the agent's environment to restore in it, () for all, None if it gets the step's artifacts instead."""
     services: PodServices | None = None
 
 
@@ -77,10 +82,10 @@ def verifier_definition(config: TaskConfig, layout: TaskLayout, step: StepConfig
     levels = [(config.verifier, layout.root, "tests", "verifier.environment")]
     if config.steps:
         levels.insert(0, (step.verifier, files, f"steps/{step.name}/tests", "steps.verifier.environment"))
-    given = [(each.environment, where) for each, _, _, where in levels if each.environment is not None]
+    given = [(verifier.environment, where) for verifier, _, _, where in levels if verifier.environment is not None]
     chosen, where = given[0] if given else (config.environment, "environment")
-    found = next((found for level in levels if (found := _image(*level))), (None, None, ""))
-    return VerifierDefinition(where, chosen, *found)
+    own_image = next((own_image for level in levels if (own_image := _image(*level))), (None, None, ""))
+    return VerifierDefinition(where, chosen, *own_image)
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:

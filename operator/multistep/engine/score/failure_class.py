@@ -32,8 +32,8 @@ def class_of_failure(reason: str, journal: Journal | None, *, agent_acted: bool 
     if reason == AGENT_SETUP_FAILED and journal is not None:
         return "Agent"  # a custom agent class, whose setup could read the task and fail on purpose if the task is hard
     row = _OF_TRIALS.get(reason)
-    found = (row.failure_class if row else None) or "Infrastructure"
-    return "Task" if found == "Agent" and not agent_acted else found
+    failure_class = (row.failure_class if row else None) or "Infrastructure"
+    return "Task" if failure_class == "Agent" and not agent_acted else failure_class
 
 
 def class_of_exception(type_: str, phase: str) -> FailureClass:

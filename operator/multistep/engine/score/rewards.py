@@ -59,7 +59,7 @@ def parse_reward_json(data: bytes) -> dict[str, Number]:
         raise RewardError("ValidationError", f"{REWARD_JSON} holds a bare number; it must be an object of numbers")
     if not isinstance(value, dict):
         raise _unparsable(REWARD_JSON, "it must be an object of numbers")
-    return {key: _finite(each, f"{REWARD_JSON}, key {_shown_key(key)}") for key, each in value.items()}
+    return {key: _finite(reward, f"{REWARD_JSON}, key {_shown_key(key)}") for key, reward in value.items()}
 
 
 def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards | None) -> str | None:

@@ -35,30 +35,32 @@ _DEADLINE_SHARE: Final = 0.5  # after a missed deadline the trial scores 0 if it
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of a trial under a sweep's scoring. score: None if the trial has none; passed: whether the trial passed; invalid:
-    whether a reward that counts is too large, or was omitted from the status."""
+    """The score of a trial under a sweep's scoring."""
 
     score: float | None = None
+    """The score; None if the trial has none."""
     passed: bool = False
+    """Whether the trial passed."""
     invalid: bool = False
+    """Whether a reward that counts is too large, or was omitted from the status."""
 
 
 def scored(status: TrialStatus, scoring: Scoring) -> Scored:
     """Return the score of a trial with this status."""
     key, rule, ran = scoring.key, status.score_rule, status.own_steps
-    verdicts = [Verdict(each.rewards, each.gate) for each in ran]
+    verdicts = [Verdict(step.rewards, step.gate) for step in ran]
     invalid = has_too_large(verdicts, key)
     if status.score is None or rule is None:  # excluded (no score), or Failed (score 0 under every rule)
         return Scored(status.score)
     value, passed = status.score, bool(status.passed)
     if key is not None or scoring.strategy == "AsTask":
-        if any(each.omitted_rewards and (key or REWARD) not in (each.rewards or {}) for each in ran):
+        if any(step.omitted_rewards and (key or REWARD) not in (step.rewards or {}) for step in ran):
             return Scored(invalid=True)
-        found = trial_score(verdicts, rule, key) or Score(value, passed)
-        value, passed = found.value, found.passed
+        score = trial_score(verdicts, rule, key) or Score(value, passed)
+        value, passed = score.value, score.passed
         if scoring.strategy == "AsTask":
             missing = rule.steps - len(ran) if status.failure else 0
-            value = _as_task([each.rewards for each in status.steps], rule, key, missing)
+            value = _as_task([step.rewards for step in status.steps], rule, key, missing)
     return Scored(value, passed if scoring.pass_ is None else value >= scoring.pass_, invalid)
 
 
@@ -66,12 +68,12 @@ def _as_task(results: Sequence[Rewards | None], rule: ScoreRule, key: str | None
     """Return the trial's reward under the task's multi_step_reward_strategy. missing: number of declared steps that a failure
     prevented; a step without a result then counts as 0, as in the score."""
     if missing or None in results:
-        results = [*(each or {} for each in results), *({} for _ in range(missing))]
+        results = [*(result or {} for result in results), *({} for _ in range(missing))]
     try:
         rewards = trial_rewards("final" if rule.strategy == "Final" else "mean", results) or {}
     except OverflowError:
         return 0.0
-    return mean_reward([rewards[each] for each in counted_keys(rewards, key)]) or 0.0
+    return mean_reward([rewards[name] for name in counted_keys(rewards, key)]) or 0.0
 
 
 class Ended(Protocol):
@@ -168,7 +170,7 @@ def _agent_seconds(status: TrialStatus, now: float) -> float:
         took = {**_durations(step), **_running(status, step, now)}
         apart = step.verifier_image_id is not None or (step.completion_time is None and status.verifier is not None)
         skipped = {*(() if ran else _BEFORE_THE_AGENT), *((VERIFIER,) if apart else ())}
-        seconds += sum(each for phase, each in took.items() if phase not in skipped)
+        seconds += sum(seconds_taken for phase, seconds_taken in took.items() if phase not in skipped)
         ran = ran or AGENT in took
     return seconds
 

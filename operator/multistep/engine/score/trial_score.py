@@ -27,20 +27,23 @@ _ERRORS: Final[dict[FailureClass, Outcome]] = {"Verifier": "VerifierError", "Tas
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a started step. rewards: None without a verifier result; gate: whether the step's gate was met, None if it has
-    no gate; known: score and whether the step passed, if ``rewards`` lacks some of the step's rewards."""
+    """The result of a started step."""
 
     rewards: Rewards | None
+    """None without a verifier result."""
     gate: bool | None = None
+    """Whether the step's gate was met, None if it has no gate."""
     known: tuple[float, bool] | None = None
+    """Score and whether the step passed, if ``rewards`` lacks some of the step's rewards."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a trial. passed: whether every declared step ran and passed (strategy Final: the last step and all gates)."""
+    """The score of a trial."""
 
     value: float
     passed: bool
+    """Whether every declared step ran and passed (strategy Final: the last step and all gates)."""
 
 
 def rule_of(plan: TrialPlan, runs: Iterable[StepRun]) -> ScoreRule:
@@ -71,9 +74,9 @@ def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = 
     complete = len(verdicts) == rule.steps
     if rule.strategy == "Final":  # the last step's reward is the score, so earlier steps only have to pass their gates
         value = step_score(verdicts[-1], key) if complete else 0.0
-        return Score(value, complete and step_passes(verdicts[-1], key) and all(each.gate is not False for each in verdicts))
-    value = math.fsum(step_score(each, key) for each in verdicts) / rule.steps
-    return Score(value, complete and all(step_passes(each, key) for each in verdicts))
+        return Score(value, complete and step_passes(verdicts[-1], key) and all(verdict.gate is not False for verdict in verdicts))
+    value = math.fsum(step_score(verdict, key) for verdict in verdicts) / rule.steps
+    return Score(value, complete and all(step_passes(verdict, key) for verdict in verdicts))
 
 
 def step_score(verdict: Verdict, key: str | None = None) -> float:
@@ -91,13 +94,13 @@ def step_passes(verdict: Verdict, key: str | None = None) -> bool:
     if verdict.known is not None and key is None:
         return verdict.known[1]
     counted = _counted(verdict, key)
-    return bool(counted) and all(PASS <= each <= MAX_REWARD for each in counted)
+    return bool(counted) and all(PASS <= reward <= MAX_REWARD for reward in counted)
 
 
 def counted_keys(rewards: Rewards, key: str | None = None) -> list[str]:
     """Return the keys whose rewards count: ``key``, else "reward" if it exists, else all."""
     name = key or (REWARD if REWARD in rewards else None)
-    return list(rewards) if name is None else [each for each in (name,) if each in rewards]
+    return list(rewards) if name is None else [only for only in (name,) if only in rewards]
 
 
 def mean_reward(rewards: Sequence[Number]) -> float | None:
@@ -107,7 +110,7 @@ def mean_reward(rewards: Sequence[Number]) -> float | None:
 
 def has_too_large(verdicts: Iterable[Verdict], key: str | None = None) -> bool:
     """Return whether any reward that counts is too large."""
-    return any(is_too_large(each) for verdict in verdicts for each in _counted(verdict, key))
+    return any(is_too_large(reward) for verdict in verdicts for reward in _counted(verdict, key))
 
 
 def is_too_large(reward: Number) -> bool:

@@ -49,12 +49,12 @@ def total_usage(steps: Iterable[Usage | None]) -> Usage | None:
     """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum,
     except the number of incomplete requests: a step whose usage the agent counted has no such number, and must not hide the numbers
     that the gateway reports for other steps."""
-    known = [each for each in steps if each is not None]
+    known = [usage for usage in steps if usage is not None]
     if not known:
         return None
-    sources = {each.source for each in known}
-    summed = _usage([_sum([getattr(each, name) for each in known]) for name in _AMOUNTS])
-    incomplete = [each.incomplete for each in known if each.incomplete is not None]
+    sources = {usage.source for usage in known}
+    summed = _usage([_sum([getattr(usage, name) for usage in known]) for name in _AMOUNTS])
+    incomplete = [usage.incomplete for usage in known if usage.incomplete is not None]
     source = sources.pop() if len(sources) == 1 else "Agent"
     return summed.model_copy(
         update={"incomplete": sum(incomplete) if incomplete else None, "source": source, "prices": known[-1].prices}
@@ -76,10 +76,10 @@ def usages(status: TrialStatus, *, whole: bool) -> list[Usage]:
     """Return status.usage and the usages of the steps of all attempts that it does not include. whole: whether it includes the
     steps of the last attempt."""
     last = status.listed_steps().get(status.attempt or 1, []) if whole else []
-    included = {(runner, each.name) for runner, each in last}
-    ran = [(runner, each) for runner, steps in status.steps_by_attempt().items() for each in steps]
-    others = [each.usage for runner, each in ran if (runner, each.name) not in included]
-    return [each for each in (status.usage, *others) if each is not None]
+    included = {(runner, step.name) for runner, step in last}
+    ran = [(runner, step) for runner, steps in status.steps_by_attempt().items() for step in steps]
+    others = [step.usage for runner, step in ran if (runner, step.name) not in included]
+    return [step_usage for step_usage in (status.usage, *others) if step_usage is not None]
 
 
 def _usage(amounts: Sequence[float | None]) -> Usage:
@@ -87,7 +87,7 @@ def _usage(amounts: Sequence[float | None]) -> Usage:
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:
-    return None if None in amounts else sum(each for each in amounts if each is not None)
+    return None if None in amounts else sum(amount for amount in amounts if amount is not None)
 
 
 SETUP_ACCESS: Final = "/setup"
@@ -108,42 +108,44 @@ FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "LostBud
 @dataclass(frozen=True)
 class ModelFailure:
     """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence.
-    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it. at_timeout:
-    whether it counts only for an agent that reached its timeout."""
+    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it."""
 
     kind: FailureKind
     message: str
     at_timeout: bool = False
+    """Whether the failure counts only for an agent that reached its timeout."""
 
 
 @dataclass(frozen=True)
 class Downtime:
-    """A time in which the gateway may not have answered a step's requests, in seconds since the epoch. why: the cause, as the
-    predicate of a sentence about the gateway, e.g. "was down"."""
+    """A time in which the gateway may not have answered a step's requests, in seconds since the epoch."""
 
     began: float
     ended: float
     why: str = _WHY
+    """The cause, as the predicate of a sentence about the gateway, e.g. "was down"."""
 
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The gateway's report on a step. usage: None if the gateway received no request of the step; failure: counts whatever the
-    agent made of it; fault: a failure of the provider that counts if the agent failed; stalled_seconds: time in which at least one
-    request of the step waited because the provider refused requests; silent_seconds: for how long the step had waited for the
-    provider, without a part of an answer, when the agent left its last requests; silent_until: when this was,
-    or when the gateway was told that the agent had ended, in seconds since the epoch; last_request_at: when the gateway ended the
-    last request, at most a minute after the agent had left it, in seconds since the epoch; downtimes: the first ones that ended
-    after the step's start."""
+    """The gateway's report on a step."""
 
     usage: Usage | None = None
+    """What the gateway counted; None if it received no request of the step."""
     failure: ModelFailure | None = None
+    """A failed request that counts whatever the agent made of it."""
     fault: ModelFailure | None = None
+    """A failure of the provider that counts if the agent failed."""
     stalled_seconds: float = 0.0
+    """Time in which at least one request of the step waited because the provider refused requests."""
     silent_seconds: float = 0.0
+    """For how long the step had waited for the provider, without a part of an answer, when the agent left its last requests."""
     silent_until: float | None = None
+    """When the agent left its last requests, or when the gateway was told of its end, in seconds since the epoch."""
     last_request_at: float | None = None
+    """When the gateway ended the last request, at most a minute after the agent had left it, in seconds since the epoch."""
     downtimes: tuple[Downtime, ...] = ()
+    """The first downtimes that ended after the step's start."""
 
     def provider_fault(self, *, failed: bool, timeout: float | None, ended: float) -> str:
         """Return why the provider is to blame for the end of the agent, although its last request did not fail; "" if it is not.
@@ -173,7 +175,7 @@ class ModelReport:
         An agent that ran meanwhile may have lost a request. Its exit status and its later requests prove nothing: a program can
         print the error and go on, or exit with status 0, and the gateway has no record of a connection that was refused.
         """
-        return next((each for each in self.downtimes if each.began <= ended), None)
+        return next((downtime for downtime in self.downtimes if downtime.began <= ended), None)
 
 
 def parse_report(result: Mapping[str, Any] | None) -> ModelReport:
@@ -193,7 +195,7 @@ def parse_report(result: Mapping[str, Any] | None) -> ModelReport:
         last_request_at=measured.optional_number("lastRequestAt"),
         failure=None if failure is None else _failure(Fields(failure, "failure")),
         fault=None if fault is None else _failure(Fields(fault, "fault")),
-        downtimes=tuple(_downtime(Fields(each, "downtimes")) for each in downtimes),
+        downtimes=tuple(_downtime(Fields(downtime, "downtimes")) for downtime in downtimes),
     )
 
 
@@ -213,7 +215,7 @@ def _reported_usage(fields: Fields) -> Usage:
 
 
 def _failure(fields: Fields) -> ModelFailure:
-    kinds: dict[str, FailureKind] = {each: each for each in get_args(FailureKind)}
+    kinds: dict[str, FailureKind] = {name: name for name in get_args(FailureKind)}
     kind, message = kinds[fields.one_of("kind", set(kinds))], fields.text("message", 2000)
     return ModelFailure(kind, message, fields.optional_boolean("atTimeout"))
 
@@ -250,6 +252,9 @@ def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts
 
     def exceed(amounts: Iterable[Amounts]) -> bool:
         used = list(amounts)
-        return any(limit is not None and sum(getattr(each, name) for each in (*used, most)) > limit for name, limit in limits)
+        return any(
+            limit is not None and sum(getattr(amounts_used, name) for amounts_used in (*used, most)) > limit
+            for name, limit in limits
+        )
 
     return exceed(spent.values()) and not exceed(own)

@@ -29,15 +29,15 @@ def store_checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, fin
     final: whether the trial ends with this step.
     """
     record = yield Checkpoint(scope.id("checkpoint"), step.index, tuple(spec.exclude), spec.max_bytes, final=final)
-    found = Fields(record.result, "checkpoint")
-    if (missing := found.optional_text("missing")) is not None:
+    result = Fields(record.result, "checkpoint")
+    if (missing := result.optional_text("missing")) is not None:
         return CheckpointStatus(missing=shortened(bounded(missing)))
     return CheckpointStatus(
-        digest=found.text("digest"),
-        bytes=found.integer("bytes"),
-        entries=found.integer("entries"),
-        processes=found.integer("processes") or None,
-        shared_memory=found.boolean("sharedMemory") or None,
+        digest=result.text("digest"),
+        bytes=result.integer("bytes"),
+        entries=result.integer("entries"),
+        processes=result.integer("processes") or None,
+        shared_memory=result.boolean("sharedMemory") or None,
     )
 
 
@@ -52,11 +52,11 @@ def store_files_for_verifier(scope: Scope, step: StepPlan, run: StepRun) -> Scri
         scope.id("snapshot"), step.index, tuple(spec.exclude), spec.max_bytes,
         complete=False, alone=scope.plan.checkpoints is None and not scope.kept, temporary=step.compares_verdicts,
     )  # fmt: skip
-    found = Fields(record.result, "checkpoint")
-    if (missing := found.optional_text("missing")) is None:
+    result = Fields(record.result, "checkpoint")
+    if (missing := result.optional_text("missing")) is None:
         return True
     message = f"{STORING}{missing}"
-    if found.boolean("byAgent"):
+    if result.boolean("byAgent"):
         run.fail(StepException("RuntimeError", message, VERIFIER))
     else:
         run.lost = AttemptLost(VERIFIER_ENVIRONMENT_FAILED, bounded(message))

@@ -50,12 +50,13 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """The chosen checkpoint. chain: attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the
-    next attempt starts at step 1, or the trial fails if it started from another trial's checkpoint; refused: for each checkpoint
-    that is not used, a line with the reason."""
+    """The chosen checkpoint."""
 
     chain: tuple[CheckpointId, ...]
+    """Attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the next attempt starts at
+    step 1, or the trial fails if it started from another trial's checkpoint."""
     refused: tuple[str, ...]
+    """For each checkpoint that is not used, a line with the reason."""
 
 
 def blame_checkpoint(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
@@ -69,7 +70,8 @@ def blame_checkpoint(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
     if resumed is None or not any(resumed.attempts) or lost.reason != AGENT_SETUP_FAILED:
         return lost
     before = any(
-        each.reason == AGENT_SETUP_FAILED and each.resumed and each.resumed.digest == resumed.digest for each in status.attempts
+        attempt.reason == AGENT_SETUP_FAILED and attempt.resumed and attempt.resumed.digest == resumed.digest
+        for attempt in status.attempts
     )
     return lost_after_restore(lost.message) if before else lost
 
@@ -85,23 +87,23 @@ def choose_checkpoint(
     changed it.
     layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
     """
-    failed = [each.resumed.digest for each in status.attempts if each.resumed and each.reason == RESTORE_FAILED]
+    failed = [attempt.resumed.digest for attempt in status.attempts if attempt.resumed and attempt.reason == RESTORE_FAILED]
     spent, start = len(failed) >= MAX_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
     lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
         return CheckpointChoice((), (f"{lost}, so the next attempt starts at step 1",))
     excluded = _excluded(failed, layers[start].digest if start in layers else "")
-    image = next((each.image_id for each in reversed(status.attempts) if each.image_id), "") or ""
+    image = next((attempt.image_id for attempt in reversed(status.attempts) if attempt.image_id), "") or ""
     refused: list[str] = []
     shown = _shown(status.attempts)
-    ended = {id for id, each in layers.items() if each.final}
+    ended = {id for id, layer in layers.items() if layer.final}
     known = {*shown, *layers, *damaged, *([start] if plan.branch.kept else [])} - ended
     for id in _lineage(status.attempts[-1], known):
         if id[1] < start[1]:
             break
         try:
             chain = chain_of(id, shown.get(id), layers, damaged)
-            why = _unfit([layers[each] for each in chain], plan, id[1], image, excluded)
+            why = _unfit([layers[layer_id] for layer_id in chain], plan, id[1], image, excluded)
         except CheckpointLost as error:
             chain, why = (), str(error)
         if not why and spent and id != start:
@@ -116,7 +118,7 @@ def _excluded(failed: Sequence[str], start: str) -> Collection[str]:
     """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
     the trial started is retried until its restore failed MAX_RESTORES times, because no earlier checkpoint exists. failed: for
     each attempt whose restore failed, the checkpoint's digest; start: digest of the checkpoint from which the trial started."""
-    return {each for each in failed if each != start or failed.count(each) >= MAX_RESTORES}
+    return {digest for digest in failed if digest != start or failed.count(digest) >= MAX_RESTORES}
 
 
 def _attempt(id: CheckpointId) -> str:
@@ -134,13 +136,13 @@ def _lineage(last: AttemptStatus, known: Collection[CheckpointId]) -> list[Check
 def _shown(attempts: Sequence[AttemptStatus]) -> dict[CheckpointId, str]:
     """Return the digests of the checkpoints in the status. The last checkpoint is missing if the operator stopped before it wrote
     the status."""
-    found: dict[CheckpointId, str] = {}
-    for each in attempts:
-        kept = each.resumed.attempts if each.resumed else []
-        for index, step in enumerate(each.steps):
+    digests: dict[CheckpointId, str] = {}
+    for attempt in attempts:
+        kept = attempt.resumed.attempts if attempt.resumed else []
+        for index, step in enumerate(attempt.steps):
             if step.checkpoint is not None and step.checkpoint.digest is not None:
-                found[kept[index] if index < len(kept) else each.number, index] = step.checkpoint.digest
-    return found
+                digests[kept[index] if index < len(kept) else attempt.number, index] = step.checkpoint.digest
+    return digests
 
 
 def chain_of(
@@ -170,7 +172,7 @@ def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> st
     steps: the steps that the checkpoint contains, as the other trial reported them; last: the checkpoint's highest layer.
     """
     kept = plan.steps[: plan.branch.kept]
-    has, needs = [each.name for each in steps], [each.name for each in kept]
+    has, needs = [step.name for step in steps], [step.name for step in kept]
     if has != needs:
         return f"it has the steps {', '.join(has)}, and those of this trial's task are {', '.join(needs)}"
     for step, ended in zip(kept, map(step_run, steps), strict=True):
@@ -183,10 +185,10 @@ def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> st
 def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, excluded: Collection[str]) -> str:
     """Return why an attempt cannot resume from a checkpoint whose layers all exist, "" if it can. step: index of the checkpoint's
     step; image: image id of the trial's earlier attempts, "" if unknown; excluded: digests of checkpoints not to restore again."""
-    other = next((each.image_id for each in chain if image and each.image_id != image), image)
+    other = next((layer.image_id for layer in chain if image and layer.image_id != image), image)
     if other != image:
         return f"it was made in the image {other}, and the attempt had {image}"
-    if any(each.digest in excluded for each in chain):
+    if any(layer.digest in excluded for layer in chain):
         return "it could not be restored"
     if plan.steps[step].resume:
         return ""

@@ -101,7 +101,9 @@ def with_missed_comparison(status: TrialStatus, plan: TrialPlan) -> Sequence[Tam
     last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1
     if last is None or last.completion_time is not None or last.rewards is None:
         return status.tampering
-    known = any((each.attempt, each.step) == (attempt, last.name) and each.kind in _NO_COMPARISON for each in status.tampering)
+    known = any(
+        (finding.attempt, finding.step) == (attempt, last.name) and finding.kind in _NO_COMPARISON for finding in status.tampering
+    )
     if known or not any(step.name == last.name and step.compares_verdicts for step in plan.steps):
         return status.tampering
     missed = Tampering(attempt=attempt, step=last.name, kind="ComparisonIncomplete", detail=_ENDED)

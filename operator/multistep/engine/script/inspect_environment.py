@@ -40,7 +40,7 @@ class _Verification:
 def record_baseline(scope: Scope, step: StepPlan) -> Script[None]:
     """Record the state of the environment before an attempt's first agent phase, if any step is verified in this environment or in
     a copy of it."""
-    verifier = next((each.verifier for each in (step, *scope.plan.steps) if _is_inspected(each)), None)
+    verifier = next((inspected.verifier for inspected in (step, *scope.plan.steps) if _is_inspected(inspected)), None)
     if verifier is not None:
         about = _Verification.of(scope.plan, verifier)
         yield Baseline(scope.id("baseline"), about.user, about.env)
@@ -64,14 +64,14 @@ def _findings(record: Record, attempt: int) -> tuple[TamperingTraces, ...]:
     if record.op != "inspect":
         return ()
     result = Fields(record.result, "inspection")
-    found = [_finding(Fields(each, "finding"), attempt) for each in result.sequence("findings", _MAX_KINDS)]
+    findings = [_finding(Fields(finding, "finding"), attempt) for finding in result.sequence("findings", _MAX_KINDS)]
     processes = result.texts("processes", _MAX_ITEMS)
     if processes:
-        names = tuple(dict.fromkeys(each or "?" for each in processes))
-        found.append(TamperingTraces("SurvivingProcesses", attempt, names, max(len(names), result.integer("processCount"))))
+        names = tuple(dict.fromkeys(name or "?" for name in processes))
+        findings.append(TamperingTraces("SurvivingProcesses", attempt, names, max(len(names), result.integer("processCount"))))
     if result.optional_boolean("incomplete"):
-        found.append(TamperingTraces("InspectionIncomplete", attempt, ("a limit of files, bytes or time was exceeded",), 1))
-    return tuple(each for each in found if each.kind in KINDS)
+        findings.append(TamperingTraces("InspectionIncomplete", attempt, ("a limit of files, bytes or time was exceeded",), 1))
+    return tuple(finding for finding in findings if finding.kind in KINDS)
 
 
 def _finding(fields: Fields, attempt: int) -> TamperingTraces:

@@ -20,15 +20,15 @@ _SECONDS = 30.0
 
 def named_users(plan: TrialPlan) -> Mapping[str, str]:
     """Return the users of phases in the agent's container, with the first field that names each of them."""
-    found = dict[str, str]()
+    users = dict[str, str]()
     for step in plan.steps:
-        found.setdefault(step.agent_user, f"agent.user of step {step.name}")
+        users.setdefault(step.agent_user, f"agent.user of step {step.name}")
         for hook in step.hooks:
             if hook.service == MAIN:
-                found.setdefault(hook.user, f"verifier.collect.user of step {step.name}")
+                users.setdefault(hook.user, f"verifier.collect.user of step {step.name}")
         if step.verifier is not None and (step.verifier.environment is None or not step.verifier.environment.own_image):
-            found.setdefault(step.verifier.user, verifiers_user(step.name))
-    return found
+            users.setdefault(step.verifier.user, verifiers_user(step.name))
+    return users
 
 
 def verifiers_user(step: str) -> str:
@@ -40,7 +40,7 @@ def require_users(scope: Scope, users: Mapping[str, str]) -> Script[AttemptLost 
     """Run a program as each user; return why the trial fails if the image lacks one. Whether the program exists does not
     matter: the runner looks up the user first. users: the fields that name them; "" is the image's user, and a uid need not have an
     entry."""
-    names = [each for each in users if each and not each.replace(":", "").isdecimal()]
+    names = [user for user in users if user and not user.replace(":", "").isdecimal()]
     for number, user in enumerate(names):
         record = yield Start(scope.id(f"user-{number}"), ("true",), user=user, env={}, timeout=_SECONDS, where=scope.where)
         error = PhaseResult.from_record(record).error

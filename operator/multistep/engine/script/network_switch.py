@@ -76,7 +76,7 @@ def refused_connections(result: Mapping[str, Any] | None) -> EgressStatus:
     """Return the connections that the sidecar refused before it switched the network, from the switch's record or the sidecar's
     answer. Raises RunnerError (code Protocol)."""
     fields = Fields(result, "switch")
-    targets = [_target(Fields(each, "refused")) for each in fields.sequence("refused", _MAX_REPORTED)]
+    targets = [_target(Fields(target, "refused")) for target in fields.sequence("refused", _MAX_REPORTED)]
     return EgressStatus(refused=targets, others=fields.optional_integer("others") or 0)
 
 
@@ -90,4 +90,6 @@ def _target(fields: Fields) -> RefusedTarget:
 
 
 def _plain(text: str) -> str:
-    return "".join(each if each.isascii() and (each.isalnum() or each in ".-_:?") else "?" for each in text)
+    return "".join(
+        character if character.isascii() and (character.isalnum() or character in ".-_:?") else "?" for character in text
+    )

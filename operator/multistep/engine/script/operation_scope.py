@@ -21,33 +21,34 @@ _MAX_OUTPUT_CHARACTERS = 500  # maximum length of a phase's output in a message
 
 @dataclass(frozen=True)
 class KeptStep:
-    """A finished step that the attempt does not run again. attempt: the attempt that ran the step; reported: the step's status in
-    the trial that ran it, None if this trial ran it: then the script replays the step's records."""
+    """A finished step that the attempt does not run again."""
 
     attempt: int
+    """The attempt that ran the step."""
     checkpoint: CheckpointStatus
     reported: StepStatus | None = None
+    """The step's status in the trial that ran it, None if this trial ran it: then the script replays the step's records."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The plan, attempt, step and pod for which a script yields operations. workdir: the environment's WORKDIR, from the runner.
-
-    isolated: whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents.
-    trial_uid: UID of the trial, given to agents instead of its name, which could reveal facts about the trial.
-    kept: the steps that the attempt does not run again, in order. source: the trial whose steps a regrade verifies again.
-    """
+    """The plan, attempt, step and pod for which a script yields operations."""
 
     plan: TrialPlan
     attempt: int
     workdir: str
+    """The environment's WORKDIR, from the runner."""
     runtime_dir: str
     trial_uid: str = ""
+    """UID of the trial, given to agents instead of its name, which could reveal facts about the trial."""
     isolated: bool = False
+    """Whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents."""
     step: StepPlan | None = None
     where: Place = "agent"
     kept: tuple[KeptStep, ...] = ()
+    """The steps that the attempt does not run again, in order."""
     source: RegradeStatus | None = None
+    """The trial whose steps a regrade verifies again."""
 
     @property
     def has_own_files(self) -> bool:

@@ -97,15 +97,15 @@ def is_verified(plan: TrialPlan, source: SourceStep) -> bool:
 
 def source_exception(step: StepStatus) -> SourceException | None:
     """Return the exception that a step had before its verification, None if it had none."""
-    found = step.exception
-    if found is None or found.phase is None or found.phase not in _BEFORE_THE_VERIFIER:
+    exception = step.exception
+    if exception is None or exception.phase is None or exception.phase not in _BEFORE_THE_VERIFIER:
         return None
-    return SourceException(type=found.type, phase=found.phase, message=shortened(found.message))
+    return SourceException(type=exception.type, phase=exception.phase, message=shortened(exception.message))
 
 
 def unfit_steps(plan: TrialPlan, source: RegradeStatus) -> Iterator[str]:
     """Yield each reason why the plan cannot verify the source's steps."""
-    planned, ran = [each.name for each in plan.steps], [each.name for each in source.steps]
+    planned, ran = [step.name for step in plan.steps], [step.name for step in source.steps]
     if ran != planned[: len(ran)]:
         yield f"trial {source.trial} ran the steps {', '.join(ran)}, and the task has {', '.join(planned)}"
     if not ran:

@@ -20,10 +20,11 @@ from multistep.engine.status.status_size import bounded_rewards
 
 @dataclass(frozen=True)
 class ScriptProgress:
-    """Progress of a trial. next: the operation to start, or to wait for if it runs; None if the trial or the attempt has ended."""
+    """Progress of a trial."""
 
     journal: Journal
     next: Operation | None
+    """The operation to start, or to wait for if it runs; None if the trial or the attempt has ended."""
     running: Record | None = None
 
     @property
@@ -92,7 +93,7 @@ def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
     steps = status.steps[status.kept_steps :]
     if steps and not known:
         return f"the runner has no records, but {plural(len(steps), 'step was', 'steps were')} started"
-    for step in [*steps[:-1], *(each for each in steps[-1:] if each.completion_time is not None)]:
+    for step in [*steps[:-1], *(last for last in steps[-1:] if last.completion_time is not None)]:
         prefix = f"{attempt}/{step.name}/"
         if not any(id.startswith(prefix) for id in known):
             return f"the runner has no records of step {step.name}, which is completed"

@@ -23,7 +23,7 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
     """Run a step's collect hooks in services. First kill the processes that the agent left in main, if the environment is not used
     afterwards. Failures are ignored."""
     hooks = [(number, hook) for number, hook in enumerate(step.hooks) if hook.service != MAIN]
-    if not hooks and all(each.service in (None, MAIN) for each in step.artifacts):
+    if not hooks and all(artifact.service in (None, MAIN) for artifact in step.artifacts):
         return
     run.phase = ARTIFACTS
     if step.verified_apart and step is scope.plan.steps[-1]:

@@ -122,15 +122,17 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 @dataclass
 class _Steps:
-    """Runs steps in order. verified: whether the last step's verification left files in the environment; counted: the usage that
-    the agent reported after the last step; attempt: number of the attempt that ran the last step."""
+    """Runs steps in order."""
 
     scope: Scope
     agent: AgentScript
     journal: Journal
     verified: bool = False
+    """Whether the last step's verification left files in the environment."""
     counted: Usage | None = None
+    """The usage that the agent reported after the last step."""
     attempt: int = 0
+    """Number of the attempt that ran the last step."""
 
     def run(self, steps: Sequence[StepPlan]) -> Script[None]:
         """Run the steps until one of them ends the trial or the attempt fails."""
@@ -326,13 +328,13 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
     logs = tuple(Source(path) for path in LOGS[part])
     entries = tuple(artifact_source(scope, entry) for entry in step.artifacts)
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
-    found = Fields(record.result, "collect")
-    run.timed(ARTIFACTS, replace(record, started_at=record.started_at - (found.optional_number("seconds") or 0.0)))
+    result = Fields(record.result, "collect")
+    run.timed(ARTIFACTS, replace(record, started_at=record.started_at - (result.optional_number("seconds") or 0.0)))
     run.collected = Collected(
-        types=found.texts("types", 10_000)[len(logs) :],
-        count=found.integer("count"),
-        bytes=found.integer("bytes"),
-        incomplete=found.texts("incomplete", 10_000),
+        types=result.texts("types", 10_000)[len(logs) :],
+        count=result.integer("count"),
+        bytes=result.integer("bytes"),
+        incomplete=result.texts("incomplete", 10_000),
     )
 
 

@@ -160,9 +160,9 @@ def _restore(
     Return the exception if that failed, else None."""
     record = yield Restore(there.id("restore"), step.index, paths, where="verifier")
     run.timed(VERIFIER, record)
-    found = Fields(record.result, "restore")
-    if (refused := found.optional_text("error")) is not None:
-        if not found.boolean("byAgent"):
+    result = Fields(record.result, "restore")
+    if (refused := result.optional_text("error")) is not None:
+        if not result.boolean("byAgent"):
             run.lost = AttemptLost(VERIFIER_ENVIRONMENT_FAILED, refused)
         return StepException("RuntimeError", f"restoring the environment for the verifier: {refused}", VERIFIER)
     try:
@@ -184,13 +184,13 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepExcepti
     directory there. Return the exception if that failed, else None."""
     assert run.collected is not None  # artifacts are collected before a separate verification
     types = run.collected.types
-    found = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
-    directories = [ResetDirectory(str(path)) for _, path, kind in found if kind == "directory" and path.name]
+    collected = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
+    directories = [ResetDirectory(str(path)) for _, path, kind in collected if kind == "directory" and path.name]
     if directories:
         reset = Reset(there.id("artifacts"), tuple(dict.fromkeys(directories)), where="verifier")
         if fault := (yield from _timed(reset, run)):
             return _not_taken(fault, "uploading artifacts")
-    for number, path, kind in found:
+    for number, path, kind in collected:
         if kind in ("directory", "file"):
             target = path if kind == "directory" else path.parent
             if fault := (yield from _timed(Transfer(there.id(f"artifact-{number}"), str(target), step.index, number), run)):

@@ -26,10 +26,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A retry of one trial of a sweep. number: the number of that trial in the sweep; count: index among its retries, from 1."""
+    """A retry of one trial of a sweep."""
 
     number: int
+    """The number of that trial in the sweep."""
     count: int
+    """Index among its retries, from 1."""
 
 
 def retries_of(numbers: Iterable[int], total: int) -> Sequence[Retry]:
@@ -38,12 +40,12 @@ def retries_of(numbers: Iterable[int], total: int) -> Sequence[Retry]:
     total: number of the sweep's trials without retries.
     """
     counts = Counter[int]()
-    found = []
+    retries = []
     for number in numbers:
         if number < total:
             counts[number] += 1
-            found.append(Retry(number, counts[number]))
-    return found
+            retries.append(Retry(number, counts[number]))
+    return retries
 
 
 def unknown_numbers(numbers: Iterable[int], total: int) -> Sequence[int]:
@@ -54,11 +56,11 @@ def unknown_numbers(numbers: Iterable[int], total: int) -> Sequence[int]:
 def trials_that_count(trials: Iterable[tuple[int, int, T]], is_scored: Callable[[T], bool]) -> dict[int, T]:
     """Return, by number, the trial that counts: the first scored one, or the newest if none is scored. trials: tuples of the number
     that a trial counts for, the trial's own number, and the trial."""
-    found: dict[int, T] = {}
-    for number, _, trial in sorted(trials, key=lambda each: each[1]):
-        if number not in found or not is_scored(found[number]):
-            found[number] = trial
-    return found
+    counting: dict[int, T] = {}
+    for number, _, trial in sorted(trials, key=lambda numbered: numbered[1]):
+        if number not in counting or not is_scored(counting[number]):
+            counting[number] = trial
+    return counting
 
 
 Order = Literal["Attempts", "Tasks"]
@@ -72,45 +74,48 @@ _NO_NAME = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The step that a branch runs, and the state from which it starts. state: "Start": the image, for a task's first step; "Own":
-    the agent's own checkpoint after step ``after`` of its ordinary attempt ``source``; "Reference": the task's reference state
-    before the step. alone: whether the task has no other step."""
+    """The step that a branch runs, and the state from which it starts."""
 
     step: str
     state: BranchState
+    """Start: the image, for a task's first step; Own: the agent's own checkpoint after step ``after`` of its ordinary
+    attempt ``source``; Reference: the task's reference state before the step."""
     after: str = ""
     source: int = 0
     alone: bool = False
+    """Whether the task has no other step."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialCell:
-    """The task, agent and attempt of one trial of the sweep. task, agent: indexes in the TrialGrid; attempt: number from 1, counted
-    for branches per step and state; branch: None for an ordinary trial; retry: 0 for the first trial of its number, then 1, 2,
-    ..."""
+    """The task, agent and attempt of one trial of the sweep."""
 
     task: int
     agent: int
+    """task, agent: indexes in the TrialGrid."""
     attempt: int
+    """Number from 1, counted for branches per step and state."""
     branch: Branch | None = None
+    """The branch; None for an ordinary trial."""
     retry: int = 0
+    """0 for the first trial of its number, then 1, 2, ..."""
 
 
 @dataclass(frozen=True)
 class TrialGrid:
     """The trials of a sweep, numbered in this order: the product of tasks, agents and attempts (the ordinary trials), the branches,
-    the retries. tasks, agents: their names.
-
-    order: "Attempts" creates all first attempts before the second ones, for an early estimate over all tasks; "Tasks" creates all
-    trials of one task before those of the next, so that few images are in use at the same time. branches: None until they are
-    planned, after the ordinary trials have finished; retries are numbered after the branches, so none exist until then.
-    """
+    the retries."""
 
     tasks: Sequence[str]
     agents: Sequence[str]
+    """tasks, agents: their names."""
     attempts: int
     order: Order = "Attempts"
+    """Attempts creates all first attempts before the second ones, for an early estimate over all tasks; Tasks creates all
+    trials of one task before those of the next, so that few images are in use at the same time."""
     branches: Sequence[TrialCell] | None = ()
+    """The branches; None until they are planned, after the ordinary trials have finished; retries are numbered after the branches,
+    so none exist until then."""
     retries: Sequence[Retry] = ()
 
     @property
@@ -166,77 +171,75 @@ class TrialGrid:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs. phase: phase of an active trial; failure_class, score, invalid, agent_error,
-    tampered: as in score_in_sweep.Ended; passed: as in score_in_sweep.Scored.
-
-    pod_seconds: seconds for which its finished pods ran steps; since: start of the running pod's first step, in seconds since the
-    epoch; suspend, stop: the fields of its spec; by_sweep: whether the sweep suspended it; cost_usd: known cost of its model
-    requests; unpriced: whether the cost of some of them is unknown; refused_at: start of the last step in which the sweep's budget
-    refused a request, in seconds since the epoch; refused_usd: what that request could have cost, None if it is unknown.
-    """
+    """The facts of a trial that a sweep needs."""
 
     number: int
     state: State
     score: float | None = None
     failure_class: FailureClass | None = None
     pod_seconds: float = 0.0
+    """Seconds for which its finished pods ran steps."""
     since: float | None = None
+    """Start of the running pod's first step, in seconds since the epoch."""
     phase: ActivePhase = "Pending"
+    """Phase of an active trial."""
     suspend: bool = False
     by_sweep: bool = False
+    """Whether the sweep suspended it."""
     stop: bool = False
+    """suspend, stop: the fields of its spec."""
     passed: bool = False
+    """As in score_in_sweep.Scored."""
     invalid: bool = False
     agent_error: bool = False
     tampered: bool = False
+    """failure_class, score, invalid, agent_error, tampered: as in score_in_sweep.Ended."""
     cost_usd: float | None = None
+    """Known cost of its model requests."""
     unpriced: bool = False
+    """Whether the cost of some of them is unknown."""
     refused_at: float | None = None
+    """Start of the last step in which the sweep's budget refused a request, in seconds since the epoch."""
     refused_usd: float | None = None
+    """What that request could have cost, None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class SweepLimits:
-    """Limits at which a sweep creates no more trials; None: no limit.
-
-    failures: tolerated number of failures, by failure class; deadline: seconds since the epoch; prestart: number of trials that
-    may be active beyond ``parallelism``: they are suspended, but already have a pod; lease: time at which the lease expires, in
-    seconds since the epoch; stop: whether a user stopped the sweep (spec.stop).
-    """
+    """Limits at which a sweep creates no more trials; None: no limit."""
 
     parallelism: int
     pod_hours: float | None = None
     failures: Mapping[FailureClass, int] = field(default_factory=dict)
+    """Tolerated number of failures, by failure class."""
     deadline: float | None = None
+    """Seconds since the epoch."""
     prestart: int = 0
+    """Number of trials that may be active beyond ``parallelism``: they are suspended, but already have a pod."""
     lease: float | None = None
+    """Time at which the lease expires, in seconds since the epoch."""
     stop: bool = False
+    """Whether a user stopped the sweep (spec.stop)."""
 
 
 @dataclass(frozen=True)
 class AgentCounts:
-    """An agent's results in its ordinary trials. counted: number of trials that count in the mean; finished: number of finished
-    trials; passed: number of trials that count and passed; mean: the mean over the tasks of each task's mean score."""
+    """An agent's results in its ordinary trials."""
 
     counted: int
+    """Number of trials that count in the mean."""
     finished: int
+    """Number of finished trials."""
     passed: int
+    """Number of trials that count and passed."""
     mean: float | None
+    """The mean over the tasks of each task's mean score."""
 
 
 @dataclass(frozen=True)
 class TrialCounts:
     """The counts and results of a sweep's trials. Each trial counts once, however often it was retried; only phases, cost_usd,
-    pod_hours and refused_at include all trials.
-
-    deleted: number of created trials that no longer exist, without retries; agents: results by agent index; stopped: whether any
-    trial that counts was stopped; unplanned: whether branches will be planned after the ordinary trials have finished; retries,
-    retried: number of planned retries, and of created ones.
-
-    excluded: number of finished trials that do not count, by failure class; scored: number of trials that count although a failure
-    ended them, by failure class; cost_usd: known cost of the trials' model requests, None if no request that cost anything has a
-    known price; refused_at: the latest refused_at of a trial; refused_usd: the refused_usd of this trial.
-    """
+    pod_hours and refused_at include all trials."""
 
     total: int
     created: int
@@ -244,17 +247,27 @@ class TrialCounts:
     complete: int
     failed: int
     deleted: int
+    """Number of created trials that no longer exist, without retries."""
     excluded: Mapping[FailureClass, int]
+    """Number of finished trials that do not count, by failure class."""
     scored: Mapping[FailureClass, int]
+    """Number of trials that count although a failure ended them, by failure class."""
     pod_hours: float
     agents: Sequence[AgentCounts]
+    """Results by agent index."""
     stopped: bool
+    """Whether any trial that counts was stopped."""
     unplanned: bool = False
+    """Whether branches will be planned after the ordinary trials have finished."""
     cost_usd: float | None = None
+    """Known cost of the trials' model requests, None if no request that cost anything has a known price."""
     refused_at: float | None = None
+    """The latest refused_at of a trial."""
     refused_usd: float | None = None
+    """The refused_usd of the trial with the latest refused_at."""
     retries: int = 0
     retried: int = 0
+    """retries, retried: number of planned retries, and of created ones."""
 
     @property
     def active(self) -> int:
@@ -304,25 +317,25 @@ def count_trials(
 ) -> TrialCounts:
     """Count the existing trials. created: known number of created trials, including retries; now: seconds since the epoch."""
     scoring, states = scoring or Scoring(), Counter[State]()
-    phases = Counter[ActivePhase](each.phase for each in trials if each.state == "Active")
+    phases = Counter[ActivePhase](trial.phase for trial in trials if trial.state == "Active")
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
     scores: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> scores
     finished, passed = [0 for _ in grid.agents], [0 for _ in grid.agents]
-    created = max(created, max((each.number for each in trials), default=-1) + 1)
+    created = max(created, max((trial.number for trial in trials), default=-1) + 1)
     counting, there = _counting(grid, created, trials, scoring)
-    for each in counting:
-        if each.state == "Active":
+    for trial in counting:
+        if trial.state == "Active":
             continue
-        states[each.state] += 1
-        cell, score = grid.cell(each.number), counted_score(each, scoring)
+        states[trial.state] += 1
+        cell, score = grid.cell(trial.number), counted_score(trial, scoring)
         finished[cell.agent] += cell.branch is None
         if score is None:
-            excluded[failure_class_of(each, scoring) or "Agent"] += 1
+            excluded[failure_class_of(trial, scoring) or "Agent"] += 1
             continue
         if cell.branch is None:
             scores[cell.agent][cell.task].append(score)
-            passed[cell.agent] += each.passed and not is_zeroed(each, scoring)
-        if (failure_class := failure_class_of(each, scoring)) is not None:
+            passed[cell.agent] += trial.passed and not is_zeroed(trial, scoring)
+        if (failure_class := failure_class_of(trial, scoring)) is not None:
             scored[failure_class] += 1
     return TrialCounts(
         total=grid.total,
@@ -333,9 +346,9 @@ def count_trials(
         deleted=min(created, grid.total) - there,
         excluded=excluded,
         scored=scored,
-        pod_hours=sum(each.pod_seconds + _running_seconds(each, now) for each in trials) / 3600,
-        agents=[_agent(found.values(), *counts) for found, *counts in zip(scores, finished, passed, strict=True)],
-        stopped=any(each.stop for each in counting),
+        pod_hours=sum(trial.pod_seconds + _running_seconds(trial, now) for trial in trials) / 3600,
+        agents=[_agent(of_agent.values(), *counts) for of_agent, *counts in zip(scores, finished, passed, strict=True)],
+        stopped=any(trial.stop for trial in counting),
         unplanned=grid.branches is None,
         retries=len(grid.retries),
         retried=max(0, created - grid.total),
@@ -352,10 +365,10 @@ def _counting(
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None
 
-    found = trials_that_count(((grid.sweep_number(each.number), each.number, each) for each in trials), is_scored)
-    due = {each.number for each in grid.retries[max(0, created - grid.total) :]}
-    counting = [each for number, each in found.items() if number not in due or is_scored(each)]
-    return counting, len(found)
+    by_number = trials_that_count(((grid.sweep_number(trial.number), trial.number, trial) for trial in trials), is_scored)
+    due = {retry.number for retry in grid.retries[max(0, created - grid.total) :]}
+    counting = [trial for number, trial in by_number.items() if number not in due or is_scored(trial)]
+    return counting, len(by_number)
 
 
 def _running_seconds(trial: TrialFacts, now: float) -> float:
@@ -363,15 +376,15 @@ def _running_seconds(trial: TrialFacts, now: float) -> float:
 
 
 def _spending(trials: Collection[TrialFacts]) -> dict[str, float | None]:
-    costs = [each.cost_usd for each in trials if each.cost_usd is not None]
-    refusals = [(each.refused_at, each.refused_usd) for each in trials if each.refused_at is not None]
-    at, usd = max(refusals, key=lambda each: (each[0], each[1] or 0.0), default=(None, None))
-    cost = math.fsum(costs) or (None if not costs or any(each.unpriced for each in trials) else 0.0)
+    costs = [trial.cost_usd for trial in trials if trial.cost_usd is not None]
+    refusals = [(trial.refused_at, trial.refused_usd) for trial in trials if trial.refused_at is not None]
+    at, usd = max(refusals, key=lambda refusal: (refusal[0], refusal[1] or 0.0), default=(None, None))
+    cost = math.fsum(costs) or (None if not costs or any(trial.unpriced for trial in trials) else 0.0)
     return {"cost_usd": cost, "refused_at": at, "refused_usd": usd}
 
 
 def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> AgentCounts:
-    means = [math.fsum(each) / len(each) for each in by_task]
+    means = [math.fsum(scores) / len(scores) for scores in by_task]
     return AgentCounts(sum(map(len, by_task)), finished, passed, math.fsum(means) / len(means) if means else None)
 
 
@@ -388,8 +401,10 @@ def halt_reason(counts: TrialCounts, limits: SweepLimits, now: float) -> Halt | 
     if limits.pod_hours is not None and counts.pod_hours >= limits.pod_hours:
         return Halt("BudgetSpent", f"the trials have used {counts.pod_hours:.2f} pod-hours, and the budget is {limits.pod_hours:g}")
     for failure_class, tolerated in limits.failures.items():
-        if (found := counts.failures(failure_class)) > tolerated:
-            text = f"{plural(found, 'trial')} had a failure of class {failure_class}; spec.stopWhen.failures tolerates {tolerated}"
+        if (failures := counts.failures(failure_class)) > tolerated:
+            text = (
+                f"{plural(failures, 'trial')} had a failure of class {failure_class}; spec.stopWhen.failures tolerates {tolerated}"
+            )
             return Halt("TooManyFailures", text)
     return None
 

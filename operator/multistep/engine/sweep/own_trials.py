@@ -20,11 +20,13 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SweepMembers:
-    """The trials of a sweep. uid: the sweep's UID; names: name of each planned trial, by its number; None if the plan is unknown,
-    for example because the sweep was deleted: then its UID as owner decides."""
+    """The trials of a sweep."""
 
     uid: str
+    """The sweep's UID."""
     names: Sequence[str] | None = field(default=None, repr=False)
+    """Name of each planned trial, by its number; None if the plan is unknown, for example because the sweep was deleted: then
+    its UID as owner decides."""
 
     def has(self, trial: Object) -> bool:
         """Return whether the trial is the sweep's own."""
@@ -45,14 +47,14 @@ def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> Sw
     name; None if they cannot be read."""
     uid, status = sweep.metadata.uid, sweep.status
     try:
-        found = plan_sweep(sweep, _tasks(sweep, tasks))
+        planned = plan_sweep(sweep, _tasks(sweep, tasks))
         if status.branches is not None and branches is not None:
-            found = with_branches(sweep, found, parse_record(branches, found.grid))
+            planned = with_branches(sweep, planned, parse_record(branches, planned.grid))
     except (InvalidSpec, ValueError):
         return SweepMembers(uid)
     if status.branches is not None and branches is None:
         return SweepMembers(uid)
-    return SweepMembers(uid, found.names)
+    return SweepMembers(uid, planned.names)
 
 
 def _tasks(sweep: TrialSweep, text: str | None) -> Sequence[SweepTask]:

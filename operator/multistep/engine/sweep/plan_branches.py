@@ -21,21 +21,23 @@ from multistep.engine.sweep.next_trials import Branch, TrialCell, TrialGrid
 
 @dataclass(frozen=True)
 class StepCheckpoints:
-    """The steps and checkpoints of an ordinary trial. steps: names of the task's steps, [] if its task was never read; stored:
-    names of the steps after which it has a checkpoint and ran another step. A checkpoint after the trial's last step does not
-    count, because the agent never started a step from it."""
+    """The steps and checkpoints of an ordinary trial."""
 
     steps: Sequence[str]
+    """Names of the task's steps, [] if its task was never read."""
     stored: Collection[str]
+    """Names of the steps after which it has a checkpoint and ran another step. A checkpoint after the trial's last step does not
+    count, because the agent never started a step from it."""
 
 
 @dataclass(frozen=True)
 class TaskStates:
-    """The checkpoints of the ordinary trials of a task. steps: names of the task's steps, [] if the task was never read; left: for
-    each agent and attempt, a number whose bit n is set if the trial has a checkpoint after step n (from 0)."""
+    """The checkpoints of the ordinary trials of a task."""
 
     steps: Sequence[str]
+    """Names of the task's steps, [] if the task was never read."""
     left: list[list[int]]
+    """For each agent and attempt, a number whose bit n is set if the trial has a checkpoint after step n (from 0)."""
 
     def sources(self, agent: int, step: int) -> list[int]:
         """Return the numbers (from 1) of the agent's attempts that have a checkpoint from which the step can start."""
@@ -50,36 +52,38 @@ def step_checkpoints(trial: Mapping[str, Any]) -> StepCheckpoints:
     """Return the steps and checkpoints of an ordinary trial."""
     status = trial.get("status") or {}
     followed = (status.get("steps") or [])[:-1]
-    stored = {each["name"] for each in followed if (each.get("checkpoint") or {}).get("digest")}
+    stored = {step["name"] for step in followed if (step.get("checkpoint") or {}).get("digest")}
     return StepCheckpoints(status.get("taskSteps") or [], stored)
 
 
 def states_of(grid: TrialGrid, checkpoints: Mapping[int, StepCheckpoints]) -> States:
     """Return the ordinary trials' checkpoints, by task. checkpoints: by trial number, without deleted trials."""
-    found = [TaskStates([], [[0] * grid.attempts for _ in grid.agents]) for _ in grid.tasks]
-    for number, each in sorted(checkpoints.items()):
+    by_task = [TaskStates([], [[0] * grid.attempts for _ in grid.agents]) for _ in grid.tasks]
+    for number, checkpoint in sorted(checkpoints.items()):
         cell = grid.cell(number)
-        states = found[cell.task] = replace(found[cell.task], steps=found[cell.task].steps or each.steps)
+        former = by_task[cell.task]
+        states = replace(former, steps=former.steps or checkpoint.steps)
         states.left[cell.agent][cell.attempt - 1] = sum(
-            1 << index for index, name in enumerate(states.steps) if name in each.stored
+            1 << index for index, name in enumerate(states.steps) if name in checkpoint.stored
         )
-    return found
+        by_task[cell.task] = states
+    return by_task
 
 
 def record_text(states: States) -> str:
     """Convert the checkpoints to the text of the record, which from_text parses."""
-    return json.dumps([asdict(each) for each in states], ensure_ascii=False, separators=(",", ":"))
+    return json.dumps([asdict(task_states) for task_states in states], ensure_ascii=False, separators=(",", ":"))
 
 
 def parse_record(text: str, grid: TrialGrid) -> States:
     """Parse the text of a record. Raises ValueError if it is invalid, or has other tasks, agents or attempts than the grid."""
     try:
-        found = _RECORD.validate_json(text)
+        states = _RECORD.validate_json(text)
     except ValidationError as error:
         raise ValueError(str(error)) from None
-    if len(found) != len(grid.tasks) or any(_shape(each) != [grid.attempts] * len(grid.agents) for each in found):
+    if len(states) != len(grid.tasks) or any(_shape(task_states) != [grid.attempts] * len(grid.agents) for task_states in states):
         raise ValueError("it has other tasks, agents or attempts than the sweep")
-    return found
+    return states
 
 
 def _shape(states: TaskStates) -> list[int]:
@@ -127,10 +131,14 @@ def count_missing_states(grid: TrialGrid, branch: SweepBranch, states: States) -
     """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial of the agent has a checkpoint. The
     first step of a task is not counted, because it starts from the image."""
     pairs = product(states, range(len(grid.agents)))
-    return sum(index > 0 and not each.sources(agent, index) for each, agent in pairs for index in _chosen(branch, each))
+    return sum(
+        index > 0 and not task_states.sources(agent, index)
+        for task_states, agent in pairs
+        for index in _chosen(branch, task_states)
+    )
 
 
 def unknown_steps(branch: SweepBranch, states: States) -> list[str]:
     """Return the names of steps in the spec that no task has."""
-    known = {EACH, *(name for each in states for name in each.steps)}
+    known = {EACH, *(name for task_states in states for name in task_states.steps)}
     return [name for name in branch.at if name not in known]

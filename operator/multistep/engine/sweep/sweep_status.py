@@ -61,7 +61,7 @@ def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | N
     held = lease_status(sweep, now)
     if held is None or sweep.spec.lease is None:
         return None
-    expired = any(each.reason == "LeaseExpired" for each in sweep.status.conditions)
+    expired = any(condition.reason == "LeaseExpired" for condition in sweep.status.conditions)
     return max(held.renew_time.timestamp(), 0.0 if expired else watched_since) + sweep.spec.lease.seconds
 
 
@@ -82,20 +82,19 @@ class CreationError:
 
 @dataclass(frozen=True)
 class SweepDecision:
-    """The next actions: the numbers of the trials to create, suspend, resume or stop, and the status if all actions succeed.
-
-    early: trials from this number on are created suspended, with spec.prestart. plan_branches: whether to plan the branches now.
-    seconds: time until the next requeue; None: wait for watch events only.
-    """
+    """The next actions: the numbers of the trials to create, suspend, resume or stop, and the status if all actions succeed."""
 
     create: range
     early: int
+    """Trials from this number on are created suspended, with spec.prestart."""
     suspend: Collection[int]
     resume: Collection[int]
     stop: Collection[int]
     plan_branches: bool
+    """Whether to plan the branches now."""
     status: SweepStatus
     seconds: float | None
+    """Time until the next requeue; None: wait for watch events only."""
 
 
 def decide_sweep(
@@ -115,16 +114,16 @@ def decide_sweep(
     budget = _budget(sweep, now)
     suspended = sweep.spec.suspend or _is_spent(budget, counts)
     stopped = halted is not None or suspended
-    active = [each for each in trials if each.state == "Active"]
-    waiting = sorted(each.number for each in active if each.suspend and each.by_sweep)
+    active = [trial for trial in trials if trial.state == "Active"]
+    waiting = sorted(trial.number for trial in active if trial.suspend and trial.by_sweep)
     room = 0 if suspended else max(0, limits.parallelism - (len(active) - len(waiting)))
     create = range(0) if stopped else numbers_to_create(counts, limits)
     return SweepDecision(
         create=create,
         early=create.start + max(0, room - len(waiting)),
-        suspend=[each.number for each in active if suspended and not each.suspend],
+        suspend=[trial.number for trial in active if suspended and not trial.suspend],
         resume=waiting[:room],
-        stop=[each.number for each in active if not each.stop] if halted and halted.stops else [],
+        stop=[trial.number for trial in active if not trial.stop] if halted and halted.stops else [],
         plan_branches=counts.unplanned and counts.planned_finished and not stopped,
         status=_reached(sweep, plan, counts, halted, error, budget, now),
         seconds=_due(counts, limits, now, suspended=suspended),
@@ -149,7 +148,7 @@ def branches_planned(plan: SweepPlan, states: States, config_map: str, digest: s
     return SweepBranchesStatus(
         trials=plan_branches.count_branches(plan.grid, branch, states),
         missing=plan_branches.count_missing_states(plan.grid, branch, states),
-        unknown=[shortened(each) for each in plan_branches.unknown_steps(branch, states)[:MAX_UNKNOWN]],
+        unknown=[shortened(step) for step in plan_branches.unknown_steps(branch, states)[:MAX_UNKNOWN]],
         config_map=config_map,
         digest=digest,
     )
@@ -172,7 +171,7 @@ def waiting_status(sweep: TrialSweep, reason: str, message: str, now: float) -> 
 
 def error_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of an unfinished sweep whose reconcile failed: in the same phase, with the reason."""
-    phase: Phase = next((each for each in get_args(Phase) if each == sweep.status.phase), "Pending")
+    phase: Phase = next((known for known in get_args(Phase) if known == sweep.status.phase), "Pending")
     return _with(sweep, phase, reason, message, now, stalled=phase == "Running")
 
 
@@ -215,7 +214,7 @@ def to_json(status: SweepStatus) -> dict[str, Any]:
 
 def urgent_fields(status: SweepStatus) -> object:
     """Return the status fields whose changes are written immediately. Writes of other fields (counts, messages) are throttled."""
-    holds = [(each.type, each.status, each.reason) for each in status.conditions]
+    holds = [(condition.type, condition.status, condition.reason) for condition in status.conditions]
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
 
 
@@ -272,8 +271,8 @@ def _reached(
         reason, message = error.reason, error.message
     ended: dict[str, Any] = {"completion_time": time(now)} if phase in FINISHED_PHASES else {}
     agents = [
-        SweepAgentStatus(name=name, counted=each.counted, finished=each.finished, passed=each.passed, mean=each.mean)
-        for name, each in zip(plan.grid.agents, counts.agents, strict=True)
+        SweepAgentStatus(name=name, counted=agent.counted, finished=agent.finished, passed=agent.passed, mean=agent.mean)
+        for name, agent in zip(plan.grid.agents, counts.agents, strict=True)
     ]
     return _with(
         sweep, phase, reason, message, now,
@@ -351,7 +350,7 @@ def _trials(counts: TrialCounts) -> SweepTrials:
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
     """Return the agents' mean scores as text, with names if there are several agents, and with counts if trials are excluded."""
-    shown = [(each.name, f"{each.mean:.4g}{_coverage(each)}") for each in agents if each.mean is not None]
+    shown = [(agent.name, f"{agent.mean:.4g}{_coverage(agent)}") for agent in agents if agent.mean is not None]
     if not shown:
         return None
     text = ", ".join(mean if len(agents) == 1 else f"{name} {mean}" for name, mean in shown)

@@ -33,30 +33,33 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 
 @dataclass(frozen=True)
 class RegradedSweep:
-    """The sweep that another one regrades. uid: None if it does not exist; counting: the names of its retries that count, by the
-    number of the trial that regrades them."""
+    """The sweep that another one regrades."""
 
     uid: str | None = None
+    """The sweep's UID; None if it does not exist."""
     counting: Mapping[int, str] = field(default_factory=dict)
+    """The names of its retries that count, by the number of the trial that regrades them."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The inputs of a sweep's trials. sources: the trials' spec.task, by task index; names: the trials' names, by trial number;
-    source: the sweep that this one regrades."""
+    """The inputs of a sweep's trials."""
 
     spec: SweepSpec
     grid: TrialGrid
     sources: Sequence[Mapping[str, Any]]
+    """The trials' spec.task, by task index."""
     names: Sequence[str]
+    """The trials' names, by trial number."""
     source: RegradedSweep = field(default_factory=RegradedSweep)
+    """The sweep that this one regrades."""
 
 
 def plan_sweep(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
     """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
     spec = sweep.spec
     plan_branches = None if spec.branch else ()
-    grid = TrialGrid([each.name for each in tasks], [each.name for each in spec.agents], spec.attempts, spec.order, plan_branches)
+    grid = TrialGrid([task.name for task in tasks], [agent.name for agent in spec.agents], spec.attempts, spec.order, plan_branches)
     grid = grid if spec.branch else replace(grid, retries=retries_of(spec.retries, grid.total))
     text = f"{len(grid.tasks)} tasks, {len(grid.agents)} agents and spec.attempts = {grid.attempts}"
     _refuse_many(f"spec: {text}", grid.total)
@@ -67,7 +70,7 @@ def plan_sweep(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
     return SweepPlan(
         spec,
         grid,
-        [each.model_dump(**_AS_WRITTEN, exclude={"environment"}) for each in tasks],
+        [task.model_dump(**_AS_WRITTEN, exclude={"environment"}) for task in tasks],
         [grid.trial_name(sweep.metadata.name, number) for number in range(len(grid))],
     )
 
@@ -95,7 +98,7 @@ def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[S
     names: names of the task directories; for a dataset, JSON arrays of name, repository, commit and directory.
     """
     if source.dataset is not None:
-        return [_dataset_task(source.dataset, *json.loads(each)) for each in names]
+        return [_dataset_task(source.dataset, *json.loads(name)) for name in names]
     ((kind, place),) = pinned_source(source.model_dump(**_AS_WRITTEN), revision).items()
     root = place.get("path", "").strip("/")
     return [SweepTask.model_validate({"name": name, kind: {**place, "path": f"{root}/{name}".lstrip("/")}}) for name in names]
@@ -161,14 +164,14 @@ def trial_manifest(
 
 def _labels(sweep: TrialSweep, plan: SweepPlan, number: int) -> dict[str, str]:
     owner, cell = sweep.metadata, plan.grid.cell(number)
-    found = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
+    trial_labels = {labels.SWEEP: owner.name, labels.NUMBER: str(number)}
     if (shard := owner.labels.get(labels.SHARD)) is not None:
-        found[labels.SHARD] = shard
+        trial_labels[labels.SHARD] = shard
     if cell.branch is not None:
-        found[labels.BRANCH] = cell.branch.state
+        trial_labels[labels.BRANCH] = cell.branch.state
     if cell.retry:
-        found[labels.RETRY_OF] = str(plan.grid.sweep_number(number))
-    return found
+        trial_labels[labels.RETRY_OF] = str(plan.grid.sweep_number(number))
+    return trial_labels
 
 
 def _regrade(plan: SweepPlan, number: int) -> dict[str, Any]:
@@ -231,9 +234,9 @@ def owner_of(trial: Object) -> tuple[str, str] | None:
 
 def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
     """Return name and uid of the sweep among a trial's owner references; None if there is none."""
-    for each in references:
-        if each.get("controller") and each.get("kind") == SWEEP_KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/"):
-            return each["name"], each["uid"]
+    for owner in references:
+        if owner.get("controller") and owner.get("kind") == SWEEP_KIND and str(owner.get("apiVersion", "")).startswith(f"{GROUP}/"):
+            return owner["name"], owner["uid"]
     return None
 
 
@@ -265,22 +268,22 @@ def trial_facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 def facts_of(trial: Object, status: TrialStatus, scoring: Scoring) -> TrialFacts:
     """Return the facts of a trial. status: its parsed status."""
     metadata, spec = trial["metadata"], trial.get("spec") or {}
-    state, found, costs = _state(status), scored(status, scoring), _costs(status)
-    refusals = [(at, _refused_usd(each)) for each in status.attempts if (at := _refused_at(each)) is not None]
-    at, usd = max(refusals, key=lambda each: each[0], default=(None, None))
-    worked = sum(_seconds(_first_start(each.own_steps), each.completion_time) for each in status.attempts)
+    state, score, costs = _state(status), scored(status, scoring), _costs(status)
+    refusals = [(at, _refused_usd(attempt)) for attempt in status.attempts if (at := _refused_at(attempt)) is not None]
+    at, usd = max(refusals, key=lambda record: record[0], default=(None, None))
+    worked = sum(_seconds(_first_start(attempt.own_steps), attempt.completion_time) for attempt in status.attempts)
     since = _first_start(status.steps[status.kept_steps :])
     if state != "Active":
         worked, since = worked + _seconds(since, status.completion_time), None
     return TrialFacts(
         number=number_of(trial),
         state=state,
-        score=found.score,
-        passed=found.passed,
-        invalid=found.invalid,
+        score=score.score,
+        passed=score.passed,
+        invalid=score.invalid,
         failure_class=status.failure.class_ if status.failure else None,
-        agent_error=any(_is_agent_error(each.exception) for each in status.own_steps),
-        tampered=bool(evidence(each.kind for each in status.tampering)),
+        agent_error=any(_is_agent_error(step.exception) for step in status.own_steps),
+        tampered=bool(evidence(finding.kind for finding in status.tampering)),
         pod_seconds=worked,
         since=since.timestamp() if since else None,
         phase=_ACTIVE_PHASES.get(status.phase or "", "Pending"),
@@ -295,14 +298,14 @@ def facts_of(trial: Object, status: TrialStatus, scoring: Scoring) -> TrialFacts
 
 
 def _known_cost(costs: Sequence[float | None]) -> float | None:
-    return sum(filter(None, costs)) if any(each is not None for each in costs) else None
+    return sum(filter(None, costs)) if any(cost is not None for cost in costs) else None
 
 
 def _costs(status: TrialStatus) -> list[float | None]:
     """Return the costs of the model requests of all attempts, None for requests of unknown cost. The last attempt's cost
     (status.usage) includes the setup."""
     known = status.usage is not None and status.usage.cost_usd is not None
-    return [each.cost_usd for each in usages(status, whole=known)]
+    return [usage.cost_usd for usage in usages(status, whole=known)]
 
 
 def _refused_at(attempt: AttemptStatus) -> float | None:
@@ -317,8 +320,8 @@ def _refused_at(attempt: AttemptStatus) -> float | None:
 
 def _refused_usd(attempt: AttemptStatus) -> float | None:
     """Return what the refused request could have cost, by the gateway's message; None if the message does not say it."""
-    found = _COULD_COST.search(attempt.message or "")
-    return None if found is None else float(found[1])
+    match = _COULD_COST.search(attempt.message or "")
+    return None if match is None else float(match[1])
 
 
 def _is_agent_error(exception: ExceptionStatus | None) -> bool:

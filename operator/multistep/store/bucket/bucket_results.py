@@ -104,15 +104,15 @@ class BucketResults:
 
     async def trials(self) -> dict[TrialKey, float | None]:
         """Return every trial in the store, with the time (seconds since the epoch, store's clock) of its deletion mark, if any."""
-        gone = {each.name.removeprefix(f"{GONE}/"): each.time async for each in self._bucket.list(GONE)}
-        found: dict[TrialKey, float | None] = {}
-        async for each in self._bucket.list(TRIALS):
-            parts = each.name.split("/")[1:]
+        gone = {mark.name.removeprefix(f"{GONE}/"): mark.time async for mark in self._bucket.list(GONE)}
+        trials: dict[TrialKey, float | None] = {}
+        async for entry in self._bucket.list(TRIALS):
+            parts = entry.name.split("/")[1:]
             try:
-                found[TrialKey(*parts)] = gone.get("/".join(parts))
+                trials[TrialKey(*parts)] = gone.get("/".join(parts))
             except (StoreError, TypeError):
                 continue  # Multistep did not create this object
-        return found
+        return trials
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
         """Mark the trial as deleted. ``trials`` returns the mark's time by the store's clock, not ``now``."""
@@ -131,8 +131,8 @@ class BucketResults:
 
     async def _remove_below(self, key: TrialKey) -> None:
         names: list[str] = []
-        async for each in self._bucket.list(str(key)):
-            names.append(each.name)
+        async for entry in self._bucket.list(str(key)):
+            names.append(entry.name)
             if len(names) == _DELETED_AT_ONCE:
                 await self._bucket.delete(names)
                 names = []

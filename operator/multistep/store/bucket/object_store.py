@@ -39,12 +39,14 @@ _RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # per request; after these 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """Metadata of an object. version: its ETag; time: when it last changed (seconds since the epoch, by the store's clock)."""
+    """Metadata of an object."""
 
     name: str
     size: int
     version: str
+    """The object's ETag."""
     time: float
+    """When it last changed (seconds since the epoch, by the store's clock)."""
 
 
 class Bucket:
@@ -65,7 +67,7 @@ class Bucket:
     ) -> Bucket:
         """Create a Bucket without sending a request. ca_file: trusted PEM certificates. Raises StoreError for invalid settings."""
         if not url.startswith(SCHEMES) or not url.partition("://")[2].strip("/"):
-            raise StoreError(f"results_store = {url!r}: must be one of {', '.join(f'{each}NAME/PREFIX' for each in SCHEMES)}")
+            raise StoreError(f"results_store = {url!r}: must be one of {', '.join(f'{scheme}NAME/PREFIX' for scheme in SCHEMES)}")
         # allow_http affects endpoints with an http:// URL only. A large object may take hours, so read_timeout limits each read.
         options: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=1), "read_timeout": _SILENCE}
         try:
@@ -108,19 +110,19 @@ class Bucket:
     async def get(self, name: str, version: str | None = None) -> AsyncGenerator[bytes, None]:
         """Yield an object's contents in chunks. Raises StoreError if the object is missing or its version differs."""
         with self._errors("reading", name):
-            found = await obstore.get_async(self._store, name, options={"if_match": version} if version else None)
-            async for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
+            result = await obstore.get_async(self._store, name, options={"if_match": version} if version else None)
+            async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
     async def get_part(self, name: str, offset: int, limit: int) -> bytes | None:
         """Return at most limit bytes of an object; None if it does not exist. A negative offset counts from the end."""
-        if (found := await self.head(name)) is None:
+        if (info := await self.head(name)) is None:
             return None
-        start = offset if offset >= 0 else max(0, found.size + offset)
-        if start >= found.size:
+        start = offset if offset >= 0 else max(0, info.size + offset)
+        if start >= info.size:
             return b""
         with self._errors("reading", name):
-            return bytes(await obstore.get_range_async(self._store, name, start=start, length=min(limit, found.size - start)))
+            return bytes(await obstore.get_range_async(self._store, name, start=start, length=min(limit, info.size - start)))
         raise AssertionError
 
     async def head(self, name: str) -> ObjectInfo | None:
@@ -136,8 +138,8 @@ class Bucket:
         """Yield the metadata of all objects below a path."""
         with self._errors("listing", prefix):
             async for batch in obstore.list(self._store, prefix, chunk_size=_LIST_CHUNK):
-                for found in batch:
-                    yield _stored(found)
+                for metadata in batch:
+                    yield _stored(metadata)
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete objects; missing ones are ignored."""
@@ -163,8 +165,8 @@ class Bucket:
             yield
 
 
-def _stored(found: Any) -> ObjectInfo:
-    return ObjectInfo(found["path"], found["size"], found["e_tag"] or "", found["last_modified"].timestamp())
+def _stored(metadata: Any) -> ObjectInfo:
+    return ObjectInfo(metadata["path"], metadata["size"], metadata["e_tag"] or "", metadata["last_modified"].timestamp())
 
 
 @contextmanager

@@ -31,11 +31,13 @@ from multistep.store.trial.unpack_download import UploadedObject
 
 @dataclass(frozen=True)
 class PresignedUpload:
-    """A presigned upload of one object. url: a secret; ca: PEM certificates that verify the store, "" without TLS."""
+    """A presigned upload of one object."""
 
     url: str = field(repr=False)
+    """The presigned URL, which is a secret."""
     headers: Mapping[str, str]
     ca: str = field(repr=False)
+    """PEM certificates that verify the store, "" without TLS."""
 
 
 class DirectUploads:
@@ -105,7 +107,7 @@ class ResultsUploader:
             await lines.write(object_manifest.head({"namespace": key.namespace, "name": key.name, "uid": key.uid}))
             async with aclosing(self._volume.listing(key)) as batches:
                 async for batch in batches:
-                    for line in await _all(self._ship(key, each, sent, pointers) for each in batch):
+                    for line in await _all(self._ship(key, entry, sent, pointers) for entry in batch):
                         await lines.write(line.encode() if line else b"")
             await self._put_manifest(key, lines, former)
         return self.results.url(key)
@@ -123,10 +125,10 @@ class ResultsUploader:
                 await self._bucket.put_if(manifest_name(key), whole, former.version if former else None)
 
     async def _ship(
-        self, key: TrialKey, found: ResultEntry, sent: frozenset[bytes], pointers: Mapping[str, UploadedObject]
+        self, key: TrialKey, entry: ResultEntry, sent: frozenset[bytes], pointers: Mapping[str, UploadedObject]
     ) -> ManifestLine | None:
         """Return the manifest's line of a file, directory or link, after uploading the file; None for other types."""
-        line = _line(found)
+        line = _line(entry)
         if line is None or line.kind != "file":
             return line
         if not line.size and (there := pointers.get(line.path)) is not None:
@@ -167,12 +169,12 @@ class ResultsUploader:
 
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run the coroutines concurrently. If one raises, wait for the others before raising, so that no upload is interrupted."""
-    found: list[T] = []
-    for each in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(each, BaseException):
-            raise each
-        found.append(each)
-    return found
+    results: list[T] = []
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 def _sent(line: ManifestLine) -> bytes:
@@ -180,14 +182,14 @@ def _sent(line: ManifestLine) -> bytes:
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 
-def _line(found: ResultEntry) -> ManifestLine | None:
+def _line(entry: ResultEntry) -> ManifestLine | None:
     """Return the manifest's line. Return None for file types that tar archives of results also exclude (e.g. sockets)."""
-    info = found.info
+    info = entry.info
     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):
-        return ManifestLine(found.path, "directory", mode, mtime)
+        return ManifestLine(entry.path, "directory", mode, mtime)
     if stat.S_ISLNK(info.st_mode):
-        return ManifestLine(found.path, "link", mode, mtime, target=found.target)
+        return ManifestLine(entry.path, "link", mode, mtime, target=entry.target)
     if stat.S_ISREG(info.st_mode):
-        return ManifestLine(found.path, "file", mode, mtime, size=info.st_size, object=object_manifest.object_name(found.path))
+        return ManifestLine(entry.path, "file", mode, mtime, size=info.st_size, object=object_manifest.object_name(entry.path))
     return None

@@ -38,22 +38,24 @@ CHECKPOINT_FILES: Final[tuple[CheckpointFile, ...]] = get_args(CheckpointFile)
 
 
 class StoredFile(BaseModel):
-    """A stored file. size: in bytes."""
+    """A stored file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sha256: str
     size: int
+    """Size in bytes."""
 
 
 class BaseCheckpoint(BaseModel):
-    """The checkpoint below another one. digest: digest of its commit."""
+    """The checkpoint below another one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
     step: int
     digest: str
+    """Digest of its commit."""
 
     @property
     def id(self) -> tuple[int, int]:
@@ -62,37 +64,41 @@ class BaseCheckpoint(BaseModel):
 
 
 class CheckpointCommit(BaseModel):
-    """A stored checkpoint.
-
-    attempt, step: the attempt and the index of the step that it follows; manifest: the runner's digest of the changes; files: the
-    stored files; entries: number of changed and deleted paths; image_id: image of the container, as resolved by the kubelet; base:
-    the checkpoint below it, None for the image itself; attempts: for each step since the base, the attempt that ran it; records:
-    the runners' records of these steps; steps, tampering: the steps as in the trial's status, and the evidence of tampering found
-    before their verification, for other trials that start from the checkpoint; processes: number of processes that a restore
-    loses; shared_memory: whether a restore loses files in /dev/shm.
-    complete: whether the step has finished, so that its records are stored; a step's verifier may need the checkpoint earlier.
-    final: whether the trial finished with the step, so that none of its attempts resumes from the checkpoint.
-    digest: SHA-256 of the stored commit. It covers the digests of all layers below, so it identifies the whole checkpoint.
-    """
+    """A stored checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
     step: int
+    """attempt, step: the attempt and the index of the step that it follows."""
     manifest: str
+    """The runner's digest of the changes."""
     files: dict[CheckpointFile, StoredFile]
+    """The stored files."""
     entries: int
+    """Number of changed and deleted paths."""
     image_id: str
+    """Image of the container, as resolved by the kubelet."""
     base: BaseCheckpoint | None = None
+    """The checkpoint below it, None for the image itself."""
     attempts: tuple[int, ...]
+    """For each step since the base, the attempt that ran it."""
     records: tuple[dict[str, Any], ...] = ()
+    """The runners' records of these steps."""
     steps: tuple[StepStatus, ...] = ()
     tampering: tuple[Tampering, ...] = ()
+    """steps, tampering: the steps as in the trial's status, and the evidence of tampering found before their verification, for
+    other trials that start from the checkpoint."""
     processes: int = 0
+    """Number of processes that a restore loses."""
     shared_memory: bool = False
+    """Whether a restore loses files in /dev/shm."""
     complete: bool = True
+    """Whether the step has finished, so that its records are stored; a step's verifier may need the checkpoint earlier."""
     final: bool = False
+    """Whether the trial finished with the step, so that none of its attempts resumes from the checkpoint."""
     digest: str = Field(default="", exclude=True)
+    """SHA-256 of the stored commit. It covers the digests of all layers below, so it identifies the whole checkpoint."""
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -115,15 +121,16 @@ class CheckpointCommit(BaseModel):
     @property
     def bytes(self) -> int:
         """Return the size of the stored files in bytes."""
-        return sum(each.size for each in self.files.values())
+        return sum(file.size for file in self.files.values())
 
 
 @dataclass(frozen=True)
 class StoredCheckpoints:
-    """The checkpoints of a trial, by attempt and step. damaged: the reasons why the other checkpoints cannot be used."""
+    """The checkpoints of a trial, by attempt and step."""
 
     commits: Mapping[tuple[int, int], CheckpointCommit]
     damaged: Mapping[tuple[int, int], str]
+    """The reasons why the other checkpoints cannot be used."""
 
 
 def path_of(id: tuple[int, int]) -> str:
@@ -287,13 +294,13 @@ def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
 
 def usage(namespace: Path) -> Mapping[str, TrialUsage]:
     """Measure the checkpoints of all trials of a namespace, by the trial's path (NAME/UID). namespace: its directory."""
-    found: dict[str, dict[Collection | None, Amount]] = {}
+    usages: dict[str, dict[Collection | None, Amount]] = {}
     for path in namespace.glob(f"*/*/{TOP}/*-*"):
         if (id := _id(path.name)) is not None:
-            sizes = [each.stat().st_size for each in path.iterdir() if each.name in CHECKPOINT_FILES]
+            sizes = [file.stat().st_size for file in path.iterdir() if file.name in CHECKPOINT_FILES]
             trial = f"{path.parents[2].name}/{path.parents[1].name}"
-            found.setdefault(trial, {})[Collection(*id, "all")] = Amount(sum(sizes), len(sizes))
-    return found
+            usages.setdefault(trial, {})[Collection(*id, "all")] = Amount(sum(sizes), len(sizes))
+    return usages
 
 
 ADOPTED: Final = ANOTHER_TRIAL  # attempt number of the copies
@@ -348,8 +355,8 @@ def adopted(layer: CheckpointCommit, below: CheckpointCommit | None, trial: str)
             "final": False,  # the other trial can continue after the step at which the source trial finished
             "base": base,
             "attempts": (ADOPTED,) * len(layer.attempts),
-            "steps": tuple(each.model_copy(update={"trial": each.trial or trial}) for each in layer.steps),
-            "records": tuple(_renumbered(each) for each in layer.records),
+            "steps": tuple(step.model_copy(update={"trial": step.trial or trial}) for step in layer.steps),
+            "records": tuple(_renumbered(record) for record in layer.records),
         }
     )
 

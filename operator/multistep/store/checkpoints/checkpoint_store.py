@@ -23,9 +23,10 @@ _MANIFEST_BYTES: Final = 1 << 30  # maximum size; a manifest has at most 500,000
 
 @dataclass(frozen=True)
 class CheckpointDraft:
-    """A checkpoint that is being received. path: its temporary directory."""
+    """A checkpoint that is being received."""
 
     path: Path
+    """Its temporary directory."""
     spools: Mapping[CheckpointFile, Spool]
 
 
@@ -86,9 +87,9 @@ class Checkpoints:
         missing because the source trial was deleted meanwhile.
         """
         await self._read_usage(key.namespace)
-        copied = [Collection(checkpoint_files.ADOPTED, each.step, "all") for each in reversed(chain)]
+        copied = [Collection(checkpoint_files.ADOPTED, layer.step, "all") for layer in reversed(chain)]
         headroom = self._ledger.headroom(key.namespace, _trial(key), *copied)
-        if (size := sum(each.bytes for each in chain)) > headroom.bytes:
+        if (size := sum(layer.bytes for layer in chain)) > headroom.bytes:
             left = f"the limit of the {headroom.bytes_of}'s checkpoints leaves {headroom.bytes}"
             raise StoreError(f"the checkpoints of trial {source.name} have {size} bytes; {left}")
         path = self._disk.path(source)
@@ -151,9 +152,9 @@ class Checkpoints:
 
     async def _count(self, key: TrialKey, kept: Sequence[CheckpointCommit]) -> None:
         await self._read_usage(key.namespace)
-        for each in kept:
-            used = Amount(each.bytes, len(each.files))
-            self._ledger.record(key.namespace, _trial(key), Collection(each.attempt, each.step, "all"), used)
+        for commit in kept:
+            used = Amount(commit.bytes, len(commit.files))
+            self._ledger.record(key.namespace, _trial(key), Collection(commit.attempt, commit.step, "all"), used)
 
     async def _read_usage(self, namespace: str) -> None:
         if not self._ledger.knows(namespace):

@@ -77,7 +77,7 @@ def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str,
     if not steps:
         return
     stated = _list(predicate, "steps")
-    yield "the list of steps", [_at(each, "step_name") for each in steps], [_at(each, "name") for each in stated]
+    yield "the list of steps", [_at(step, "step_name") for step in steps], [_at(step, "name") for step in stated]
     for here, there in zip(steps, stated, strict=False):
         what = f"of step {_shown(_at(there, 'name'))}"
         yield f"the trial {what}", _at(here, "trial"), _at(there, "trial")
@@ -90,7 +90,7 @@ def _of_lock(predicate: Mapping[str, Any], lock: Any) -> Iterator[tuple[str, Any
     yield "the image", _at(lock, "environment", "kwargs", "image"), _at(predicate, "environment", "image")
     yield "the image's ID", _at(lock, "environment", "kwargs", "image_id"), _at(predicate, "environment", "imageID")
     steps = _list(predicate, "steps")
-    stated = {str(_at(each, "name")): _at(each, "verifierImageID") for each in steps if _at(each, "verifierImageID")}
+    stated = {str(_at(step, "name")): _at(step, "verifierImageID") for step in steps if _at(step, "verifierImageID")}
     yield "the verifiers' images", _at(lock, "environment", "kwargs", "verifier_image_ids") or {}, stated
 
 
@@ -102,8 +102,8 @@ def _at(value: Any, *keys: str) -> Any:
 
 
 def _list(value: Any, key: str) -> Sequence[Any]:
-    found = _at(value, key)
-    return found if isinstance(found, list) else []
+    items = _at(value, key)
+    return items if isinstance(items, list) else []
 
 
 def _shown(value: Any) -> str:
@@ -123,23 +123,26 @@ Signature = Literal["valid", "not checked", "none", "invalid"]
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """A difference. file: the file that differs, as a path in the results; problem: what differs."""
+    """A difference between fetched results and their evidence."""
 
     file: str
+    """The file that differs, as a path in the results."""
     problem: str
+    """What differs."""
 
 
 @dataclass
 class EvidenceCheck:
-    """The outcome of a check. predicate: the statement's predicate, {} if it cannot be read; more: number of findings beyond the
-    first _MAX_FINDINGS."""
+    """The outcome of the comparison of results with their evidence."""
 
     directory: Path
     predicate: Mapping[str, Any] = field(default_factory=dict)
+    """The statement's predicate, {} if it cannot be read."""
     digests: ListDigests = field(default_factory=ListDigests)
     signature: Signature = "none"
     findings: list[Discrepancy] = field(default_factory=list)
     more: int = 0
+    """Number of findings beyond the first _MAX_FINDINGS."""
 
     @property
     def ok(self) -> bool:
@@ -156,62 +159,62 @@ class EvidenceCheck:
 def check_evidence(directory: Path, key: PublicKey | None = None) -> EvidenceCheck:
     """Compare the results of one trial with their evidence. key: the key that must have signed the evidence; None: it may be
     unsigned."""
-    found = EvidenceCheck(directory)
+    outcome = EvidenceCheck(directory)
     results = DownloadedObjects(directory) if (directory / object_manifest.NAME).is_file() else ResultsDirectory(directory)
     try:
-        _check(found, results, key)
+        _check(outcome, results, key)
     except DamagedResults as error:
-        found.add(error.path, error.reason)
+        outcome.add(error.path, error.reason)
     except RecursionError:
-        found.add(file_list.STATEMENT, "is nested too deeply")
-    return found
+        outcome.add(file_list.STATEMENT, "is nested too deeply")
+    return outcome
 
 
-def _check(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None) -> None:
+def _check(outcome: EvidenceCheck, results: FetchedResults, key: PublicKey | None) -> None:
     try:
         text = read_result(results, file_list.STATEMENT, _MAX_STATEMENT_BYTES)
     except MissingResult:
-        return found.add(file_list.STATEMENT, "is missing: it was deleted, or an operator without evidence wrote the results")
-    _check_signature(found, results, key, text)
-    subjects, found.predicate = _parse(text)
+        return outcome.add(file_list.STATEMENT, "is missing: it was deleted, or an operator without evidence wrote the results")
+    _check_signature(outcome, results, key, text)
+    subjects, outcome.predicate = _parse(text)
     listed, list_digests = _read_list(results)
     if list_digests != subjects.get(file_list.FILES):
-        return found.add(file_list.FILES, f"is not the list of files that {file_list.STATEMENT} names: its SHA-256 differs")
-    found.digests = _compare_files(found, results, listed)
-    if not found.findings and found.digests.result != subjects.get("result.json"):
-        found.add("result.json", f"is not the one that {file_list.STATEMENT} names: its SHA-256 differs")
-    artifacts = None if found.findings else found.digests.artifacts
-    for file, problem in compare_documents(found.predicate, _documents(results), artifacts):
-        found.add(file, problem)
+        return outcome.add(file_list.FILES, f"is not the list of files that {file_list.STATEMENT} names: its SHA-256 differs")
+    outcome.digests = _compare_files(outcome, results, listed)
+    if not outcome.findings and outcome.digests.result != subjects.get("result.json"):
+        outcome.add("result.json", f"is not the one that {file_list.STATEMENT} names: its SHA-256 differs")
+    artifacts = None if outcome.findings else outcome.digests.artifacts
+    for file, problem in compare_documents(outcome.predicate, _documents(results), artifacts):
+        outcome.add(file, problem)
     return None
 
 
 def _documents(results: FetchedResults) -> dict[str, bytes]:
     """Return the documents to compare with the statement, without unreadable ones: _compare_files has reported those."""
-    found = {}
+    documents = {}
     for name in ("result.json", "lock.json"):
         with suppress(DamagedResults):
-            found[name] = read_result(results, name, _MAX_RESULT_BYTES)
-    return found
+            documents[name] = read_result(results, name, _MAX_RESULT_BYTES)
+    return documents
 
 
-def _check_signature(found: EvidenceCheck, results: FetchedResults, key: PublicKey | None, text: bytes) -> None:
+def _check_signature(outcome: EvidenceCheck, results: FetchedResults, key: PublicKey | None, text: bytes) -> None:
     try:
         envelope = read_result(results, file_list.ENVELOPE, 2 * _MAX_STATEMENT_BYTES)
     except MissingResult as error:
         if key is not None:
-            found.add(file_list.ENVELOPE, f"{error.reason}: the evidence is not signed")
+            outcome.add(file_list.ENVELOPE, f"{error.reason}: the evidence is not signed")
         return
-    found.signature = "not checked"
+    outcome.signature = "not checked"
     try:
         if key is not None:
             key.verify(envelope)
-            found.signature = "valid"
+            outcome.signature = "valid"
         if signing.envelope_statement(envelope) != text:
             raise InvalidEnvelope(f"signs another statement than {file_list.STATEMENT}")
     except InvalidEnvelope as error:
-        found.signature = "invalid"
-        found.add(file_list.ENVELOPE, str(error))
+        outcome.signature = "invalid"
+        outcome.add(file_list.ENVELOPE, str(error))
 
 
 def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
@@ -219,7 +222,7 @@ def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
     try:
         whole = json.loads(text)
         types = (whole["_type"], whole["predicateType"])
-        subjects = {str(each["name"]): str(each["digest"]["sha256"]) for each in whole["subject"]}
+        subjects = {str(subject["name"]): str(subject["digest"]["sha256"]) for subject in whole["subject"]}
         predicate = whole["predicate"]
         if not isinstance(predicate, dict):
             raise TypeError
@@ -232,16 +235,16 @@ def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
 
 def _read_list(results: FetchedResults) -> tuple[dict[str, bytes], str]:
     """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises DamagedResults."""
-    found: dict[str, bytes] = {}
+    lines_by_path: dict[str, bytes] = {}
     digest = hashlib.sha256()
     with results.open(results.content_path(file_list.FILES)) as lines:
         while line := lines.readline(file_list.MAX_LINE_BYTES):
             digest.update(line)
             name = _name_of(line)
-            if name in found or len(found) >= MAX_FILES:
+            if name in lines_by_path or len(lines_by_path) >= MAX_FILES:
                 raise DamagedResults(file_list.FILES, f"lists a path twice, or more than {MAX_FILES} paths")
-            found[name] = line
-    return found, digest.hexdigest()
+            lines_by_path[name] = line
+    return lines_by_path, digest.hexdigest()
 
 
 def _name_of(line: bytes) -> str:
@@ -255,7 +258,7 @@ def _name_of(line: bytes) -> str:
     return name
 
 
-def _compare_files(found: EvidenceCheck, results: FetchedResults, listed: dict[str, bytes]) -> ListDigests:
+def _compare_files(outcome: EvidenceCheck, results: FetchedResults, listed: dict[str, bytes]) -> ListDigests:
     """Compare all fetched items with the list. Return the digests of the list's lines whose items exist."""
     digesting, added, count = ListDigester(), list[FetchedItem](), 0
     for item in results.items():
@@ -265,16 +268,16 @@ def _compare_files(found: EvidenceCheck, results: FetchedResults, listed: dict[s
             raise DamagedResults(".", f"has more than {MAX_FILES} files, directories and links")
         line = listed.pop(_name(item), None)
         if line is None:
-            found.add(item.path, "was added: the evidence does not list it")
+            outcome.add(item.path, "was added: the evidence does not list it")
             if item.kind == "file" and len(added) < _MAX_FINDINGS:
                 added.append(item)
             continue
         fields = json.loads(line)
         for problem in _differences(results, item, fields):
-            found.add(item.path, problem)
+            outcome.add(item.path, problem)
         digesting.add(ListedItem(item.path, item.kind or "file", item.size, str(fields.get("sha256", ""))), line)
     for path, problem in _missing(results, listed, added):
-        found.add(path, problem)
+        outcome.add(path, problem)
     return digesting.digests()
 
 
@@ -310,9 +313,9 @@ def _missing(results: FetchedResults, listed: Mapping[str, bytes], added: list[F
     lines = {path: json.loads(line) for path, line in listed.items()}
     sizes = {line.get("size") for line in lines.values() if line.get("size")}
     moved = dict[str, str]()
-    for each in added:
+    for item in added:
         with suppress(DamagedResults):
-            moved |= {result_sha256(results, each): each.path} if each.size in sizes else {}
+            moved |= {result_sha256(results, item): item.path} if item.size in sizes else {}
     for path, line in lines.items():
         name = f"the path with the SHA-256 {path[1:]}" if path.startswith("/") else path
         place = moved.get(str(line.get("sha256")))

@@ -43,14 +43,15 @@ class MissingResult(DamagedResults):
 
 @dataclass(frozen=True)
 class FetchedItem:
-    """A file, directory or link of fetched results. kind: None for a type that results cannot contain, and for an object that the
-    manifest does not name; content_path: for a file, the path of its content."""
+    """A file, directory or link of fetched results."""
 
     path: str
     kind: Kind | None
+    """The type; None for a type that results cannot contain, and for an object that the manifest does not name."""
     size: int = 0
     target: str = ""
     content_path: str = ""
+    """For a file, the path of its content."""
 
 
 class FetchedResults(Protocol):
@@ -120,7 +121,7 @@ def _parsed(data: bytes) -> ManifestLine:
     try:
         line = ManifestLine.decode(data)
         texts = (line.path, line.target, line.object)
-        if not all(isinstance(each, str) for each in texts) or not isinstance(line.size, int) or line.kind not in _KINDS.values():
+        if not all(isinstance(text, str) for text in texts) or not isinstance(line.size, int) or line.kind not in _KINDS.values():
             raise TypeError
         os.fsencode(line.path)
         return line
@@ -176,16 +177,16 @@ def trial_directories(top: Path) -> list[Path]:
 
     Raises StoreError if there are too many directories.
     """
-    found, ahead, count = list[Path](), [(top, 0)], 0
+    trials, ahead, count = list[Path](), [(top, 0)], 0
     while ahead:
         path, depth = ahead.pop()
         if (count := count + 1) > _MAX_DIRECTORIES:
             raise StoreError(f"{top} has more than {_MAX_DIRECTORIES} directories: name one with fewer trials")
         if _is_trial(path):
-            found.append(path)
+            trials.append(path)
         elif depth < _MAX_DEPTH:
-            ahead += [(each, depth + 1) for each in reversed(_directories(path))]
-    return found
+            ahead += [(directory, depth + 1) for directory in reversed(_directories(path))]
+    return trials
 
 
 def _is_trial(path: Path) -> bool:
@@ -205,6 +206,6 @@ def _is_job(path: Path) -> bool:
 def _directories(path: Path) -> list[Path]:
     try:
         with os.scandir(path) as entries:
-            return sorted(path / each.name for each in entries if each.is_dir(follow_symlinks=False))
+            return sorted(path / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error

@@ -23,8 +23,7 @@ Kind = Literal["file", "directory", "link"]
 
 @dataclass(frozen=True)
 class ListedItem:
-    """A file, directory or link of the results. size (bytes), sha256: set for a file; target: set for a link; by_pod: whether the
-    pod uploaded the file to the object store itself, and reported its digest."""
+    """A file, directory or link of the results. size (in bytes) and sha256 are set for a file, target for a link."""
 
     path: str
     kind: Kind
@@ -32,15 +31,16 @@ class ListedItem:
     sha256: str = ""
     target: str = ""
     by_pod: bool = False
+    """Whether the pod uploaded the file to the object store itself, and reported its digest."""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the item's line."""
-        found: dict[str, Any] = {**_text("path", self.path), "kind": self.kind}
+        fields: dict[str, Any] = {**_text("path", self.path), "kind": self.kind}
         if self.kind == "file":
-            found |= {"size": self.size, "sha256": self.sha256}
+            fields |= {"size": self.size, "sha256": self.sha256}
         if self.kind == "link":
-            found |= _text("target", self.target)
-        return {**found, "reportedBy": "pod"} if self.by_pod else found
+            fields |= _text("target", self.target)
+        return {**fields, "reportedBy": "pod"} if self.by_pod else fields
 
     def line(self) -> bytes:
         """Return the item's line. Bytes of a name that are not UTF-8 are written as lone surrogates."""
@@ -60,13 +60,15 @@ def _text(name: str, value: str) -> dict[str, str]:
 
 @dataclass
 class ListDigests:
-    """Digests of a list. sha256: of all lines; files, bytes: number of files and their total size; artifacts: for each directory of
-    artifacts, the digest of the lines of the items below it."""
+    """Digests of a list."""
 
     sha256: str = ""
+    """Digest of all lines."""
     files: int = 0
     bytes: int = 0
+    """files, bytes: number of files and their total size."""
     artifacts: dict[str, str] = field(default_factory=dict)
+    """For each directory of artifacts, the digest of the lines of the items below it."""
     result: str = ""
     """SHA-256 of result.json."""
 

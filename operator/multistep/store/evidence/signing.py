@@ -31,10 +31,11 @@ class InvalidEnvelope(MultistepError):
 
 @dataclass(frozen=True)
 class Signer:
-    """The operator's private key. public: its public key, as PEM."""
+    """The operator's private key."""
 
     signer: CryptoSigner
     public: bytes
+    """Its public key, as PEM."""
 
     @classmethod
     def load(cls, path: Path) -> Signer:
@@ -74,7 +75,7 @@ class PublicKey:
         try:
             envelope.verify([self.key], 1)
         except (VerificationError, ValueError, TypeError) as error:
-            known = ", ".join(str(each)[:64] for each in list(envelope.signatures)[:3]) or "none"
+            known = ", ".join(str(key_id)[:64] for key_id in list(envelope.signatures)[:3]) or "none"
             raise InvalidEnvelope(f"is not signed by the key {self.key.keyid}; keys of its signatures: {known}") from error
 
 

@@ -45,33 +45,36 @@ Tests = Mapping[Content, str]
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A finished trial. failure: the exception of a Failed trial; files: digests of its files; tests: the SHA-256 of each upload
-    of tests (``uploads``); secrets: values that are redacted in texts of agents and verifiers; ended: the final status, which has
-    the failure class and the score."""
+    """A finished trial."""
 
     plan: TrialPlan
     trial: MultiStepTrial
     journal: Journal
     files: ListDigests
+    """Digests of its files."""
     tests: Tests
+    """The SHA-256 of each upload of tests (``test_uploads``)."""
     failure: StepException | None = None
+    """The exception of a Failed trial."""
     secrets: Collection[str] = ()
+    """Values that are redacted in texts of agents and verifiers."""
     ended: TrialStatus = field(default_factory=TrialStatus)
+    """The final status, which has the failure class and the score."""
 
     def shown(self, value: Any) -> Any:
         """Return a value that agents or verifiers can influence, with secrets replaced as in all files."""
         if isinstance(value, Mapping):
-            return {self.shown(key): self.shown(each) for key, each in value.items()}
+            return {self.shown(key): self.shown(inner) for key, inner in value.items()}
         if isinstance(value, str):
-            for each in sorted((each for each in self.secrets if each not in MARK), key=len, reverse=True):
-                value = value.replace(each, MARK)
+            for secret in sorted((secret for secret in self.secrets if secret not in MARK), key=len, reverse=True):
+                value = value.replace(secret, MARK)
         return value
 
 
 def test_uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
     """Return the uploads of tests of all steps that this trial verified, each once."""
     started = {run.name for run in journal.steps if run.trial is None or plan.regrade}
-    return list(dict.fromkeys(each for step in plan.steps if step.name in started for each in _tests(step)))
+    return list(dict.fromkeys(content for step in plan.steps if step.name in started for content in _tests(step)))
 
 
 def evidence_statement(of: FinishedTrial) -> bytes:
@@ -106,7 +109,7 @@ def _predicate(of: FinishedTrial) -> dict[str, Any]:
         "startedFrom": _started_from(status.started_from),
         "regraded": _regraded(of),
         "steps": [_step(of, run) for run in journal.steps],
-        "tampering": [of.shown(each.model_dump()) for each in merged(status, journal)],
+        "tampering": [of.shown(finding.model_dump()) for finding in merged(status, journal)],
         "files": {"count": of.files.files, "bytes": of.files.bytes},
     }
 
@@ -128,8 +131,8 @@ def _without_secrets(value: Any) -> Any:
     """Return the spec without values of variables with secret-like names: the spec's digest could reveal a short secret."""
     if isinstance(value, Mapping):
         hidden = {"value": MARK} if value.get("value") and trial_files.is_sensitive(str(value.get("name", ""))) else {}
-        return {**{key: _without_secrets(each) for key, each in value.items()}, **hidden}
-    return [_without_secrets(each) for each in value] if isinstance(value, list) else value
+        return {**{key: _without_secrets(inner) for key, inner in value.items()}, **hidden}
+    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _task(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
@@ -165,8 +168,8 @@ def _started_from(start: StartStatus | None) -> dict[str, Any] | None:
 
 def _attempts(trial: MultiStepTrial) -> list[dict[str, Any]]:
     """Return all attempts. If a trial ran out of retries, its failed attempts include the last one."""
-    failed = [_former(each) for each in trial.status.attempts]
-    return failed if trial.status.attempt in [each.number for each in trial.status.attempts] else [*failed, _last(trial)]
+    failed = [_former(attempt) for attempt in trial.status.attempts]
+    return failed if trial.status.attempt in [attempt.number for attempt in trial.status.attempts] else [*failed, _last(trial)]
 
 
 def _former(attempt: AttemptStatus) -> dict[str, Any]:
@@ -187,11 +190,11 @@ def _resumed(resumed: ResumeStatus | None) -> dict[str, Any] | None:
 
 
 def _step(of: FinishedTrial, run: StepRun) -> dict[str, Any]:
-    planned: Sequence[StepPlan] = [each for each in of.plan.steps if each.name == run.name]
+    planned: Sequence[StepPlan] = [step for step in of.plan.steps if step.name == run.name]
     tests = [
-        {"name": "tests" if each.step is None else f"steps/{each.step}/tests", "digest": {"sha256": of.tests[each]}}
+        {"name": "tests" if content.step is None else f"steps/{content.step}/tests", "digest": {"sha256": of.tests[content]}}
         for step in planned
-        for each in _tests(step)
+        for content in _tests(step)
         if run.trial is None or of.plan.regrade
     ]
     directory = "artifacts" if of.plan.single else f"steps/{run.name}/artifacts"
@@ -224,12 +227,12 @@ def _regraded(of: FinishedTrial) -> dict[str, Any] | None:
         "task": {"digest": _digest_set(source.task_digest)} if source.task_digest else None,
         "steps": [
             {
-                "name": each.name,
-                "tests": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in each.tests.items()],
-                "checkpoint": {"digest": {"sha256": each.checkpoint}} if each.checkpoint else None,
-                "exception": of.shown(each.exception.type) if each.exception else None,
+                "name": step.name,
+                "tests": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in step.tests.items()],
+                "checkpoint": {"digest": {"sha256": step.checkpoint}} if step.checkpoint else None,
+                "exception": of.shown(step.exception.type) if step.exception else None,
             }
-            for each in source.steps
+            for step in source.steps
         ],
     }
 
@@ -238,14 +241,14 @@ def _tests(step: StepPlan) -> list[Content]:
     """Return the uploads of a step's tests, in order; [] for tests that are in the verifier's image."""
     if step.verifier is None:
         return []
-    found = ((step.verifier.task_tests, None), (step.verifier.step_tests, step.directory))
-    return [Content("tests", directory) for exists, directory in found if exists]
+    uploads = ((step.verifier.task_tests, None), (step.verifier.step_tests, step.directory))
+    return [Content("tests", directory) for exists, directory in uploads if exists]
 
 
 def _egress(of: FinishedTrial, egress: EgressStatus | None) -> dict[str, Any] | None:
     if egress is None:
         return None
-    refused = [of.shown(each.model_dump(mode="json", exclude_none=True)) for each in egress.refused]
+    refused = [of.shown(target.model_dump(mode="json", exclude_none=True)) for target in egress.refused]
     return {"refused": refused, "others": egress.others}
 
 
@@ -263,16 +266,18 @@ class Sha256(Model):
 
 
 class Digested(Model):
-    """The digest of a checkpoint or of a directory of tests. name: the tests' directory in the task; "" for a checkpoint."""
+    """The digest of a checkpoint or of a directory of tests."""
 
     digest: Sha256
     name: str = ""
+    """The tests' directory in the task; "" for a checkpoint."""
 
 
 class PredicateTask(Model):
-    """The task. digest: hexadecimal digests, by algorithm."""
+    """The task of the trial."""
 
     digest: dict[str, str]
+    """Hexadecimal digests, by algorithm."""
 
 
 class PredicateAgent(Model):
@@ -284,20 +289,23 @@ class PredicateAgent(Model):
 
 
 class PredicateTrial(Model):
-    """The trial. sweep_uid: UID of the sweep that created it, "" if no sweep did; None in statements of earlier releases."""
+    """The trial that the statement is about."""
 
     sweep_uid: Annotated[str | None, Field(alias="sweepUID")] = None
+    """UID of the sweep that created it, "" if no sweep did; None in statements of earlier releases."""
 
 
 class PredicateStep(Model):
-    """A step. trial: the other trial that ran it, None if the trial itself ran it; exception: its type; exception_phase: the phase
-    that raised it."""
+    """A step of the trial."""
 
     name: str
     trial: str | None = None
+    """The other trial that ran it, None if the trial itself ran it."""
     checkpoint: Digested | None = None
     exception: str | None = None
+    """The exception's type."""
     exception_phase: str | None = None
+    """The phase that raised it."""
     tests: Sequence[Digested] = ()
 
 

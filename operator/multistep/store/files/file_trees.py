@@ -31,12 +31,15 @@ class SkippedMember(Exception):
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """An entry found by ``walk``. path: relative to the top; parent: descriptor of its directory; info: result of lstat."""
+    """An entry found by ``walk``."""
 
     path: str
+    """Relative to the top."""
     parent: int
+    """Descriptor of its directory."""
     name: str
     info: os.stat_result
+    """Result of lstat."""
 
     def open(self) -> int:
         """Return a file descriptor to read a regular file."""
@@ -100,9 +103,9 @@ def open_below(top: str | os.PathLike[str], path: str) -> int:
     """Return a file descriptor of a regular file below a directory. path: relative; links are not followed."""
     *parents, name = path.split("/")
     fd = os.open(top, _DIRECTORY)
-    for each in parents:
+    for parent in parents:
         try:
-            below = os.open(each, _DIRECTORY, dir_fd=fd)
+            below = os.open(parent, _DIRECTORY, dir_fd=fd)
         finally:
             os.close(fd)
         fd = below

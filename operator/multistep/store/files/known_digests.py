@@ -35,8 +35,8 @@ class KnownDigests:
 
     def __init__(self, notes: bytes) -> None:
         self.new: list[bytes] = []
-        found = (_LINE.fullmatch(line) for line in notes.splitlines())  # a crash may have left half a line
-        self._known = {match[1]: match[2].decode() for match in found if match}
+        matches = (_LINE.fullmatch(line) for line in notes.splitlines())  # a crash may have left half a line
+        self._known = {match[1]: match[2].decode() for match in matches if match}
 
     def sha256(self, fd: int) -> tuple[str, int]:
         """Return the SHA-256 and the size of an open file. Reads the file only if its digest is not cached."""

@@ -25,16 +25,19 @@ _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 @dataclass(frozen=True)
 class TarMember:
-    """A tar member. target: a link's target; mode: permission bits; mtime: seconds since the epoch; offset, size: position and size
-    of its contents in the tar, in bytes."""
+    """A tar member."""
 
     name: str
     kind: Kind
     mode: int
+    """Permission bits."""
     mtime: float
+    """Seconds since the epoch."""
     target: str
+    """A link's target."""
     offset: int
     size: int
+    """offset, size: position and size of its contents in the tar, in bytes."""
 
 
 class InvalidTar(StoreError):

@@ -137,7 +137,7 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 
 def _longest_first(values: Iterable[str]) -> list[bytes]:
-    return sorted((value.encode(errors="surrogateescape") for value in values), key=lambda each: (-len(each), each))
+    return sorted((value.encode(errors="surrogateescape") for value in values), key=lambda encoded: (-len(encoded), encoded))
 
 
 def _in_json(value: str, ensure_ascii: bool) -> str:

@@ -108,8 +108,8 @@ class Spool:
         """Yield the written lines in batches of about 64 KiB."""
         await self.flush()
         self._file.seek(0)
-        while found := await self._threads.run(lambda: self._file.readlines(_LINES_BYTES)):
-            yield found
+        while lines := await self._threads.run(lambda: self._file.readlines(_LINES_BYTES)):
+            yield lines
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the written data in chunks."""

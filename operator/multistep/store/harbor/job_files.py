@@ -31,7 +31,7 @@ def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str,
         "n_concurrent_trials": spec.parallelism,
         "retry": _retry(spec),
         "environment": {"import_path": ENVIRONMENT},
-        "agents": [agent_config(each.agent) for each in spec.agents],
+        "agents": [agent_config(agent.agent) for agent in spec.agents],
         "extra_instructions": list(template.extra_instructions),
         **_sources(spec, tasks),
     }
@@ -55,7 +55,7 @@ def _retry(spec: SweepSpec) -> dict[str, Any]:
 def _sources(spec: SweepSpec, tasks: Iterable[str]) -> dict[str, Any]:
     dataset = spec.tasks_from.dataset if spec.tasks_from else None
     if dataset is None:
-        return {"tasks": [{"path": each} for each in tasks]}
+        return {"tasks": [{"path": task} for task in tasks]}
     chosen = {
         "task_names": dataset.include or None,
         "exclude_task_names": dataset.exclude or None,
@@ -76,10 +76,12 @@ class _Eval:
 
 @dataclass(frozen=True)
 class AgentResult:
-    """The numbers of an agent in the sweep's report. score: mean over tasks; passes: pass@k by k."""
+    """The numbers of an agent in the sweep's report."""
 
     score: float | None
+    """Mean over tasks."""
     passes: Mapping[int, float]
+    """Pass@k by k."""
 
 
 @dataclass
@@ -98,15 +100,15 @@ class JobStats:
         self.completed += 1
         self.retries += retries
         model = (result["agent_info"].get("model_info") or {}).get("name") or ""
-        found = self._evals.setdefault((agent, model), _Eval())
+        evaluation = self._evals.setdefault((agent, model), _Eval())
         rewards = (result.get("verifier_result") or {}).get("rewards")
         if rewards is not None:
-            found.trials += 1
+            evaluation.trials += 1
             for key, value in rewards.items():
-                found.rewards.setdefault(key, {}).setdefault(value, []).append(result["trial_name"])
+                evaluation.rewards.setdefault(key, {}).setdefault(value, []).append(result["trial_name"])
         if (exception := result.get("exception_info")) is not None:
-            found.errors += 1
-            found.exceptions.setdefault(exception["exception_type"], []).append(result["trial_name"])
+            evaluation.errors += 1
+            evaluation.exceptions.setdefault(exception["exception_type"], []).append(result["trial_name"])
         if usage is not None:
             self._usage = _sum(self._usage, usage)
 
@@ -115,12 +117,12 @@ class JobStats:
         used = self._usage
         return {
             "n_completed_trials": self.completed,
-            "n_errored_trials": sum(each.errors for each in self._evals.values()),
+            "n_errored_trials": sum(evaluation.errors for evaluation in self._evals.values()),
             "n_running_trials": running,
             "n_pending_trials": max(0, total - self.completed - running),
             "n_cancelled_trials": 0,
             "n_retries": self.retries,
-            "evals": {_key(*key): _eval(found, standings.get(key[0])) for key, found in sorted(self._evals.items())},
+            "evals": {_key(*key): _eval(evaluation, standings.get(key[0])) for key, evaluation in sorted(self._evals.items())},
             "n_input_tokens": used.input_tokens,
             "n_cache_tokens": used.cached_tokens,
             "n_output_tokens": used.output_tokens,
@@ -143,15 +145,15 @@ def result_json(
     }
 
 
-def _eval(found: _Eval, standing: AgentResult | None) -> dict[str, Any]:
+def _eval(evaluation: _Eval, standing: AgentResult | None) -> dict[str, Any]:
     scored = standing is not None and standing.score is not None
     return {
-        "n_trials": found.trials,
-        "n_errors": found.errors,
+        "n_trials": evaluation.trials,
+        "n_errors": evaluation.errors,
         "metrics": [{_SCORE: standing.score}] if standing and scored else [],
         "pass_at_k": {str(k): chance for k, chance in standing.passes.items()} if standing else {},
-        "reward_stats": {key: {str(value): names for value, names in those.items()} for key, those in found.rewards.items()},
-        "exception_stats": found.exceptions,
+        "reward_stats": {key: {str(value): names for value, names in those.items()} for key, those in evaluation.rewards.items()},
+        "exception_stats": evaluation.exceptions,
     }
 
 
@@ -168,7 +170,7 @@ _AMOUNTS: Final = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd")
 
 
 def _known(amounts: Sequence[float | None]) -> Any:
-    known = [each for each in amounts if each is not None]
+    known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None
 
 

@@ -133,7 +133,7 @@ def _outcome(run: StepRun) -> Iterable[str]:
         yield f"{run.exception.type}: {run.exception.message}"
     if run.collected:
         yield f"{plural(run.collected.count, 'file')} collected, {run.collected.bytes} bytes"
-        yield from (f"collected incompletely: {each}" for each in run.collected.incomplete)
+        yield from (f"collected incompletely: {line}" for line in run.collected.incomplete)
     if run.gate_failure:
         yield f"the gate was not met: {run.gate_failure}"
     yield f"ended; rewards: {json.dumps(run.rewards)}"
@@ -223,10 +223,10 @@ def result_json(
 def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     """Return Multistep's own fields, as in the status: tampering, if evidence was found; regraded, for a regrade; started_from, for
     a trial that starts from another trial's checkpoint."""
-    found = [each.model_dump() for each in merged(trial.status, journal)]
+    findings = [finding.model_dump() for finding in merged(trial.status, journal)]
     sources = {"regraded": trial.status.regraded, "started_from": trial.status.started_from}
     shown = {name: source.model_dump(mode="json") for name, source in sources.items() if source is not None}
-    return {**({"tampering": found} if found else {}), **shown}
+    return {**({"tampering": findings} if findings else {}), **shown}
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
         "agent": agent_config(trial.spec.agent),
         "environment": _environment(plan, trial),
         "verifier": _verifier(trial),
-        "artifacts": [each.model_dump(include={"source", "destination", "exclude"}) for each in spec.artifacts],
+        "artifacts": [artifact.model_dump(include={"source", "destination", "exclude"}) for artifact in spec.artifacts],
         "extra_instructions": list(spec.extra_instructions),
     }
 
@@ -276,12 +276,12 @@ def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None =
     task's compose files use, because the results have the output of services. White space around a value, such as the newline at
     the end of a Secret's file, is no part of the secret: a program may print the value without it."""
     composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
-    found = (
-        each
+    secrets = (
+        secret
         for values in (env.agent, env.credentials, config.verifier.env, env.verifier, composed)
-        for each in _sensitive_values(values, env.variables)
+        for secret in _sensitive_values(values, env.variables)
     )
-    return {value for each in found if (value := each.strip()) and value.lower() not in _SWITCHES}
+    return {value for secret in secrets if (value := secret.strip()) and value.lower() not in _SWITCHES}
 
 
 def is_sensitive(name: str) -> bool:
@@ -374,7 +374,7 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
 
 def _traceback(exception: StepException, where: str = "") -> str:
     """Return Harbor's traceback field: step, phase and message. A stack of the operator would not help to debug a trial."""
-    places = [each for each in (where, exception.phase and f"phase {exception.phase}") if each]
+    places = [place for place in (where, exception.phase and f"phase {exception.phase}") if place]
     shown = f"  in {', '.join(places)}\n" if places else ""
     return f"{shown}{exception.type}: {exception.message}\n"
 
@@ -436,7 +436,7 @@ def _verifier(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
-    return {each.name: _shown_value(each) for each in variables}
+    return {variable.name: _shown_value(variable) for variable in variables}
 
 
 def _shown_value(variable: EnvVar) -> str:
@@ -476,7 +476,7 @@ def valid_utf8(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, Mapping):
-        return {valid_utf8(key): valid_utf8(each) for key, each in value.items()}
+        return {valid_utf8(key): valid_utf8(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [valid_utf8(each) for each in value]
+        return [valid_utf8(inner) for inner in value]
     return value

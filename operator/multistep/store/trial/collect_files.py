@@ -58,10 +58,10 @@ def unpack_step(
     with to.work() as work:
         unpacked = unpack(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
         if unpacked.pointers or to.step_data(_POINTERS, attempt):
-            pointers = {f"{_prefix(step)}{path}": asdict(each) for path, each in unpacked.pointers.items()}
+            pointers = {f"{_prefix(step)}{path}": asdict(uploaded) for path, uploaded in unpacked.pointers.items()}
             to.store_step_data(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
         if part == "agent":
-            members = [asdict(each) for each in unpacked.members]
+            members = [asdict(files) for files in unpacked.members]
             to.store_step_data(_MEMBERS, attempt, step.index, json.dumps(members).encode())
         if unpacked.digests:
             to.note(known_digests.NOTE, b"".join(unpacked.digests))
@@ -77,12 +77,12 @@ def unpack_step(
 
 def uploaded_objects(to: TrialDirectory) -> dict[str, UploadedObject]:
     """Return the files that pods uploaded directly to the object store, by path in the results."""
-    current, found = to.attempt(), dict[str, UploadedObject]()
+    current, objects = to.attempt(), dict[str, UploadedObject]()
     for attempt in range(1, current + 1):
         top = "" if attempt == current else f"{directory.ATTEMPTS}/{attempt}/"
         for data in to.step_data(_POINTERS, attempt).values():
-            found |= {f"{top}{path}": UploadedObject(**each) for path, each in json.loads(data).items()}
-    return found
+            objects |= {f"{top}{path}": UploadedObject(**uploaded) for path, uploaded in json.loads(data).items()}
+    return objects
 
 
 def collected_steps(to: TrialDirectory, attempt: int) -> set[int]:
@@ -201,11 +201,12 @@ class Collections:
 
 @dataclass(frozen=True)
 class StoredVerifierData:
-    """What an attempt has stored of its steps with separate verifiers. records: the records of each verifier that has finished, by
-    step index; collected: indexes of the steps whose files were collected for the verifier."""
+    """What an attempt has stored of its steps with separate verifiers."""
 
     records: Mapping[int, Sequence[Any]]
+    """The records of each verifier that has finished, by step index."""
     collected: frozenset[int]
+    """Indexes of the steps whose files were collected for the verifier."""
 
 
 def _stored(to: TrialDirectory, attempt: int) -> StoredVerifierData:

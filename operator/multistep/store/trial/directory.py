@@ -171,7 +171,7 @@ class TrialDirectory:
         former = self.path / ATTEMPTS / str(current)
         for name in self._names():
             if kept and name == _STEPS:
-                for step in sorted({each.name for each in (self.path / _STEPS).iterdir()} - set(kept)):
+                for step in sorted({path.name for path in (self.path / _STEPS).iterdir()} - set(kept)):
                     _move(self.path / _STEPS / step, former / _STEPS)
             else:
                 _move(self.path / name, former)
@@ -198,8 +198,8 @@ class TrialDirectory:
 
     def step_data(self, what: str, attempt: int) -> dict[int, bytes]:
         """Return the internal data that ``store_step_data`` stored under the name ``what``, by step index."""
-        found = self.path.glob(f".{what}-{attempt}-*")
-        return {int(each.name.rpartition("-")[2]): each.read_bytes() for each in found}
+        files = self.path.glob(f".{what}-{attempt}-*")
+        return {int(file.name.rpartition("-")[2]): file.read_bytes() for file in files}
 
     def note(self, name: str, data: bytes) -> None:
         """Append data to a hidden file. After a crash its last line may be incomplete."""
@@ -219,7 +219,7 @@ class TrialDirectory:
 
     def _names(self) -> list[str]:
         kept = (ATTEMPTS, LOG)
-        return sorted(each.name for each in self.path.iterdir() if not each.name.startswith(".") and each.name not in kept)
+        return sorted(path.name for path in self.path.iterdir() if not path.name.startswith(".") and path.name not in kept)
 
     def finish(self, files: Mapping[str, bytes], directories: Iterable[str]) -> None:
         """Write the files of the whole trial (such as result.json), then flush the whole directory to the disk."""
@@ -313,20 +313,20 @@ class TrialDirectory:
 def has_results(path: Path) -> bool:
     """Return whether a trial's directory has any file or directory that is not hidden."""
     try:
-        return any(not each.name.startswith(".") for each in path.iterdir())
+        return any(not entry.name.startswith(".") for entry in path.iterdir())
     except FileNotFoundError:
         return False
 
 
 def clear_directory(path: Path, *, but: str) -> None:
     """Delete everything in a trial's directory except the directory ``but``."""
-    for each in path.iterdir():
-        if each.name == but:
+    for entry in path.iterdir():
+        if entry.name == but:
             continue
-        if each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
         else:
-            each.unlink(missing_ok=True)
+            entry.unlink(missing_ok=True)
 
 
 def remove_tree(path: Path, root: Path) -> None:
@@ -336,8 +336,8 @@ def remove_tree(path: Path, root: Path) -> None:
         path.rename(trash)
     except FileNotFoundError:
         return
-    for each in root.glob(f"{_REMOVED}*"):  # also renamed trees that a crash left
-        shutil.rmtree(each, ignore_errors=True)
+    for tree in root.glob(f"{_REMOVED}*"):  # also renamed trees that a crash left
+        shutil.rmtree(tree, ignore_errors=True)
     for parent in (path.parent, path.parent.parent):
         try:
             parent.rmdir()
@@ -347,13 +347,13 @@ def remove_tree(path: Path, root: Path) -> None:
 
 def delete_leftovers(root: Path, before: float) -> int:
     """Delete temporary files in root that are older than ``before`` (seconds since the epoch); return their number."""
-    found = [each for pattern in _LITTER for each in root.glob(pattern) if each.lstat().st_mtime < before]
-    for each in found:
-        if each.is_dir():
-            shutil.rmtree(each, ignore_errors=True)
-        elif each.is_file():
-            each.unlink(missing_ok=True)
-    return len(found)
+    leftovers = [leftover for pattern in _LITTER for leftover in root.glob(pattern) if leftover.lstat().st_mtime < before]
+    for leftover in leftovers:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        elif leftover.is_file():
+            leftover.unlink(missing_ok=True)
+    return len(leftovers)
 
 
 def _move(path: Path, directory: Path) -> None:

@@ -17,11 +17,13 @@ _BATCH = 100
 
 @dataclass(frozen=True)
 class ResultEntry:
-    """A file, directory or link of a trial's results. info: result of lstat; target: target of a link, else ""."""
+    """A file, directory or link of a trial's results."""
 
     path: str
     info: os.stat_result
+    """Result of lstat."""
     target: str = ""
+    """Target of a link, else ""."""
 
 
 def entry_batches(top: Path) -> Generator[list[ResultEntry], None, None]:
@@ -95,8 +97,8 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
 
 def _leads_out(name: str, target: str) -> bool:
     """Return whether a link may lead out of the tar. True for a target with ``..`` after a name: the name may be that of a link."""
-    parts = [each for each in target.split("/") if each not in ("", ".")]
-    up = len(list(takewhile(lambda each: each == "..", parts)))
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    up = len(list(takewhile(lambda part: part == "..", parts)))
     return target.startswith("/") or up > name.count("/") or ".." in parts[up:]
 
 

@@ -25,7 +25,7 @@ Kind = Literal["file", "directory", "link"]
 
 @dataclass(frozen=True)
 class ManifestLine:
-    """A manifest line: a file, directory or link, in the tar's order. mode: permission bits; mtime: whole seconds since the epoch.
+    """A manifest line: a file, directory or link, in the tar's order.
 
     Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag if a pod uploaded the
     file directly, else "").
@@ -34,7 +34,9 @@ class ManifestLine:
     path: str
     kind: Kind
     mode: int
+    """Permission bits."""
     mtime: int
+    """Whole seconds since the epoch."""
     target: str = ""
     size: int = 0
     sha256: str = ""

@@ -29,12 +29,12 @@ UNREADABLE = "could not be read"
 
 @dataclass
 class IncompleteSource:
-    """Files of one collected path (source) that are missing or were changed. whole_reason: why the copy of the whole source ended
-    early; "" if it did not."""
+    """Files of one collected path (source) that are missing or were changed."""
 
     files: list[tuple[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     whole_reason: str = ""
+    """Why the copy of the whole source ended early; "" if it did not."""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
         """Add a file. kind: short form of the reason; the summary shows the number of files per kind. "" means ``reason``."""
@@ -56,9 +56,9 @@ class IncompleteSource:
         return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
 
 
-def incomplete_lines(sources: Sequence[str], found: Sequence[IncompleteSource]) -> tuple[str, ...]:
+def incomplete_lines(sources: Sequence[str], incompletes: Sequence[IncompleteSource]) -> tuple[str, ...]:
     """Return a line for each source that is incomplete."""
-    return tuple(each.summary(source) for source, each in zip(sources, found, strict=True) if each)
+    return tuple(incomplete.summary(source) for source, incomplete in zip(sources, incompletes, strict=True) if incomplete)
 
 
 MAX_NOTES = 100
@@ -75,34 +75,32 @@ _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exc
 
 @dataclass(frozen=True)
 class UploadedObject:
-    """The object with the contents of a file that the pod uploaded directly to the object store.
-
-    object: the object's name below the trial's prefix; size, version: as the store reported them when the step was collected;
-    sha256: as the pod reported it.
-    """
+    """The object with the contents of a file that the pod uploaded directly to the object store."""
 
     object: str
+    """The object's name below the trial's prefix."""
     size: int
     sha256: str
+    """As the pod reported it."""
     version: str
+    """size, version: as the store reported them when the step was collected."""
 
 
 @dataclass(frozen=True)
 class DownloadFacts:
-    """Metadata of a download. Files are identified by their names in its tar stream.
-
-    changed, unreadable: files that changed while they were read, and files that could not be read;
-    left_out: files whose contents were not requested, with the reason; cut: why the stream ends early, "" if it is complete;
-    headroom: bytes and files that the results limits still allow, None for no limit. alone: the headroom if the namespace had no
-    other trial, None if no verifier gets the files.
-    """
+    """Metadata of a download. Files are identified by their names in its tar stream."""
 
     changed: Sequence[str] = ()
     unreadable: Sequence[str] = ()
+    """changed, unreadable: files that changed while they were read, and files that could not be read."""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    """Files whose contents were not requested, with the reason."""
     cut: str = ""
+    """Why the stream ends early, "" if it is complete."""
     headroom: Headroom | None = None
+    """Bytes and files that the results limits still allow, None for no limit."""
     alone: Headroom | None = None
+    """The headroom if the namespace had no other trial, None if no verifier gets the files."""
 
 
 _WHOLE = DownloadFacts()
@@ -110,27 +108,31 @@ _WHOLE = DownloadFacts()
 
 @dataclass(frozen=True)
 class UnpackedStep:
-    """An unpacked download. notes: one line for each file left out; members: files of each artifact entry; pointers: objects of the
-    files that the pod uploaded directly, which are empty on disk, by path; used: bytes and files that count against the limits;
-    digests: lines for store.files.known_digests."""
+    """An unpacked download."""
 
     collected: Collected
     used: Amount
+    """Bytes and files that count against the limits."""
     notes: Sequence[str] = ()
+    """One line for each file left out."""
     members: Sequence[EntryFiles] = ()
+    """Files of each artifact entry."""
     pointers: Mapping[str, UploadedObject] = field(default_factory=dict)
+    """Objects of the files that the pod uploaded directly, which are empty on disk, by path."""
     digests: Sequence[bytes] = ()
+    """Lines for store.files.known_digests."""
 
 
 @dataclass(frozen=True)
 class EntryFiles:
-    """The stored files of one artifact entry. place: the entry's path in artifacts/; paths: the stored paths below ``place``,
-    with "" for ``place`` itself; file: the file's name in the container if the entry is a single file, else "".
-    """
+    """The stored files of one artifact entry."""
 
     place: str
+    """The entry's path in artifacts/."""
     paths: Sequence[str]
+    """The stored paths below ``place``, with "" for ``place`` itself."""
     file: str = ""
+    """The file's name in the container if the entry is a single file, else ""."""
 
     def names(self) -> dict[str, str]:
         """Map each file's path below artifacts/ to its path in the source of the artifact entry (for a single file, its name)."""
@@ -171,14 +173,14 @@ def unpack(
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
         raise StoreError(f"the runner reported the types of {len(types)} sources, not of {len(logs) + len(artifacts)}")
-    places = [_LOG_PLACES[each] for each in logs]
+    places = [_LOG_PLACES[log] for log in logs]
     for name in (*places, *([] if part == "verifier" else ["artifacts"])):
         (target / name).mkdir()
-    sources = _Sources([*logs, *(each.source for each in artifacts)], types, len(logs))
+    sources = _Sources([*logs, *(artifact.source for artifact in artifacts)], types, len(logs))
     filling = Filling(received.headroom or Headroom(NO_LIMIT, MAX_MEMBERS))
-    found = _found(fd, sources, cut=bool(received.cut))
-    placements = place_artifacts([_RESERVED, *artifacts], [[""], *found])[1:]
-    places += [f"artifacts/{each.destination}" for each in placements]
+    members = _found(fd, sources, cut=bool(received.cut))
+    placements = place_artifacts([_RESERVED, *artifacts], [[""], *members])[1:]
+    places += [f"artifacts/{placement.destination}" for placement in placements]
     unpacking = _Unpacking(sources, places, sent, received, filling)
     unpacking.run(fd, target)
     notes, pointers, incomplete = unpacking.notes, unpacking.pointers, unpacking.incomplete
@@ -187,32 +189,30 @@ def unpack(
     if part == "verifier":
         return UnpackedStep(Collected(incomplete=lines), filling.used, notes.all(), digests=unpacking.digests)
     count, size = _measure(target / "artifacts")
-    size += sum(each.size for path, each in pointers.items() if path.startswith("artifacts/"))
+    size += sum(uploaded.size for path, uploaded in pointers.items() if path.startswith("artifacts/"))
     shown = tuple(types[len(logs) :])
     (target / "artifacts" / _MANIFEST).write_text(
-        json.dumps(artifacts_manifest(placements, shown, [each.entries() for each in incomplete[len(logs) :]]), indent=2) + "\n"
+        json.dumps(artifacts_manifest(placements, shown, [source.entries() for source in incomplete[len(logs) :]]), indent=2) + "\n"
     )
     collected = Collected(shown, count, size, lines)
-    return UnpackedStep(collected, filling.used, notes.all(), _members(placements, found, shown), pointers, unpacking.digests)
+    return UnpackedStep(collected, filling.used, notes.all(), _members(placements, members, shown), pointers, unpacking.digests)
 
 
-def _members(placements: Sequence[Placement], found: Sequence[Sequence[str]], types: Sequence[str]) -> list[EntryFiles]:
+def _members(placements: Sequence[Placement], members: Sequence[Sequence[str]], types: Sequence[str]) -> list[EntryFiles]:
     return [
-        EntryFiles(each.destination, paths, PurePosixPath(each.entry.source).name if kind == "file" else "")
-        for each, paths, kind in zip(placements, found, types, strict=True)
+        EntryFiles(placement.destination, paths, PurePosixPath(placement.entry.source).name if kind == "file" else "")
+        for placement, paths, kind in zip(placements, members, types, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class _Sources:
-    """The sources of a download: paths in the container, and types reported by the runner.
-
-    logs: number of sources that are logs; they come first, the artifacts follow.
-    """
+    """The sources of a download: paths in the container, and types reported by the runner."""
 
     paths: Sequence[str]
     types: Sequence[str]
     logs: int
+    """Number of sources that are logs; they come first, the artifacts follow."""
 
     def index(self, name: str) -> int:
         """Return the index of a tar member's source. Raises SkippedMember if that source was not requested."""
@@ -248,10 +248,10 @@ class _Sources:
 
 def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
     """Return the members' paths of each artifact entry, but not of logs, whose destinations are fixed."""
-    found = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
+    members = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
     for index, path in islice(_artifacts(fd, sources, cut=cut), MAX_MEMBERS):
-        found[index].append(path)
-    return found[sources.logs :]
+        members[index].append(path)
+    return members[sources.logs :]
 
 
 def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, str]]:
@@ -264,23 +264,26 @@ def _artifacts(fd: int, sources: _Sources, *, cut: bool) -> Iterator[tuple[int, 
 
 @dataclass
 class _Unpacking:
-    """Unpacks one download's tar. places: target directory of each source; incomplete: the missing files of each source;
-    artifacts: number of members that are artifacts; alone: counts the files as if the namespace had no other trial; crowded:
-    whether a verifier would lack a file because of other trials."""
+    """Unpacks one download's tar."""
 
     sources: _Sources
     places: Sequence[str]
+    """Target directory of each source."""
     sent: Mapping[str, UploadedObject]
     received: DownloadFacts
     filling: Filling
     notes: _Notes = field(default_factory=_Notes)
     pointers: dict[str, UploadedObject] = field(default_factory=dict)
     incomplete: list[IncompleteSource] = field(default_factory=list)
+    """The missing files of each source."""
     digests: Sequence[bytes] = ()
     artifacts: int = 0
+    """Number of members that are artifacts."""
     reached: int = 0
     alone: Filling | None = None
+    """Counts the files as if the namespace had no other trial."""
     crowded: bool = False
+    """Whether a verifier would lack a file because of other trials."""
 
     def run(self, fd: int, target: Path) -> None:
         """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave

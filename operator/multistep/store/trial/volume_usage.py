@@ -26,11 +26,13 @@ _PARTS: Mapping[str, Part] = {"agent": "agent", "verifier": "verifier"}
 
 @dataclass(frozen=True)
 class Collection:
-    """One download of a step's logs and artifacts to the volume. step: index of the step; part: all, or one pod's outputs."""
+    """One download of a step's logs and artifacts to the volume."""
 
     attempt: int
     step: int
+    """Index of the step."""
     part: Part
+    """All, or one pod's outputs."""
 
 
 Counts = Callable[[Collection], bool]
@@ -41,23 +43,25 @@ TrialUsage = Mapping[Collection | None, Amount]  # usage of one trial, by collec
 
 @dataclass
 class VolumeUsage:
-    """Usage of the results volume. trials: usage by namespace and by the trial's path (NAME/UID) in it; reserved: bytes of
-    downloads that are not unpacked yet, by namespace; bytes: bytes of all trials, by namespace."""
+    """Usage of the results volume."""
 
     limits: ResultsLimits
     trials: dict[str, dict[str, dict[Collection | None, Amount]]] = field(default_factory=dict)
+    """Usage by namespace and by the trial's path (NAME/UID) in it."""
     reserved: Counter[str] = field(default_factory=Counter)
+    """Bytes of downloads that are not unpacked yet, by namespace."""
     bytes: Counter[str] = field(default_factory=Counter)
+    """Bytes of all trials, by namespace."""
 
     def knows(self, namespace: str) -> bool:
         """Return whether the namespace's usage was loaded."""
         return namespace in self.trials
 
-    def read(self, namespace: str, found: Mapping[str, TrialUsage]) -> None:
+    def read(self, namespace: str, usages: Mapping[str, TrialUsage]) -> None:
         """Load the usage found on the volume, unless the namespace was loaded already: then the usage in memory is newer."""
         if namespace not in self.trials:
-            self.trials[namespace] = {trial: dict(usage) for trial, usage in found.items()}
-            self.bytes[namespace] = sum(amount.bytes for usage in found.values() for amount in usage.values())
+            self.trials[namespace] = {trial: dict(usage) for trial, usage in usages.items()}
+            self.bytes[namespace] = sum(amount.bytes for usage in usages.values() for amount in usage.values())
 
     def headroom(
         self, namespace: str, trial: str, collection: Collection, *more: Collection, counts: Counts = lambda _: True
@@ -65,17 +69,19 @@ class VolumeUsage:
         """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
         because it is replaced. more: other collections that are stored with it."""
         trials, replaced = self.trials[namespace], {collection, *more}
-        own = {each: amount for each, amount in trials.get(trial, {}).items() if each not in replaced}
+        own = {stored: amount for stored, amount in trials.get(trial, {}).items() if stored not in replaced}
         others = total_amount(amount for name, usage in trials.items() if name != trial for amount in usage.values())
         step = total_amount(
-            amount for each, amount in own.items() if each and (each.attempt, each.step) == (collection.attempt, collection.step)
+            amount
+            for stored, amount in own.items()
+            if stored and (stored.attempt, stored.step) == (collection.attempt, collection.step)
         )
         taken = others + total_amount(own.values()) + Amount(self.reserved[namespace])
         return remaining_headroom(self.limits, step=step, trial=_counted(own, counts), namespace=taken)
 
     def alone(self, namespace: str, trial: str, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
         """Return how much a collection may store if the namespace has no other trial."""
-        own = {each: amount for each, amount in self.trials[namespace].get(trial, {}).items() if each != collection}
+        own = {stored: amount for stored, amount in self.trials[namespace].get(trial, {}).items() if stored != collection}
         return remaining_headroom(self.limits, step=Amount(), trial=_counted(own, counts), namespace=total_amount(own.values()))
 
     def left(self, namespace: str) -> int:
@@ -99,7 +105,7 @@ class VolumeUsage:
 
 
 def _counted(usage: TrialUsage, counts: Counts) -> Amount:
-    return total_amount(amount for each, amount in usage.items() if each is None or counts(each))
+    return total_amount(amount for collection, amount in usage.items() if collection is None or counts(collection))
 
 
 class DownloadReservation:
@@ -141,7 +147,11 @@ def no_limits(_volume_bytes: int) -> ResultsLimits:
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
     """Append a collection's usage to the trial's note. If a collection has several lines, the last one counts."""
     line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
-    former = [each for each in to.notes(NOTE).decode(errors="replace").splitlines() if _collection(each.split()) == collection]
+    former = [
+        former_line
+        for former_line in to.notes(NOTE).decode(errors="replace").splitlines()
+        if _collection(former_line.split()) == collection
+    ]
     if former[-1:] != [line.strip()]:
         to.note(NOTE, line.encode())
 
@@ -166,4 +176,4 @@ def _collection(line: list[str]) -> Collection:
 
 def _measured(top: Path) -> Amount:
     """Measure a trial's files. Used if the trial has no valid note, e.g. because an earlier release collected the files."""
-    return total_amount(Amount(each.info.st_size if stat.S_ISREG(each.info.st_mode) else 0, 1) for each in walk(top))
+    return total_amount(Amount(entry.info.st_size if stat.S_ISREG(entry.info.st_mode) else 0, 1) for entry in walk(top))
