@@ -8,7 +8,7 @@ import time
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from multistep.kube.client import Client
+from multistep.kube.client import ClusterClient
 from multistep.kube.resources import TRIALS
 
 URL = os.environ["URL"]
@@ -30,7 +30,7 @@ def asked(path: str) -> str:
 
 async def tried(manifest: dict[str, object]) -> str:
     """Run a trial, delete it, and return its result."""
-    async with await Client.connect() as client:
+    async with await ClusterClient.connect() as client:
         created = (await client.create(manifest))["metadata"]
         name, namespace = created["name"], created["namespace"]
         try:
@@ -43,7 +43,7 @@ async def tried(manifest: dict[str, object]) -> str:
             await client.delete(TRIALS, namespace, name)
     if status.get("phase") == "Complete" and status.get("rewards") == {"reward": 1}:
         return f"trial {namespace}/{name} has reward 1"
-    ready = next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
+    ready: dict[str, str] = next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
     why = f"{ready.get('reason')}: {ready.get('message')}; rewards: {status.get('rewards')}"
     return sys.exit(f"trial {namespace}/{name} did not get reward 1: {status.get('phase')}: {why}")
 
