@@ -20,7 +20,7 @@ from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.reconcile.trial.complete_results import Sign
 from multistep.store.evidence import statement
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables, trial_files
 from multistep.store.results_volume import ResultsVolume
 
 BEGIN = 1_800_000_000.0
@@ -214,7 +214,7 @@ async def finish(volume: ResultsVolume, sample: Sample, sign: Sign | None = None
     plan, trial, key = sample.plan(), sample.trial(), sample.key
     written = trial_files.trial_files(plan, trial, sample.journal, BEGIN + 30, failure=sample.failure)
     await volume.finish(key, written, trial_files.step_directories(plan, sample.journal))
-    secrets = trial_files.secret_values(sample.env, sample.config)
+    secrets = secret_variables.secret_values(sample.env, sample.config)
     await volume.redact(key, secrets)
     tests = dict.fromkeys(statement.test_uploads(plan, sample.journal), TESTS)
     files = await volume.evidence.list_files(key)

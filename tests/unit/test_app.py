@@ -14,9 +14,10 @@ import pytest
 
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.trial.trial import KIND
-from multistep.app.endpoints import repeat, retry_until_success
+from multistep.app.background_tasks import repeat, retry_until_success
+from multistep.app.hold_lease import LOST_LEASE_EXIT_CODE
 from multistep.app.kopf_handlers import Stopping
-from multistep.app.operator import LOST_LEASE_EXIT_CODE, App
+from multistep.app.operator import App
 from multistep.errors import NotLeading, StoreError, Unavailable
 from multistep.kube.lease import Lease, Replica
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
@@ -328,7 +329,7 @@ async def test_what_the_leader_does_now_and_then_continues_after_a_failure(monke
         if (error := outcomes.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr("multistep.app.endpoints.asyncio.sleep", sleep)
+    monkeypatch.setattr("multistep.app.background_tasks.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await repeat("a chore", lambda: 100.0, work)
     assert len(pauses) == 4 and all(80 <= each <= 120 for each in pauses)

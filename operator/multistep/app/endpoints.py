@@ -7,14 +7,13 @@ metrics port.
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 
 from aiohttp import web
 
+from multistep.app.background_tasks import BackgroundTasks
 from multistep.errors import MultistepError
 from multistep.gateway.http.limit_connections import listen
 from multistep.kube.lease import Lease
@@ -26,79 +25,6 @@ from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metric_types import CONTENT_TYPE
 from multistep.telemetry.metrics import Metrics
-
-logger = logging.getLogger(__name__)
-
-RETRY_SECONDS: Final = 5.0
-
-
-class BackgroundTasks:
-    """Background tasks by name. A task's failure is logged."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """Return the tasks' names in start order."""
-        return list(self._tasks)
-
-    @property
-    def failed(self) -> str | None:
-        """Return the name of the first task that was cancelled or raised an exception; None if no task did."""
-        return next((name for name, task in self._tasks.items() if task.done() and (task.cancelled() or task.exception())), None)
-
-    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task on the event loop."""
-        task = self._tasks[name] = asyncio.create_task(work, name=name)
-        task.add_done_callback(_log_failure)
-
-    async def cancel(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        logger.critical("%s ended", task.get_name(), exc_info=error)
-
-
-async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
-    """Run the work periodically, with a jitter of 20 %. A failure is logged and does not change the schedule."""
-    while True:
-        await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
-        await _attempt(name, work)
-
-
-async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, tries: int | None = None) -> None:
-    """Run the work every RETRY_SECONDS until it succeeds once. tries: at most so many times, for work that nothing depends on."""
-    while not await _attempt(name, work) and tries != 1:
-        tries = None if tries is None else tries - 1
-        await asyncio.sleep(RETRY_SECONDS)
-
-
-@contextmanager
-def contained(what: str, content: Mapping[str, Any]) -> Iterator[None]:
-    """Log an error about one object of many, whose contents anyone may have written, and go on with the others."""
-    try:
-        yield
-    except Exception:
-        metadata = content.get("metadata") or {}
-        logger.exception("%s, %s/%s, cannot be read", what, metadata.get("namespace"), metadata.get("name"))
-
-
-async def _attempt(name: str, work: Callable[[], Awaitable[object]]) -> bool:
-    try:
-        await work()
-        return True
-    except MultistepError as error:
-        logger.warning("%s: %s", name, error)
-    except Exception:
-        logger.exception("%s", name)
-    return False
-
 
 CHECK_SECONDS: Final = 3.0
 

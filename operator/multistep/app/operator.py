@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from multistep.api.trial.trial import parse_trial
-from multistep.app.endpoints import BackgroundTasks, Endpoints, Health, contained, repeat, retry_until_success
+from multistep.app.background_tasks import BackgroundTasks, contained, repeat, retry_until_success
+from multistep.app.endpoints import Endpoints, Health
+from multistep.app.hold_lease import connect_lease, hold_lease, release_lease
 from multistep.app.route_events import EventRouter
 from multistep.errors import GatewayError
 from multistep.kube.client import ClusterClient
@@ -43,48 +45,6 @@ from multistep.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from multistep.store.evidence.signing import Signer
-import socket
-from typing import Final
-
-from multistep.errors import ClusterError, NotLeading
-from multistep.kube.lease import Replica, attempt_timeout_seconds
-
-LOST_LEASE_EXIT_CODE: Final = 3
-RELEASE_SECONDS: Final = 3.0
-
-
-async def connect_lease(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
-    """Return the lease. Its requests use a separate client, so that other requests never delay a renewal."""
-    client = await ClusterClient.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
-    await stack.enter_async_context(client)
-    return Lease(
-        client,
-        Replica(settings.pod_name or socket.gethostname(), settings.pod_uid),
-        namespace=settings.lease_namespace or client.namespace,
-        name=settings.lease_name,
-        seconds=settings.lease_seconds,
-    )
-
-
-async def hold_lease(lease: Lease, end: Callable[[int], object]) -> None:
-    """Acquire and renew the lease; exit the process when it is lost."""
-    try:
-        await lease.hold()
-    except NotLeading as error:
-        logger.critical("lost the leader lease; exiting: %s", error)
-        logging.shutdown()
-        end(LOST_LEASE_EXIT_CODE)  # immediately: a graceful shutdown would wait for threads that unpack downloads
-
-
-async def release_lease(lease: Lease) -> None:
-    """Release the lease, so that a standby acquires it before it expires."""
-    try:
-        async with asyncio.timeout(RELEASE_SECONDS):
-            await lease.release()
-    except (ClusterError, TimeoutError) as error:
-        logger.warning("the lease could not be released; it expires: %s", error)
-    else:
-        logger.info("%s stopped and released the lease", lease.replica)
 
 
 logger = logging.getLogger(__name__)

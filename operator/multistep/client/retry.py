@@ -14,7 +14,7 @@ from multistep.client.objects import existing_trial, find_sweep
 from multistep.client.submit.create import create
 from multistep.client.submit.manifests import Manifest, optional
 from multistep.client.sweep_trials import counted_rows
-from multistep.engine.sweep.next_trials import retries_of
+from multistep.engine.sweep.trial_grid import retries_of
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import AlreadyExists, ClusterError, Conflict, UsageError
 from multistep.kube.resources import CONFIG_MAPS, SECRETS, SWEEPS, TRIALS, Resource

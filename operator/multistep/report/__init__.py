@@ -4,9 +4,11 @@ In: trials of sweeps. Out: data (summary.py), HTML, JSON, CSV, Parquet. Only the
 needs the extra `report`. Open summary.py first.
 
 rows          trials and their steps as rows, how a score was computed
-summary       leaderboard, steps, durations, failures, doubts about means
+summary       leaderboard, steps, durations, failures; report_warnings: why means may be invalid
 statistics    means, pass@k, differences with intervals
 branches      branches of a sweep
-excerpts      ends of outputs and failing tests; Claude Code's JSON as text
-page, files    HTML page with its picture of score against cost; JSON, CSV, Parquet
+excerpts      ends of outputs and failing tests
+stream_json   lines of Claude Code's JSON as text
+page          HTML page; cost_picture: its picture of score against cost
+files         JSON, CSV, Parquet
 """

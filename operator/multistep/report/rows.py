@@ -19,7 +19,8 @@ from multistep.engine.score.score_in_sweep import State, counted_score, failure_
 from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
 from multistep.engine.score.usage_totals import usage_of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
-from multistep.engine.sweep.next_trials import BranchState, TrialFacts, trials_that_count
+from multistep.engine.sweep.next_trials import TrialFacts, trials_that_count
+from multistep.engine.sweep.trial_grid import BranchState
 from multistep.engine.sweep.trial_manifests import facts_of, retry_of
 
 _MAX_STEPS = 8  # maximum number of steps that the line names

@@ -9,7 +9,7 @@ import pytest
 
 from multistep.api.task.task_toml import parse_task
 from multistep.engine.plan.plan import TrialEnv
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables
 from tests.support.played import IMAGE, THREE, plan, play
 from tests.unit.agents.test_harbor_agents import CREDENTIALS
 
@@ -55,4 +55,4 @@ def test_the_newline_at_the_end_of_a_key_in_a_secret_is_no_part_of_the_key() -> 
     env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret\n"}, agent={"TOKEN": "t\n"})
     made = plan(THREE, {"agent": {**CREDENTIALS, "access": "Direct"}}, env=env)
     assert play(made).operation("a/host/agent").request["env"]["ANTHROPIC_API_KEY"] == "sk-secret"
-    assert trial_files.secret_values(env, parse_task(THREE)) == {"sk-secret", "t"}
+    assert secret_variables.secret_values(env, parse_task(THREE)) == {"sk-secret", "t"}

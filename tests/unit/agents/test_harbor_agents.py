@@ -21,7 +21,7 @@ from multistep.engine.plan.plan import TrialEnv, TrialPlan, isolation
 from multistep.engine.score.usage_totals import total_usage, usage_of_step
 from multistep.engine.script.operation_scope import KeptStep
 from multistep.errors import InvalidSpec
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import IMAGE, THREE, Played, captured, outcome, plan, play
 
@@ -286,7 +286,7 @@ def test_an_outcome_of_any_form_is_read_or_an_error(document: Any) -> None:
 
 def test_keys_are_redacted_and_named_in_no_file() -> None:
     env = TrialEnv(credentials={"ANTHROPIC_API_KEY": "sk-secret"})
-    assert "sk-secret" in trial_files.secret_values(env, parse_task(THREE))
+    assert "sk-secret" in secret_variables.secret_values(env, parse_task(THREE))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from multistep.api.common import labels
 from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.failure_table import REGRADE_IMPOSSIBLE
 from multistep.api.trial.trial import parse_trial
-from multistep.engine.sweep.next_trials import TrialGrid
+from multistep.engine.sweep.trial_grid import TrialGrid
 from multistep.sources.task import stored_bundles
 from multistep.sources.task.bundle import Bundle
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.client.sweep_trials import Owned, owned_trials
-from multistep.engine.sweep.next_trials import TrialGrid
+from multistep.engine.sweep.trial_grid import TrialGrid
 from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, Resource

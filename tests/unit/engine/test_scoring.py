@@ -25,7 +25,8 @@ from multistep.engine.score.score_in_sweep import (
 from multistep.engine.script.trial_script import add_trial_rewards
 from multistep.engine.status import trial_status as status
 from multistep.engine.status.status_size import to_json
-from multistep.engine.sweep.next_trials import TrialFacts, TrialGrid, count_trials
+from multistep.engine.sweep.next_trials import TrialFacts, count_trials
+from multistep.engine.sweep.trial_grid import TrialGrid
 from multistep.engine.sweep.trial_manifests import trial_facts
 from tests.support.played import COMPLETE, FAULT, IMAGE, NO_SPACE, ONE, THREE, Played, plan, play, rewarded
 

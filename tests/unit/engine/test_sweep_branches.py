@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import SweepBranch, TrialSweep, parse_sweep
 from multistep.api.trial.trial import parse_trial
-from multistep.engine.sweep.next_trials import (
-    Branch,
-    Order,
-    SweepLimits,
-    TrialCell,
-    TrialFacts,
-    TrialGrid,
-    count_trials,
-    numbers_to_create,
-)
+from multistep.engine.sweep.next_trials import SweepLimits, TrialFacts, count_trials, numbers_to_create
 from multistep.engine.sweep.plan_branches import (
     StepCheckpoints,
     TaskStates,
@@ -35,6 +26,7 @@ from multistep.engine.sweep.plan_branches import (
     unknown_steps,
 )
 from multistep.engine.sweep.sweep_status import branches_planned, decide_sweep, started_status
+from multistep.engine.sweep.trial_grid import Branch, Order, TrialCell, TrialGrid
 from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep, trial_manifest, with_branches
 from multistep.errors import InvalidSpec
 from tests.unit.engine.test_sweeps import NAMES

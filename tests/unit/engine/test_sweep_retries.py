@@ -13,17 +13,9 @@ from hypothesis import strategies as st
 from multistep.api.sweep.sweep import SweepStatus, TrialSweep
 from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
-from multistep.engine.sweep.next_trials import (
-    Retry,
-    TrialCell,
-    TrialFacts,
-    TrialGrid,
-    count_trials,
-    retries_of,
-    trials_that_count,
-    unknown_numbers,
-)
+from multistep.engine.sweep.next_trials import TrialFacts, count_trials, trials_that_count
 from multistep.engine.sweep.sweep_status import decide_sweep
+from multistep.engine.sweep.trial_grid import Retry, TrialCell, TrialGrid, retries_of, unknown_numbers
 from multistep.engine.sweep.trial_manifests import RegradedSweep, SweepPlan, retry_of, trial_manifest
 
 from .test_sweep_status import NOW, done, plan_of, started, sweep

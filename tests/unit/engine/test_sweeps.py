@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.engine.sweep.next_trials import (
-    Halt,
-    Order,
-    SweepLimits,
-    TrialCell,
-    TrialFacts,
-    TrialGrid,
-    count_trials,
-    halt_reason,
-    numbers_to_create,
-)
+from multistep.engine.sweep.next_trials import Halt, SweepLimits, TrialFacts, count_trials, halt_reason, numbers_to_create
+from multistep.engine.sweep.trial_grid import Order, TrialCell, TrialGrid
 
 NOW = 1_700_000_000.0
 GRID = TrialGrid(["hello", "world"], ["oracle", "nop", "mine"], 2)

@@ -17,7 +17,8 @@ from multistep.engine.script.operation_scope import KeptStep
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import redacted, to_json
 from multistep.engine.status.tampering_findings import HINTS, KINDS, evidence, merged, summary
-from multistep.engine.sweep.next_trials import TrialGrid, count_trials
+from multistep.engine.sweep.next_trials import count_trials
+from multistep.engine.sweep.trial_grid import TrialGrid
 from multistep.engine.sweep.trial_manifests import trial_facts
 from multistep.errors import RunnerError
 from tests.support.played import IMAGE, Played, plan, play

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.report.page import CostPicture, cost_picture
+from multistep.report.cost_picture import CostPicture, cost_picture
 from multistep.report.statistics import Estimate
 from multistep.report.summary import LeaderboardRow
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as each_of
 from hypothesis import strategies as st
 
-from multistep.report.excerpts import MAX_BYTES, readable_line
+from multistep.report.stream_json import MAX_BYTES, readable_line
 
 
 def line(type_: str, **fields: Any) -> bytes:

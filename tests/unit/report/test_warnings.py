@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from multistep.report.report_warnings import BrokenTask, broken_tasks, uneven_exclusions, warnings
 from multistep.report.rows import TrialRow, trial_row
-from multistep.report.summary import BrokenTask, broken_tasks, summarize, uneven_exclusions, warnings
+from multistep.report.summary import summarize
 from tests.unit.report.samples import step, sweep, trial
 
 LOST, GOOD = "Infrastructure", 1.0

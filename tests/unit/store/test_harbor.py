@@ -13,9 +13,9 @@ from multistep.api.trial.status import ResumeStatus, Usage
 from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv
-from multistep.store.harbor import trial_files
-from multistep.store.harbor import trial_files as trial_log
+from multistep.store.harbor import secret_variables, trial_config, trial_files
 from multistep.store.harbor.trial_files import agent_result
+from multistep.store.harbor.trial_log import trial_log
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}
@@ -31,7 +31,7 @@ def result(sample: Sample, failure: StepException | None = None) -> dict[str, ob
      ("AWS_CREDENTIALS", True), ("AUTHOR", True), ("MODE", False)],
 )  # fmt: skip
 def test_names_that_resemble_a_secrets(name: str, sensitive: bool) -> None:
-    assert trial_files.is_sensitive(name) is sensitive
+    assert secret_variables.is_sensitive(name) is sensitive
 
 
 def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_tables() -> None:
@@ -42,19 +42,19 @@ def test_secrets_are_those_of_agent_and_verifier_but_no_switches_and_no_other_ta
         agent={"AGENT_KEY": "agent's", "FORCE_AUTH": " True ", "USE_KEY": "1", "EMPTY_KEY": "", "MODE": "fast"},
         verifier={"TOKEN": "verifier's"},
     )
-    assert trial_files.secret_values(env, config) == {"resolved", "default", "agent's", "verifier's"}
+    assert secret_variables.secret_values(env, config) == {"resolved", "default", "agent's", "verifier's"}
 
 
 def test_secrets_of_services_are_redacted_because_their_output_is_stored() -> None:
     compose = Services("environment/docker-compose.yaml", (), variables={"API_KEY": "3", "MODE": "4", "LATER_KEY": "5"})
     env = TrialEnv(variables={"API_KEY": "service's", "MODE": "fast", "SOME_KEY": "only a variable"})
-    assert trial_files.secret_values(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
+    assert secret_variables.secret_values(env, TaskConfig(), TaskLayout(compose=compose)) == {"service's"}
 
 
 def test_no_value_of_a_secret_is_in_the_config() -> None:
     spec = {**SPEC, "agent": {"name": "nop", "env": [{"name": "A_KEY", "value": "${B}"}, {"name": "C_KEY", "value": "${B:-x}"}]}}
     sample = Sample("s", Journal(), spec=spec)
-    assert trial_files.config_json(sample.plan(), sample.trial())["agent"]["env"] == {"A_KEY": "${B}", "C_KEY": "[REDACTED]"}
+    assert trial_config.config_json(sample.plan(), sample.trial())["agent"]["env"] == {"A_KEY": "${B}", "C_KEY": "[REDACTED]"}
     whole = Sample("s", Journal())
     assert SECRET.encode() not in b"".join(trial_files.trial_files(whole.plan(), whole.trial(), Journal(), BEGIN).values())
 
@@ -137,7 +137,7 @@ def test_any_time_that_a_runner_reports_can_be_written(seconds: float, year: str
 
 def test_the_log_reports_in_order_what_happened() -> None:
     sample = BY_NAME["early-stop"]
-    lines = trial_log.trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
+    lines = trial_log(sample.plan(), sample.trial(), sample.journal, BEGIN + 30).splitlines()
     assert lines == sorted(lines, key=lambda line: line.split()[0])
     assert any("the gate was not met: reward is 0" in line for line in lines)
     assert lines[-1].endswith('the trial ended; rewards: {"reward": 0}')
@@ -157,7 +157,7 @@ def test_checksum_and_lock_name_the_task_that_a_remote_source_was_resolved_to(so
     trial = sample.trial()
     trial.status.task_source = TaskSourceStatus(revision="r", digest=resolved)
     assert trial_files.result_json(sample.plan(), trial, Journal(), BEGIN)["task_checksum"] == resolved
-    assert trial_files.lock_json(sample.plan(), trial, Journal())["task"]["digest"] == resolved
+    assert trial_config.lock_json(sample.plan(), trial, Journal())["task"]["digest"] == resolved
 
 
 def test_the_lock_has_the_images_as_the_kubelet_resolved_them() -> None:
@@ -165,10 +165,10 @@ def test_the_lock_has_the_images_as_the_kubelet_resolved_them() -> None:
     trial = sample.trial()
     trial.status.image_id = "docker.io/library/debian@sha256:" + "12" * 32
     apart = StepRun(name="scaffold", verifier_image_id="docker.io/library/python@sha256:" + "34" * 32)
-    kwargs = trial_files.lock_json(sample.plan(), trial, journal(apart))["environment"]["kwargs"]
+    kwargs = trial_config.lock_json(sample.plan(), trial, journal(apart))["environment"]["kwargs"]
     assert kwargs["image"] == "i" and kwargs["image_id"] == trial.status.image_id
     assert kwargs["verifier_image_ids"] == {"scaffold": apart.verifier_image_id}
-    without = trial_files.lock_json(sample.plan(), sample.trial(), journal(StepRun(name="scaffold")))["environment"]["kwargs"]
+    without = trial_config.lock_json(sample.plan(), sample.trial(), journal(StepRun(name="scaffold")))["environment"]["kwargs"]
     assert without == {"image": "i", "image_id": None}
 
 

@@ -17,8 +17,9 @@ from multistep.client.connection import Cluster
 from multistep.client.options import Target
 from multistep.errors import UsageError
 from multistep.report.page import number_text, p_value_text
+from multistep.report.report_warnings import warnings
 from multistep.report.rows import FEWEST, TrialRow
-from multistep.report.summary import AgentComparison, adjusted_comparisons, mean_difference, warnings
+from multistep.report.summary import AgentComparison, adjusted_comparisons, mean_difference
 
 _KEPT = ".json"
 _SOME = 3

@@ -19,8 +19,9 @@ from multistep.client.connection import Cluster
 from multistep.client.objects import find_trial
 from multistep.client.results.fetch import read_part
 from multistep.errors import ClusterError, StoreError
-from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, output_lines, readable_line, visible_text
+from multistep.report.excerpts import TEST_FILES, Excerpts, FailingTest, failing_tests, visible_text
 from multistep.report.rows import TrialRow
+from multistep.report.stream_json import output_lines, readable_line
 
 MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass

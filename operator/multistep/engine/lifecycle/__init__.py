@@ -8,5 +8,6 @@ decisions           types of the observed state and of the decisions
 stop_and_suspend    spec.stop, spec.activeDeadlineSeconds, spec.suspend, scheduling gates, models' slots
 pod_start           from the pod's creation until its container runs
 failure_causes      services that end, evictions, the gateway
+clean_up            when a finished trial and its pods are deleted
 orphans             pods that no trial uses, results of deleted trials
 """

@@ -135,6 +135,10 @@ class Situation:
     verified_apart: bool = False
     """Whether the current step has a separate verifier, so that it is verified only in another pod."""
 
+    def owns(self, pod: PodFacts | None) -> bool:
+        """Return whether the pod is the trial's own."""
+        return pod is not None and pod.owner_uid == self.trial.metadata.uid
+
 
 @dataclass(frozen=True)
 class StartAttempt:

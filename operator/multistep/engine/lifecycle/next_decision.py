@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from multistep.api.trial.failure_table import MADE_ROOM, POD_UNRESPONSIVE, RESTORE_FAILED, RESULT_UNKNOWN
-from multistep.api.trial.status import AttemptStatus, holds, is_finished
+from multistep.api.trial.failure_table import MADE_ROOM, RESTORE_FAILED
+from multistep.api.trial.status import AttemptStatus
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.api.trial.values import AGENT, AGENT_SETUP, VERIFIER
 from multistep.backoff import Backoff
+from multistep.engine.lifecycle.clean_up import clean_up
 from multistep.engine.lifecycle.decisions import (
     Adopt,
     AdoptVerifierPod,
-    CleanUp,
     CreatePod,
     CreateVerifierPod,
     Decision,
@@ -44,8 +44,6 @@ from multistep.engine.lifecycle.failure_causes import (
 )
 from multistep.engine.lifecycle.pod_start import START_RULES
 from multistep.engine.lifecycle.stop_and_suspend import (
-    DEADLINE_EXCEEDED,
-    STOPPED,
     SUSPENDED,
     SWEEP_BUDGET_SPENT,
     is_suspended,
@@ -70,7 +68,6 @@ _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions: longer than a container's termination, which also kills sessions. And for a
 # pod that its node does not know: longer than the restart of a kubelet, which reads its pods first.
 _LONGER_SECONDS: Mapping[ViolationReason, int] = {"ExecSessionsKilled": 90, "PodUnknown": 300}
-_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # their pods may still have processes
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
 _SWEEP_SECONDS = 30.0  # within this time, a sweep suspends its trials after its budget refused a request
 _NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
@@ -85,19 +82,13 @@ def decide(situation: Situation) -> Decision:
     return Drive()
 
 
-def _finished(s: Situation) -> Decision | None:
-    if not is_finished(s.trial.status):
-        return None
-    return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))
-
-
 def _cut_short(s: Situation) -> Decision | None:
     return stop_or_deadline(s.trial, s.now)
 
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
     """Create no pod for a suspended trial. If the operator created one before it crashed, later rules adopt this pod."""
-    return Suspend() if must_have_no_pod(s.trial) and not _own(s, s.pod) else None
+    return Suspend() if must_have_no_pod(s.trial) and not s.owns(s.pod) else None
 
 
 def _resumed_without_pod(s: Situation) -> Decision | None:
@@ -353,7 +344,7 @@ _LIFE_RULES: tuple[Rule, ...] = (
 )
 POD_RULES = (*_LIFE_RULES, *START_RULES)
 RULES: tuple[Rule, ...] = (
-    _finished,
+    clean_up,
     _cut_short,
     _suspended_without_pod,
     _resumed_without_pod,
@@ -372,12 +363,6 @@ def count_failed_attempts(attempts: Sequence[AttemptStatus]) -> int:
     """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep, room for other
     trials' verifiers, and a checkpoint that cannot be restored (at most two per trial, choose_checkpoint) use up no retry."""
     return sum(attempt.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for attempt in attempts)
-
-
-def needs_inspection(trial: MultiStepTrial) -> bool:
-    """Return whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
-    failed = holds(trial.status, "Failed") is not None
-    return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
 def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | None, now: float) -> Wait | Fail:
@@ -401,31 +386,3 @@ def attempt_start(trial: MultiStepTrial) -> datetime | None:
 def _attempt_start(s: Situation) -> float:
     start = attempt_start(s.trial)
     return start.timestamp() if start else s.now
-
-
-def _own(s: Situation, pod: PodFacts | None) -> bool:
-    return pod is not None and pod.owner_uid == s.trial.metadata.uid
-
-
-def _pod_removal(s: Situation) -> float | None:
-    """Return the seconds until the finished trial's pods are deleted; None if they are retained, or no longer exist.
-
-    The pod of a trial that was stopped or missed its deadline is always deleted, because its processes would keep running. A pod
-    that Kueue admitted uses quota of its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.
-    """
-    spec = s.trial.spec
-    if not any(pod and _own(s, pod) and not pod.deleting for pod in (s.pod, s.verifier)):
-        return None
-    if any(condition.type == "Failed" and condition.reason in _CUT_SHORT for condition in s.trial.status.conditions):
-        return 0.0
-    kept = spec.pod_cleanup == "Never" or (spec.pod_cleanup == "OnSuccess" and needs_inspection(s.trial))
-    if kept and not any(pod and pod.queue is not None for pod in (s.pod, s.verifier)):
-        return None
-    return _seconds_left(s, spec.pod_ttl_seconds_after_finished or 0)
-
-
-def _seconds_left(s: Situation, ttl: float | None) -> float | None:
-    end: datetime | None = s.trial.status.completion_time
-    if ttl is None or end is None:
-        return None
-    return max(0.0, end.timestamp() + ttl - s.now)

@@ -4,6 +4,7 @@ In: sweep, facts of its trials, the current time. Out: manifests of trials, stat
 
 sweep_status       next actions and status of a sweep; when its client's lease expires
 next_trials        which trials are created next, counts, early halt, the trial that counts for each number
+trial_grid         numbers and names of a sweep's trials
 trial_manifests    manifests of trials; the facts of a trial that a sweep needs
 plan_branches      branches: trials of one step
 own_trials         which trials belong to a sweep

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from multistep.api.sweep.sweep import EACH, SweepBranch
-from multistep.engine.sweep.next_trials import Branch, TrialCell, TrialGrid
+from multistep.engine.sweep.trial_grid import Branch, TrialCell, TrialGrid
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,9 @@ from multistep.engine.sweep.next_trials import (
     count_trials,
     halt_reason,
     numbers_to_create,
-    retries_of,
-    unknown_numbers,
 )
 from multistep.engine.sweep.plan_branches import States
+from multistep.engine.sweep.trial_grid import retries_of, unknown_numbers
 from multistep.engine.sweep.trial_manifests import SweepPlan
 
 _MAX_RENEWAL: Final = 64  # characters; the status has the digest of a longer annotation, to limit its size

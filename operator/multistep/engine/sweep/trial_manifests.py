@@ -22,8 +22,9 @@ from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
 from multistep.engine.score.usage_totals import usages
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep import plan_branches
-from multistep.engine.sweep.next_trials import ActivePhase, TrialCell, TrialFacts, TrialGrid, retries_of
+from multistep.engine.sweep.next_trials import ActivePhase, TrialFacts
 from multistep.engine.sweep.plan_branches import States
+from multistep.engine.sweep.trial_grid import TrialCell, TrialGrid, retries_of
 from multistep.errors import InvalidSpec
 
 Object = Mapping[str, Any]

@@ -21,10 +21,11 @@ from multistep.api.sweep.sweep import (
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.values import DIGEST
 from multistep.engine.score.score_in_sweep import counted_score
-from multistep.engine.sweep.next_trials import TrialGrid, trials_that_count
+from multistep.engine.sweep.next_trials import trials_that_count
 from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.plan_branches import StepCheckpoints, parse_record, record_text, states_of, step_checkpoints
 from multistep.engine.sweep.sweep_status import branches_planned
+from multistep.engine.sweep.trial_grid import TrialGrid
 from multistep.engine.sweep.trial_manifests import (
     RegradedSweep,
     SweepPlan,

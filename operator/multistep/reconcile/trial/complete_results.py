@@ -18,7 +18,7 @@ from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.evidence import statement
 from multistep.store.evidence.statement import FinishedTrial
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables, trial_files
 from multistep.store.results_volume import ResultsVolume
 
 Sign = Callable[[bytes], bytes]
@@ -90,7 +90,7 @@ class Finisher:
         key = TrialKey.of(trial)
         files = {**logs, **trial_files.trial_files(loaded.plan, trial, journal, now, failure=failure)}
         await self._volume.finish(key, files, trial_files.step_directories(loaded.plan, journal))
-        secrets = trial_files.secret_values(loaded.env, loaded.task.config, loaded.task.layout)
+        secrets = secret_variables.secret_values(loaded.env, loaded.task.config, loaded.task.layout)
         await self._volume.redact(key, secrets)
         await self._write_evidence(trial, loaded, journal, ended, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):

@@ -15,7 +15,7 @@ from multistep.reconcile.trial.decide_action import is_unread
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.trial_run import STOP_SECONDS, Observed, ObservedPods, TrialRun
 from multistep.sources.load.load_trial import LoadedTrial, TrialLoader
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def load_task(run: TrialRun, known: Observed, loader: TrialLoader, admissi
 
 
 def _with_task(run: TrialRun, known: Observed, loaded: LoadedTrial) -> Observed:
-    run.writer.secrets = trial_files.secret_values(loaded.env, loaded.task.config, loaded.task.layout)
+    run.writer.secrets = secret_variables.secret_values(loaded.env, loaded.task.config, loaded.task.layout)
     return replace(known, loaded=loaded)
 
 

@@ -77,7 +77,7 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.bucket.upload_results import ResultsUploader
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables
 from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
 from multistep.telemetry.metrics import Metrics
@@ -360,7 +360,7 @@ class Driver:
         sources, sent = operation.sources, dict[str, UploadedObject]()
         of_services = any(each.container for each in sources)
         if self._direct is not None and drive.may_send(operation) and not of_services:
-            has_secrets = bool(trial_files.secret_values(drive.loaded.env, drive.loaded.task.config, drive.loaded.task.layout))
+            has_secrets = bool(secret_variables.secret_values(drive.loaded.env, drive.loaded.task.config, drive.loaded.task.layout))
             gathering = Gathering(drive.key, attempt, operation, has_secrets)
             reached = await self._direct.run(session, gathering, drive.records)
             if reached.running is not None:

@@ -27,7 +27,7 @@ from multistep.runner_client.session import Session
 from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.checkpoints.checkpoint_files import CheckpointCommit
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables
 from multistep.store.trial.collect_files import StoredVerifierData
 
 Report = Callable[[Journal, str], Awaitable[None]]
@@ -97,7 +97,7 @@ class Drive:
     def shown(self) -> TrialStatus:
         """Return the steps and tampering findings as the status shows them, without secrets."""
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
-        secrets = trial_files.secret_values(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
+        secrets = secret_variables.secret_values(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
     def hides_end_of_agent(self, operation: Operation | None) -> bool:

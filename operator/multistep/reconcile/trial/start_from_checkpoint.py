@@ -28,7 +28,7 @@ from multistep.reconcile.trial.source_checkpoints import GRACE_SECONDS, SourceTr
 from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.checkpoints.checkpoint_files import CheckpointCommit
 from multistep.store.files.trial_key import TrialKey
-from multistep.store.harbor.trial_files import task_digest
+from multistep.store.harbor.trial_config import task_digest
 from multistep.store.results_volume import ResultsVolume
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")

@@ -34,7 +34,7 @@ from multistep.engine.status.tampering_findings import merged
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.store.evidence import file_list
 from multistep.store.evidence.file_list import ListDigests
-from multistep.store.harbor import trial_files
+from multistep.store.harbor import secret_variables, trial_config, trial_files
 from multistep.store.harbor.trial_files import agent_info, own_version
 
 TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -130,7 +130,7 @@ def _trial(trial: MultiStepTrial) -> dict[str, Any]:
 def _without_secrets(value: Any) -> Any:
     """Return the spec without values of variables with secret-like names: the spec's digest could reveal a short secret."""
     if isinstance(value, Mapping):
-        hidden = {"value": MARK} if value.get("value") and trial_files.is_sensitive(str(value.get("name", ""))) else {}
+        hidden = {"value": MARK} if value.get("value") and secret_variables.is_sensitive(str(value.get("name", ""))) else {}
         return {**{key: _without_secrets(inner) for key, inner in value.items()}, **hidden}
     return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
@@ -139,7 +139,7 @@ def _task(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     source = trial.status.task_source
     return {
         "name": plan.task_name,
-        "digest": _digest_set(trial_files.task_digest(trial)),
+        "digest": _digest_set(trial_config.task_digest(trial)),
         "revision": source.revision if source else None,
     }
 

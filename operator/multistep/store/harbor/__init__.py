@@ -2,6 +2,9 @@
 
 In: plan and journal of a trial; a sweep and the results of its trials. Out: texts by path. Open trial_files.py first.
 
-trial_files    config.json, result.json, trial.log and the other files of a trial's directory
-job_files      the files of a job's directory
+trial_files         all files of a trial's directory; result.json, exception.txt
+trial_config        config.json, lock.json
+trial_log           trial.log
+secret_variables    which variables hold secrets
+job_files           the files of a job's directory
 """

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from multistep.api.sweep.sweep import SweepSpec, TrialSweep
 from multistep.api.trial.status import Usage
-from multistep.store.harbor.trial_files import ENVIRONMENT, agent_config
+from multistep.store.harbor.trial_config import ENVIRONMENT, agent_config
 
 _NO_DATASET: Final = "adhoc"  # Harbor's dataset name for a trial without a dataset
 _SCORE: Final = "score"

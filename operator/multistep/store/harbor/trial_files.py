@@ -6,30 +6,22 @@ values to redact from all other files.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from multistep.api.common import labels
-from multistep.api.common.base_model import API_VERSION, EnvVar
-from multistep.api.common.plural import plural
-from multistep.api.task.layout import TaskLayout
-from multistep.api.task.task_toml import TaskConfig
-from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.common.base_model import API_VERSION
 from multistep.api.trial.status import Usage
 from multistep.api.trial.trial import PLURAL, MultiStepTrial
 from multistep.api.trial.values import AGENT, VERIFIER
 from multistep.engine.journal.journal import Journal, StepException, StepRun
-from multistep.engine.plan.plan import TrialEnv, TrialPlan
-from multistep.engine.plan.resolve_templates import Unresolved, compose_variables, resolve_templates
-from multistep.engine.status.status_size import MARK
+from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.status.tampering_findings import merged
-from multistep.engine.status.trial_status import LATEST
-from multistep.timestamps import rfc3339
+from multistep.store.harbor.trial_config import config_json, lock_json, task_digest, verifier_mode
+from multistep.store.harbor.trial_log import iso_time, trial_log
 
 _COMMAND: Final = "command"
 _MULTISTEP: Final = "multistep"  # the key of Multistep's own metadata, which no agent can set
@@ -86,75 +78,6 @@ def own_version() -> str:
         return version("multistep")
     except PackageNotFoundError:
         return "unknown"
-
-
-def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
-    """Return trial.log: one line for each event, sorted by time."""
-    events = [
-        *_trial_events(plan, trial, journal, now, failure),
-        *(event for run in journal.steps if run.trial is None for event in _step_events(run)),
-    ]
-    return "".join(f"{iso_time(time)} {_line(text)}\n" for time, text in sorted(events, key=lambda event: event[0]))
-
-
-def _trial_events(
-    plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, failure: StepException | None
-) -> Iterator[tuple[float, str]]:
-    start = trial.status.start_time
-    if start:
-        yield start.timestamp(), f"trial {trial.metadata.name} started: task {plan.task_name}, agent {plan.agent_name}"
-    if start and (source := trial.status.started_from):
-        yield start.timestamp(), f"it continues after step {source.step} of trial {source.trial}"
-    for attempt in trial.status.attempts:
-        if attempt.completion_time:
-            yield attempt.completion_time.timestamp(), f"attempt {attempt.number} failed: {attempt.reason}: {attempt.message}"
-    if journal.started_at is not None:
-        yield journal.started_at, "the environment is running"
-    if exception := journal.exception or failure:
-        yield now, f"the trial ended with {exception.type}: {exception.message}"
-    yield now, f"the trial ended; rewards: {json.dumps(None if failure else journal.rewards)}"
-
-
-def _step_events(run: StepRun) -> Iterator[tuple[float, str]]:
-    name = f"step {run.name}"
-    if run.started_at is not None:
-        yield run.started_at, f"{name} started"
-    for phase, (start, end) in run.timings.items():
-        yield start, f"{name}: {phase} started"
-        if end is not None:
-            yield end, f"{name}: {phase} finished after {end - start:.3f} s"
-    if run.completed_at is not None:
-        for text in _outcome(run):
-            yield run.completed_at, f"{name}: {text}"
-
-
-def _outcome(run: StepRun) -> Iterable[str]:
-    if run.exception:
-        yield f"{run.exception.type}: {run.exception.message}"
-    if run.collected:
-        yield f"{plural(run.collected.count, 'file')} collected, {run.collected.bytes} bytes"
-        yield from (f"collected incompletely: {line}" for line in run.collected.incomplete)
-    if run.gate_failure:
-        yield f"the gate was not met: {run.gate_failure}"
-    yield f"ended; rewards: {json.dumps(run.rewards)}"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.splitlines())[:4096]
-
-
-def iso_time(seconds: float | None) -> str | None:
-    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a
-    runner may report any number."""
-    if seconds is None:
-        return None
-    return rfc3339(min(max(seconds, 0.0), LATEST), "milliseconds")
-
-
-ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
-_SENSITIVE = re.compile(r"KEY|SECRET|TOKEN(?!S)|PASSWORD|CREDENTIAL|AUTH", re.IGNORECASE)
-_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
-_SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 
 
 def service_log(service: str) -> str:
@@ -229,73 +152,10 @@ def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     return {**({"tampering": findings} if findings else {}), **shown}
 
 
-def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
-    spec = trial.spec
-    return {
-        "task": {"path": plan.task_name},
-        "trial_name": trial.metadata.name,
-        "trials_dir": ".",
-        "timeout_multiplier": spec.timeout_multiplier,
-        "agent_timeout_multiplier": spec.agent.timeout_multiplier,
-        "verifier_timeout_multiplier": spec.verifier.timeout_multiplier,
-        "agent_setup_timeout_multiplier": spec.agent_setup_timeout_multiplier,
-        "environment_build_timeout_multiplier": spec.environment_timeout_multiplier,
-        "agent": agent_config(trial.spec.agent),
-        "environment": _environment(plan, trial),
-        "verifier": _verifier(trial),
-        "artifacts": [artifact.model_dump(include={"source", "destination", "exclude"}) for artifact in spec.artifacts],
-        "extra_instructions": list(spec.extra_instructions),
-    }
-
-
-def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return lock.json: Harbor's TrialLock, with the task's digest. environment.kwargs has the images that the kubelet resolved."""
-    config = config_json(plan, trial)
-    same = [key for key in config if key.endswith("multiplier")]
-    return {
-        "schema_version": 2,
-        "task": {"name": plan.task_name, "type": "local", "digest": task_digest(trial), "path": plan.task_name},
-        **{key: config[key] for key in same},
-        "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
-        "agent": config["agent"],
-        "environment": _locked_environment(config["environment"], trial, journal),
-        "verifier": {**config["verifier"], "environment_mode": _mode(plan) if plan.single else None},
-    }
-
-
 def exception_txt(journal: Journal, *, failure: StepException | None = None) -> str | None:
     """Return exception.txt; None if the trial has no exception."""
     exception = journal.exception or failure
     return None if exception is None else _traceback(exception)
-
-
-def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
-    """Return the values to redact: those of variables with secret-like names, except switches such as "1" and "true". The variables
-    are the agent's env and the verifier env of task and trial, as in Harbor 0.25, the agent's credentials, and those that the
-    task's compose files use, because the results have the output of services. White space around a value, such as the newline at
-    the end of a Secret's file, is no part of the secret: a program may print the value without it."""
-    composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
-    secrets = (
-        secret
-        for values in (env.agent, env.credentials, config.verifier.env, env.verifier, composed)
-        for secret in _sensitive_values(values, env.variables)
-    )
-    return {value for secret in secrets if (value := secret.strip()) and value.lower() not in _SWITCHES}
-
-
-def is_sensitive(name: str) -> bool:
-    """Return whether a variable's name suggests that its value is a secret, as in Harbor 0.25 (utils.env)."""
-    return _SENSITIVE.search(name) is not None
-
-
-def _sensitive_values(values: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
-    for name, value in values.items():
-        if is_sensitive(name):
-            try:
-                yield resolve_templates({name: value}, variables)[name]
-            except Unresolved:
-                continue
 
 
 def _steps(journal: Journal) -> dict[str, Any]:
@@ -318,14 +178,10 @@ def _step_result(run: StepRun) -> dict[str, Any]:
     }
 
 
-def _mode(plan: TrialPlan) -> str:
-    return "separate" if any(step.verifier and step.verifier.environment for step in plan.steps) else "shared"
-
-
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
     """Return the only step's results, which result.json of a single-step trial has at its top level, as in Harbor 0.25."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
-    mode = _mode(plan) if VERIFIER in run.timings else None
+    mode = verifier_mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
 
 
@@ -399,72 +255,9 @@ def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
     return None if span is None else {"started_at": iso_time(span[0]), "finished_at": iso_time(span[1])}
 
 
-def agent_config(agent: AgentSpec) -> dict[str, Any]:
-    """Return Harbor's AgentConfig of an agent."""
-    own = {"command": agent.command, "user": agent.user, "version": agent.version, **agent.options}
-    return {
-        "name": agent.name,
-        "import_path": agent.import_path,
-        "model_name": agent.model,
-        "override_timeout_sec": agent.timeout_seconds,
-        "max_timeout_sec": agent.max_timeout_seconds,
-        "env": _env([*agent.credentials, *agent.env]),
-        "kwargs": {key: value for key, value in own.items() if value is not None},
-    }
-
-
-def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return Harbor's environment config. Harbor requires a type or an import path, and has no type for Multistep."""
-    return {"import_path": ENVIRONMENT, "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
-
-
-def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return the environment config with the image ID of the agent's pod, and that of each step's separate verifier, by step."""
-    verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
-    images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
-    return {**environment, "kwargs": {**environment["kwargs"], **images}}
-
-
-def _verifier(trial: MultiStepTrial) -> dict[str, Any]:
-    verifier = trial.spec.verifier
-    return {
-        "override_timeout_sec": verifier.timeout_seconds,
-        "max_timeout_sec": verifier.max_timeout_seconds,
-        "env": _env(verifier.env),
-        "disable": verifier.disable,
-    }
-
-
-def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
-    return {variable.name: _shown_value(variable) for variable in variables}
-
-
-def _shown_value(variable: EnvVar) -> str:
-    """Return a variable's value for config.json: redacted if its name looks secret, ``${NAME}`` if from a Secret or ConfigMap."""
-    if variable.value_from is not None:
-        return f"${{{variable.name}}}"
-    value = variable.value or ""
-    return MARK if value and is_sensitive(variable.name) and not _TEMPLATE.fullmatch(value) else value
-
-
 def _uri(trial: MultiStepTrial) -> str:
     """Return the URI of the trial's Kubernetes object. The results' URL has the access token, which results must not reveal."""
     return f"kubernetes:///apis/{API_VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
-
-
-def task_digest(trial: MultiStepTrial) -> str:
-    """Return the digest of the task that ran: of its bundle, of its resolved remote source, or of its inline text."""
-    task, source = trial.spec.task, trial.status.task_source
-    if task.bundle is not None:
-        return task.bundle.digest
-    if source is not None:
-        return source.digest
-    text = task.inline or task  # a remote task that was never resolved has no digest, only its address
-    return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
-
-
-def _sha256(text: str) -> str:
-    return f"sha256:{hashlib.sha256(text.encode(errors='replace')).hexdigest()}"
 
 
 def _dump(value: dict[str, Any]) -> str:

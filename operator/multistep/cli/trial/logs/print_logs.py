@@ -19,7 +19,7 @@ from multistep.api.trial.values import AGENT, HEALTHCHECK, PRINTING, VERIFIER
 from multistep.engine.journal.operations import Place, operation_id
 from multistep.errors import UsageError
 from multistep.logs import escaped
-from multistep.report.excerpts import MAX_BYTES, START, output_lines, readable_line
+from multistep.report.stream_json import MAX_BYTES, START, output_lines, readable_line
 
 BUILD = "build"  # the phase of a piece that is an image's build log; the piece's ``step`` is the image's name
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}

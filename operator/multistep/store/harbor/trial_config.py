@@ -1,0 +1,124 @@
+"""Creates config.json and lock.json of Harbor 0.25's trial directory. Pure. They contain no values of secret variables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from multistep.api.common.base_model import API_VERSION, EnvVar
+from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.trial import MultiStepTrial
+from multistep.engine.journal.journal import Journal
+from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.status.status_size import MARK
+from multistep.store.harbor.secret_variables import is_sensitive
+
+ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
+
+_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
+
+
+def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
+    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
+    spec = trial.spec
+    return {
+        "task": {"path": plan.task_name},
+        "trial_name": trial.metadata.name,
+        "trials_dir": ".",
+        "timeout_multiplier": spec.timeout_multiplier,
+        "agent_timeout_multiplier": spec.agent.timeout_multiplier,
+        "verifier_timeout_multiplier": spec.verifier.timeout_multiplier,
+        "agent_setup_timeout_multiplier": spec.agent_setup_timeout_multiplier,
+        "environment_build_timeout_multiplier": spec.environment_timeout_multiplier,
+        "agent": agent_config(trial.spec.agent),
+        "environment": _environment(plan, trial),
+        "verifier": _verifier(trial),
+        "artifacts": [artifact.model_dump(include={"source", "destination", "exclude"}) for artifact in spec.artifacts],
+        "extra_instructions": list(spec.extra_instructions),
+    }
+
+
+def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return lock.json: Harbor's TrialLock, with the task's digest. environment.kwargs has the images that the kubelet resolved."""
+    config = config_json(plan, trial)
+    same = [key for key in config if key.endswith("multiplier")]
+    return {
+        "schema_version": 2,
+        "task": {"name": plan.task_name, "type": "local", "digest": task_digest(trial), "path": plan.task_name},
+        **{key: config[key] for key in same},
+        "extra_instructions": [{"digest": _sha256(text)} for text in trial.spec.extra_instructions] or None,
+        "agent": config["agent"],
+        "environment": _locked_environment(config["environment"], trial, journal),
+        "verifier": {**config["verifier"], "environment_mode": verifier_mode(plan) if plan.single else None},
+    }
+
+
+def verifier_mode(plan: TrialPlan) -> str:
+    """Return "separate" if any step has a verifier in an environment of its own, else "shared"."""
+    return "separate" if any(step.verifier and step.verifier.environment for step in plan.steps) else "shared"
+
+
+def agent_config(agent: AgentSpec) -> dict[str, Any]:
+    """Return Harbor's AgentConfig of an agent."""
+    own = {"command": agent.command, "user": agent.user, "version": agent.version, **agent.options}
+    return {
+        "name": agent.name,
+        "import_path": agent.import_path,
+        "model_name": agent.model,
+        "override_timeout_sec": agent.timeout_seconds,
+        "max_timeout_sec": agent.max_timeout_seconds,
+        "env": _env([*agent.credentials, *agent.env]),
+        "kwargs": {key: value for key, value in own.items() if value is not None},
+    }
+
+
+def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
+    """Return Harbor's environment config. Harbor requires a type or an import path, and has no type for Multistep."""
+    return {"import_path": ENVIRONMENT, "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
+
+
+def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
+    """Return the environment config with the image ID of the agent's pod, and that of each step's separate verifier, by step."""
+    verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
+    images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
+    return {**environment, "kwargs": {**environment["kwargs"], **images}}
+
+
+def _verifier(trial: MultiStepTrial) -> dict[str, Any]:
+    verifier = trial.spec.verifier
+    return {
+        "override_timeout_sec": verifier.timeout_seconds,
+        "max_timeout_sec": verifier.max_timeout_seconds,
+        "env": _env(verifier.env),
+        "disable": verifier.disable,
+    }
+
+
+def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
+    return {variable.name: _shown_value(variable) for variable in variables}
+
+
+def _shown_value(variable: EnvVar) -> str:
+    """Return a variable's value for config.json: redacted if its name looks secret, ``${NAME}`` if from a Secret or ConfigMap."""
+    if variable.value_from is not None:
+        return f"${{{variable.name}}}"
+    value = variable.value or ""
+    return MARK if value and is_sensitive(variable.name) and not _TEMPLATE.fullmatch(value) else value
+
+
+def task_digest(trial: MultiStepTrial) -> str:
+    """Return the digest of the task that ran: of its bundle, of its resolved remote source, or of its inline text."""
+    task, source = trial.spec.task, trial.status.task_source
+    if task.bundle is not None:
+        return task.bundle.digest
+    if source is not None:
+        return source.digest
+    text = task.inline or task  # a remote task that was never resolved has no digest, only its address
+    return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
+
+
+def _sha256(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode(errors='replace')).hexdigest()}"
