@@ -63,10 +63,10 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     return app
 
 
-def _apart(handle: Callable[[Mapping[str, Any], str | None], None], body: kopf.Body, type: str | None) -> None:
+def _apart(handle: Callable[[Mapping[str, Any], str | None], None], body: kopf.Body, event: str | None) -> None:
     """Handle an event in an empty context: the timers and tasks that it starts would otherwise keep kopf's context, which has the
     whole object, in memory until the trial ends."""
-    Context().run(handle, body, type)
+    Context().run(handle, body, event)
 
 
 class NoDiffs(kopf.DiffBaseStorage):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from multistep.kube.lease import Lease
@@ -12,12 +13,13 @@ from multistep.reconcile.queue.event_filter import EventFilter
 from multistep.reconcile.queue.work_queue import WorkQueue
 from multistep.reconcile.sweep.reconcile_sweep import Sweeps
 from multistep.reconcile.trial.reconciler import Reconciler
+from multistep.telemetry.metric_types import PhaseGauge
 from multistep.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
-Enqueue = Callable[[Key], None]
+DELETED: Final = "DELETED"  # the type of a deletion's watch event
 BATCH_SECONDS: Final = 0.5
 """All events of a sweep's trials within this time cause a single reconcile of the sweep."""
 
@@ -70,55 +72,53 @@ class EventRouter:
         self._sweeps.cache.clear()
         self._reconciler.memory.hints.clear()
 
-    def trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
+    def trial_event(self, trial: Object, event: str | None) -> None:
         """Record the trial's phase for the metrics, even on a standby. Enqueue the trial and its sweep if their filters accept the
         event."""
-        self._contain(self._trial_event, trial, type, self.enqueue)
+        with _error_contained(trial, self.enqueue):
+            key = trial["metadata"]["namespace"], trial["metadata"]["name"]
+            _count_phase(self._metrics.phases, key, trial, event)
+            sweep = self._sweeps.cache.observe(trial, deleted=event == DELETED)
+            if sweep is not None:
+                self.enqueue_sweep(sweep, BATCH_SECONDS)
+            if self._event_filter.trial(trial, event):
+                self.enqueue(key)
 
-    def sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
+    def sweep_event(self, sweep: Object, event: str | None) -> None:
         """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
-        self._contain(self._sweep_event, sweep, type, self.enqueue_sweep)
+        with _error_contained(sweep, self.enqueue_sweep):
+            key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
+            _count_phase(self._metrics.sweeps, key, sweep, event)
+            if self._event_filter.sweep(sweep, event):
+                self.enqueue_sweep(key)
 
-    def pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
+    def pod_event(self, pod: Object, event: str | None) -> None:
         """Enqueue the pod's trial if the event filter accepts the event. The event may also free a slot for a queued trial."""
-        self._contain(self._pod_event, pod, type, None)
-
-    def _contain(
-        self, handle: Callable[[Mapping[str, Any], str | None], None], content: Object, type: str | None, otherwise: Enqueue | None
-    ) -> None:
-        """Handle an event. Anyone may have written the object: whatever is wrong with it stays with it. otherwise: enqueues the
-        object, whose reconcile then shows the error in its status."""
-        try:
-            handle(content, type)
-        except Exception:
-            metadata = content.get("metadata") or {}
-            key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-            logger.exception("the event of %s %s cannot be read", content.get("kind") or "an object", "/".join(key))
-            if otherwise is not None and all(key):
-                otherwise(key)
-
-    def _trial_event(self, trial: Mapping[str, Any], type: str | None) -> None:
-        key = trial["metadata"]["namespace"], trial["metadata"]["name"]
-        if type == "DELETED":
-            self._metrics.phases.forget(key)
-        else:
-            self._metrics.phases.observe(key, (trial.get("status") or {}).get("phase"))
-        if (sweep := self._sweeps.cache.observe(trial, deleted=type == "DELETED")) is not None:
-            self.enqueue_sweep(sweep, BATCH_SECONDS)
-        if self._event_filter.trial(trial, type):
-            self.enqueue(key)
-
-    def _sweep_event(self, sweep: Mapping[str, Any], type: str | None) -> None:
-        key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
-        if type == "DELETED":
-            self._metrics.sweeps.forget(key)
-        else:
-            self._metrics.sweeps.observe(key, (sweep.get("status") or {}).get("phase"))
-        if self._event_filter.sweep(sweep, type):
-            self.enqueue_sweep(key)
-
-    def _pod_event(self, pod: Mapping[str, Any], type: str | None) -> None:
-        if (seen := self._event_filter.pod(pod, type)) is not None:
-            seconds = self._reconciler.on_pod_event(seen, type)
-            if seconds is not None and (type is None or not self._event_filter.finished(seen.key)):
+        with _error_contained(pod, None):
+            seen = self._event_filter.pod(pod, event)
+            if seen is None:
+                return
+            seconds = self._reconciler.on_pod_event(seen, event)
+            if seconds is not None and (event is None or not self._event_filter.finished(seen.key)):
                 self.enqueue(seen.key, seconds)
+
+
+@contextmanager
+def _error_contained(content: Object, enqueue: Callable[[Key], None] | None) -> Iterator[None]:
+    """Log an error about an event's object, which anyone may have written, and continue with other events. enqueue: enqueues the
+    object, whose reconcile then shows the error in its status; None for an object without a status of ours."""
+    try:
+        yield
+    except Exception:
+        metadata = content.get("metadata") or {}
+        key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+        logger.exception("the event of %s %s cannot be read", content.get("kind") or "an object", "/".join(key))
+        if enqueue is not None and all(key):
+            enqueue(key)
+
+
+def _count_phase(phases: PhaseGauge, key: Key, content: Object, event: str | None) -> None:
+    if event == DELETED:
+        phases.forget(key)
+    else:
+        phases.observe(key, (content.get("status") or {}).get("phase"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from multistep.api.trial.agent_spec import PROGRAM_DIR, AgentSpec
@@ -17,14 +16,6 @@ _SOCKET: Final = "multistep/host"  # a name of its own, because the containers o
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 KEY_VARIABLE: Final = "MULTISTEP_OPERATOR_KEY"
 _STATE: Final = "multistep-host"
-_SECURITY_CONTEXT: Final[Mapping[str, Any]] = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "runAsGroup": 65532,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
 def host_container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
@@ -53,7 +44,7 @@ def host_container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, 
             "limits": {"memory": settings.agent_host_memory},
         },
         "readinessProbe": runner_mount.readiness_probe(settings.agent_host_port),
-        "securityContext": dict(_SECURITY_CONTEXT),
+        "securityContext": dict(runner_mount.UNPRIVILEGED),
         "volumeMounts": [
             runner_mount.runner_mount(),
             {"name": _STATE, "mountPath": "/run/multistep-host", "subPath": "run"},

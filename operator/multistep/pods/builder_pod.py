@@ -24,7 +24,7 @@ LABEL_BUILD: Final = f"{GROUP}/build"
 ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
 LABEL_OPERATOR: Final = f"{GROUP}/operator"  # lease of the operator that created the pod; several operators may share a namespace
 _NAME_DIGITS: Final = 40
-_BUILDER, _PUSHER = 1000, 65532  # user and group IDs
+_BUILDER = 1000  # user and group ID
 
 
 def pod_name(build: str) -> str:
@@ -128,15 +128,7 @@ def _push(settings: Settings) -> dict[str, Any]:
     return {
         **_serving(PUSH, settings, _SOCKET, settings.agent_host_port),
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": _PUSHER,
-            "runAsGroup": _PUSHER,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {**runner_mount.UNPRIVILEGED, "seccompProfile": {"type": "RuntimeDefault"}},
         "workingDir": "/tmp",
         "volumeMounts": [
             runner_mount.runner_mount(),
@@ -158,4 +150,6 @@ def _serving(name: str, settings: Settings, socket: str, port: int) -> dict[str,
 
 def _installer(settings: Settings) -> dict[str, Any]:
     image = container_image(settings.operator_image, settings.operator_image_pull_policy)
-    return runner_mount.runner_installer(image, runAsNonRoot=True, runAsUser=_PUSHER, seccompProfile={"type": "RuntimeDefault"})
+    return runner_mount.runner_installer(
+        image, runAsNonRoot=True, runAsUser=runner_mount.USER, seccompProfile={"type": "RuntimeDefault"}
+    )

@@ -108,30 +108,27 @@ def _container(status: Mapping[str, Any], container: Mapping[str, Any]) -> dict[
     }
 
 
-def _agent_host(container: Mapping[str, Any]) -> dict[str, Any]:
-    ended = (container.get("state") or {}).get("terminated")
+def _sidecar_end(prefix: str, ended: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the facts about the end of a sidecar, with their names' prefix; {} if it has not ended."""
     if ended is None:
         return {}
     reason = str(ended.get("reason") or "no reason given")
     return {
-        "host_ended": f"ended with status {ended.get('exitCode')} ({reason[:_EXIT_MESSAGE_CHARACTERS]})",
-        "host_exit_code": ended.get("exitCode"),
-        "host_out_of_memory": reason == "OOMKilled",
+        f"{prefix}_ended": f"ended with status {ended.get('exitCode')} ({reason[:_EXIT_MESSAGE_CHARACTERS]})",
+        f"{prefix}_exit_code": ended.get("exitCode"),
+        f"{prefix}_out_of_memory": reason == "OOMKilled",
     }
+
+
+def _agent_host(container: Mapping[str, Any]) -> dict[str, Any]:
+    return _sidecar_end("host", (container.get("state") or {}).get("terminated"))
 
 
 def _egress(container: Mapping[str, Any]) -> dict[str, Any]:
     ended = (container.get("state") or {}).get("terminated")
     if ended is None and container.get("restartCount"):
         ended = container_statuses.before_restart(container)
-    if ended is None:
-        return {}
-    reason = str(ended.get("reason") or "no reason given")
-    return {
-        "egress_ended": f"ended with status {ended.get('exitCode')} ({reason[:_EXIT_MESSAGE_CHARACTERS]})",
-        "egress_exit_code": ended.get("exitCode"),
-        "egress_out_of_memory": reason == "OOMKilled",
-    }
+    return _sidecar_end("egress", ended)
 
 
 def _image_id(container: Mapping[str, Any]) -> str:
@@ -139,7 +136,7 @@ def _image_id(container: Mapping[str, Any]) -> str:
 
 
 def _memory_limit(spec: Mapping[str, Any]) -> str:
-    main: Mapping[str, Any] = next((container for container in spec.get("containers") or [] if container["name"] == CONTAINER), {})
+    main = container_statuses.container_named(CONTAINER, spec.get("containers"))
     return str(((main.get("resources") or {}).get("limits") or {}).get("memory") or "")
 
 

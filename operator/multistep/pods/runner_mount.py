@@ -7,6 +7,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 VOLUME: Final = "multistep-runner"
+USER: Final = 65532  # user and group ID of the operator's own containers that need no rights
+UNPRIVILEGED: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""The security context of such a container."""
 INSTALLER: Final = "install-runner"
 INSTALL_DIR: Final = "/multistep-install"
 _DIRECTORY: Final = "/multistep"
