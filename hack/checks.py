@@ -25,7 +25,15 @@ from localkube.errors import LocalkubeError
 _CRDS = ROOT / "crds"
 _CHART_CRDS = ROOT / "charts" / "multistep" / "files" / "crds"
 _GO = (ROOT / "runner", ROOT / "egress", ROOT / "compose", ROOT / "localkube" / "kube")
-_TYPED = ("operator/multistep", "charts/multistep/files", "agent-host/multistep_host", "agent-host/tests", "localkube", "hack", "tests")
+_TYPED = (
+    "operator/multistep",
+    "charts/multistep/files",
+    "agent-host/multistep_host",
+    "agent-host/tests",
+    "localkube",
+    "hack",
+    "tests",
+)
 _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Survived"
 # `make test-long` also searches for more examples than each run in the tests of properties, which Hypothesis marks.
 _LONG, _WIDE = "long or hypothesis", ("--hypothesis-profile=wide",)
