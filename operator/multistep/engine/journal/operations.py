@@ -261,7 +261,7 @@ class HostCall:
 
 @dataclass(frozen=True)
 class CloseModelAccess:
-    """Block a step's token at the model gateway, and record the usage that the gateway counted (engine.score.gateway_report)."""
+    """Block a step's token at the model gateway, and record the usage that the gateway counted (engine.score.usage_totals)."""
 
     id: str
     step: str

@@ -59,7 +59,7 @@ class PodServices:
     """All host names of 127.0.0.1."""
     hosts: tuple[Host, ...] = ()
     files: str = ""
-    """hosts, files: as in compose_services."""
+    """hosts, files: as in api.task.layout.Services."""
 
     @property
     def background(self) -> tuple[str, ...]:
