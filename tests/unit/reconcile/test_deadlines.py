@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -251,16 +252,25 @@ async def test_a_trial_that_another_shard_ran_until_its_deadline_ends_without_a_
 # -- a running pod that breaks all exec sessions
 
 
-def break_sessions(world: World) -> None:
-    """Let each exec session break before the first answer, as when a process of the container ends it while it starts."""
+def break_sessions(world: World, answers: int = 0) -> None:
+    """Let each exec session break after so many answers; before the first one as when a process of the container ends it while it
+    starts."""
     runner = world.runner
-    runner.stream = lambda **_: FakeStream(runner, break_after_received=0)  # type: ignore[method-assign]
+    runner.stream = lambda **_: FakeStream(runner, break_after_received=answers)  # type: ignore[method-assign]
+
+
+def others_work(world: World, now: float, node: str = "") -> None:
+    """Let exec sessions work with a pod of another trial."""
+    hints = world.reconciler.memory.hints
+    hint = hints.of(("default", "working"), "uid")
+    hint.node = node
+    hints.worked(hint, now)
 
 
 async def test_an_agent_that_breaks_all_exec_sessions_until_the_deadline_scores_0_however_short_it_ran() -> None:
     world = await away_at_the_deadline(10.0, toStep="a", podCleanup="Never")
     break_sessions(world)
-    world.reconciler.memory.hints.of(("default", "other"), "uid").worked(world.now + 10_000)  # a session on the same node
+    others_work(world, world.now + 10_000)
     await world.run()
     assert world.condition[:2] == ("Failed", "PodUnresponsive")
     assert world.status.failure is not None and world.status.failure.class_ == "Agent"
@@ -278,7 +288,8 @@ async def test_if_nothing_shows_why_sessions_break_the_missed_deadline_decides()
 async def test_sessions_that_break_with_the_nodes_other_pods_too_are_not_the_agents_doing() -> None:
     world = await away_at_the_deadline(2000.0, toStep="a")
     break_sessions(world)
-    world.reconciler.memory.hints.of(("default", "other"), "uid").session_lost("broken", world.now)
+    hints = world.reconciler.memory.hints
+    hints.session_lost(hints.of(("default", "other"), "uid"), "broken", world.now)
     await world.run()
     without_score(world)
 
@@ -288,8 +299,8 @@ async def test_two_agents_of_a_node_that_break_their_sessions_do_not_excuse_each
     sessions before: the node served this pod meanwhile."""
     world = await away_at_the_deadline(2000.0, toStep="a")
     hints = world.reconciler.memory.hints
-    hints.of(("default", "other"), "uid").session_lost("broken", world.now - 500)
-    hints.of(("default", "t"), world.status.pod_uid).worked(world.now - 400)
+    hints.session_lost(hints.of(("default", "other"), "uid"), "broken", world.now - 500)
+    hints.worked(hints.of(("default", "t"), world.status.pod_uid), world.now - 400)
     break_sessions(world)
     await world.run()
     assert world.condition[:2] == ("Failed", "DeadlineExceeded") and world.status.score == 0
@@ -329,28 +340,27 @@ async def test_sessions_that_break_with_a_verifiers_pod_without_the_agents_files
 LATER = START + 100_000
 
 
-def breaking() -> World:
-    """Return a world without a deadline, whose agent breaks all exec sessions as soon as it runs, in each attempt."""
+def breaking(nodes: Sequence[str] = ("one", "two"), answers: int = 0) -> World:
+    """Return a world without a deadline, in which all exec sessions break after so many answers as soon as the agent runs, in each
+    attempt. nodes: those of the attempts' pods."""
     world = World(trial=manifest({"toStep": "a", "infrastructureRetries": 1}), durations={"a/agent": 10.0})
 
     def break_if_it_runs() -> None:
         if any(id.endswith("/a/agent") for runner in list(world.cluster.runners.values())[-1:] for id in runner.starts):
-            break_sessions(world)
+            break_sessions(world, answers)
 
+    def run_on_node(namespace: str, name: str) -> None:
+        world.cluster.objects["Pod", namespace, name]["spec"]["nodeName"] = nodes[int(name[-1]) - 1]
+        run_pod(namespace, name)
+
+    run_pod, world.cluster.run_pod = world.cluster.run_pod, run_on_node  # type: ignore[method-assign]
     world.at_reconcile = break_if_it_runs
     return world
 
 
-def elsewhere(world: World) -> None:
-    """Let exec sessions work with a pod on another node."""
-    hint = world.reconciler.memory.hints.of(("default", "other"), "uid")
-    hint.node = "other"
-    hint.worked(LATER)
-
-
 async def test_an_agent_that_breaks_all_sessions_for_an_hour_scores_0_if_the_node_works() -> None:
     world = breaking()
-    world.reconciler.memory.hints.of(("default", "other"), "uid").worked(LATER)
+    others_work(world, LATER, "one")
     await world.run()
     assert world.condition[:2] == ("Failed", "PodUnresponsive") and 3600 <= world.now - START < 4000
     assert (world.status.score, world.status.attempts) == (0, [])
@@ -358,23 +368,56 @@ async def test_an_agent_that_breaks_all_sessions_for_an_hour_scores_0_if_the_nod
 
 async def test_an_agent_that_breaks_all_sessions_on_a_node_of_its_own_is_believed_once() -> None:
     world = breaking()
-    elsewhere(world)
+    others_work(world, LATER, "other")
     await world.run()
-    assert [each.reason for each in world.status.attempts] == ["SessionsBroken"]
+    assert [(each.reason, each.node_name) for each in world.status.attempts] == [("SessionsBroken", "one")]
     assert world.condition[:2] == ("Failed", "PodUnresponsive") and world.status.score == 0
+
+
+async def test_one_node_that_breaks_the_sessions_of_two_attempts_is_not_the_agents_doing() -> None:
+    world = breaking(("one", "one"))
+    others_work(world, LATER, "other")
+    await world.run()
+    assert world.condition[:2] == ("Failed", "SessionsBroken") and world.status.score is None
 
 
 async def test_sessions_that_break_with_all_pods_of_a_node_lose_the_attempt_and_are_never_the_agents_doing() -> None:
     world = breaking()
-    elsewhere(world)
-    world.reconciler.memory.hints.of(("default", "third"), "uid").session_lost("broken", LATER)
+    others_work(world, LATER, "other")
+    hints = world.reconciler.memory.hints
+    for node in ("one", "two"):
+        hint = hints.of(("default", node), "uid")
+        hint.node = node
+        hints.session_lost(hint, "broken", LATER)
     await world.run()
     assert world.condition[:2] == ("Failed", "SessionsBroken")
     assert world.status.failure is not None and (world.status.failure.class_, world.status.score) == ("Infrastructure", None)
 
 
-async def test_while_no_session_works_with_any_pod_the_trial_waits() -> None:
-    """The API server cannot open exec sessions. The agent's work is not lost for that."""
+async def test_a_session_that_opens_after_an_outage_of_hours_continues_the_trial_though_others_reconnected_first() -> None:
     world = breaking()
     await world.run(until=lambda: world.now > START + 10_000)
+    others_work(world, world.now, "one")
+    world.at_reconcile = lambda: world.runner.__dict__.pop("stream", None)
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete") and (world.status.score, world.status.attempts) == (1, [])
+
+
+async def test_while_no_session_works_with_any_pod_the_trial_waits_but_not_for_ever() -> None:
+    """The API server cannot open exec sessions. The agent's work is not lost for that, unless it takes four hours."""
+    world = breaking()
+    await world.run(until=lambda: world.now > START + 14_000)
     assert (world.condition[:2], world.status.attempts) == (("Reconciling", "ConnectionLost"), [])
+    await world.run(most=2000)
+    assert [each.reason for each in world.status.attempts] == ["SessionsBroken", "SessionsBroken"]
+    assert (world.condition[1], world.status.score) == ("SessionsBroken", None)
+
+
+async def test_sessions_that_break_after_the_runner_answered_are_not_the_agents_doing_but_not_waited_for_without_end() -> None:
+    """For example, a proxy cuts long downloads."""
+    world = breaking(answers=1)
+    others_work(world, LATER, "one")
+    others_work(world, LATER, "two")
+    await world.run(most=2000)
+    assert world.condition[:2] == ("Failed", "SessionsBroken") and world.status.score is None
+    assert world.now - START >= 2 * 4 * 3600

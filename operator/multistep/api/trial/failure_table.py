@@ -165,8 +165,8 @@ ATTEMPTS = (
         SESSIONS_BROKEN,
         "Infrastructure",
         "for an hour, all exec sessions with the running pod broke, at least five in a row, while some with pods on other nodes "
-        "worked, and those with the node's other pods broke, too, or there are none. If it recurs without such pods, it is the "
-        "agent's doing (PodUnresponsive)",
+        "worked, and those with the node's other pods broke, too, or there are none; or for four hours, while none worked, or "
+        "after the runner answered. If it recurs on another node without such pods, it is the agent's doing (PodUnresponsive)",
         _RETRIED,
     ),
     Failure(
@@ -316,7 +316,8 @@ FAILED = (
         POD_UNRESPONSIVE,
         "Agent",
         "at least five exec sessions with its running pod broke in a row for an hour, or for 90 s after the trial's deadline, "
-        "while one with another pod of the node worked, or in a second attempt (class Task if no agent has run before)",
+        "before the runner answered; and five of them, over 90 s, after one with another pod of the node worked, or again in an "
+        "attempt on another node (class Task if no agent has run before)",
         "read the message; run the agent as a user other than root, and limit its processes (`podPidsLimit`) and CPU",
     ),
     Failure("OutOfMemory", "Task", "the container ran out of memory before the first step", "raise `environment.memory_mb`"),

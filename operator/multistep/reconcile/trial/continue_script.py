@@ -87,8 +87,9 @@ async def continue_script(
     before, hint.quiet_until = run.trial.status.steps, 0.0  # a retry after a failed session must not wait for the next poll
     both = Pods(pod, None if lost else verifier, lost)
     try:
+        hint.answered = False
         with admission.execs.using(run.key), _violations(run, hint):
-            left = await driver.drive(run.trial, observed.task, script_of(observed.plan), both, _hooks(run, observed, pods))
+            left = await driver.drive(run.trial, observed.task, script_of(observed.plan), both, _hooks(run, observed, pods, hint))
     except CheckpointLost as error:
         return decisions.FailAttempt(RESTORE_FAILED, str(error))
     except ResultsLost as error:
@@ -104,7 +105,7 @@ async def continue_script(
     return run.until_deadline(hint.phase_runs(run.clock(), _until_poll(run), ready=ready, found_nothing=found_nothing))
 
 
-def _hooks(run: TrialRun, observed: Observed, pods: TrialPods) -> Hooks:
+def _hooks(run: TrialRun, observed: Observed, pods: TrialPods, hint: PodHint) -> Hooks:
     async def report(journal: Journal, isolation: str) -> None:
         await run.write_progress(journal, observed.pods.agent, isolation=isolation)
 
@@ -112,21 +113,25 @@ def _hooks(run: TrialRun, observed: Observed, pods: TrialPods) -> Hooks:
         report,
         dismiss=lambda step: release_verifier(run, pods, step),
         expired=lambda: deadlines.stop_or_deadline(run.trial, run.clock()) is not None,
+        answered=lambda: run.memory.hints.runner_answered(hint, run.clock()),
     )
 
 
 @contextmanager
 def _violations(run: TrialRun, hint: PodHint) -> Iterator[None]:
     """Record an error of the exec sessions in the hint if only the pod's containers can have caused it. Errors that the connection
-    may have caused, such as a broken stream, are not recorded."""
+    may have caused, such as a broken stream, are not recorded. After other errors, e.g. of the model gateway, a session in which
+    the runner answered counts as one that did not break."""
     try:
         yield
-    except (PodError, NotFound) as error:
-        if (reason := _violation_reason(error)) is not None:
+    except BaseException as error:
+        if isinstance(error, PodError | NotFound) and (reason := _violation_reason(error)) is not None:
             hint.violation = ProtocolViolation.after(hint.violation, str(error), run.clock(), reason)
+        if hint.answered and not isinstance(error, StreamLost):
+            run.memory.hints.did_not_break(hint, run.clock())
         raise
     hint.violation = None
-    hint.worked(run.clock())
+    run.memory.hints.worked(hint, run.clock())
 
 
 def _violation_reason(error: PodError | NotFound) -> ViolationReason | None:
@@ -193,7 +198,7 @@ def noting_failed_reads(run: TrialRun, decision: decisions.Decision) -> Iterator
             if _shows_nothing(error):
                 hint.was_not_read(message(error))
             elif isinstance(error, StreamLost) and not isinstance(error, ExecKilled):
-                hint.session_lost(str(error), run.clock())
+                run.memory.hints.session_lost(hint, str(error), run.clock())
         raise
 
 

@@ -54,8 +54,9 @@ def _unless_unread_at_deadline(run: TrialRun, situation: Situation) -> decisions
     verifier's pod is in use, whose sessions may be those that broke. The result is unknown if the others break, too, or if a
     verifier's pod has no files of the agent yet. If nothing shows the cause, the missed deadline decides."""
     decision, trial, hint = next_decision.decide(situation), situation.trial, run.hint
-    if isinstance(decision, decisions.Drive) and hint.is_unresponsive(situation.now) and run.memory.hints.any_works(hint):
-        return _of_unresponsive_pod(trial, hint, run.memory.hints.node_works(hint))
+    hints, drives = run.memory.hints, isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier)
+    if drives and hints.is_unresponsive(hint):
+        return _of_unresponsive_pod(trial, hint, hints.node_works(hint))
     if not (isinstance(decision, decisions.Fail) and is_unread(trial, decision, hint)):
         return decision
     unlimited = {"active_deadline_seconds": None, "suspend": False}  # a trial to suspend has missed its deadline all the same
@@ -63,8 +64,8 @@ def _unless_unread_at_deadline(run: TrialRun, situation: Situation) -> decisions
     match next_decision.decide(replace(situation, trial=endless)):
         case decisions.FailAttempt(message=why):
             return unless_unread(trial, decision, hint, why)
-        case decisions.Drive() if hint.breaks_sessions(situation.now):
-            return _of_broken_sessions(trial, decision, hint, run.memory.hints.node_works(hint))
+        case decisions.Drive() if hints.breaks_sessions(hint):
+            return _of_broken_sessions(trial, decision, hint, hints.node_works(hint))
         case decisions.Drive() if hint.cannot_be_read:
             return unless_unread(trial, decision, hint, hint.error)
         case decisions.Drive() as drive:
@@ -83,12 +84,13 @@ def _of_broken_sessions(trial: MultiStepTrial, end: decisions.Fail, hint: PodHin
 
 
 def _of_unresponsive_pod(trial: MultiStepTrial, hint: PodHint, node_works: bool | None) -> decisions.Fail | decisions.FailAttempt:
-    """Return the end of an attempt with whose running pod no exec session works, while some with other pods do. If nothing is known
-    of the node's other pods, or a verifier's pod is in use, on a node of its own, a node may be the cause once, but not twice."""
-    text = f"for an hour, all exec sessions with its running pod broke: {hint.error}"
-    verifier, again = trial.status.verifier, any(each.reason == SESSIONS_BROKEN for each in trial.status.attempts)
-    by_agent = verifier is None or (again and not verifier.untouched)
-    if by_agent and (node_works or (again and node_works is None)):
+    """Return the end of an attempt with whose running pod no exec session works. The agent is the cause if sessions with other pods
+    work, and the node is not the cause: others of its pods work, or nothing is known of these and it happened on another node
+    before."""
+    text = f"for {(hint.lost.last - hint.lost.first) / 60:.0f} minutes, all exec sessions with its running pod broke: {hint.error}"
+    lost = [each.node_name for each in trial.status.attempts if each.reason == SESSIONS_BROKEN and each.node_name]
+    elsewhere = any(node != hint.node for node in lost)
+    if node_works or (node_works is None and elsewhere and hint.breaks_alone):
         return decisions.Fail(POD_UNRESPONSIVE, text)
     return decisions.FailAttempt(SESSIONS_BROKEN, text)
 

@@ -145,6 +145,7 @@ class Driver:
         async with AsyncExitStack() as stack:
             host = None
             session, hello = await stack.enter_async_context(self._session(trial, pods.agent, users=users_of(loaded.plan)))
+            hooks.answered()
             if agent_works(trial, loaded):
                 host = await self._host_session(stack, trial, pods.agent, session)
                 if any(not each.done and place_of(each.id) == "host" for each in host[1].records):

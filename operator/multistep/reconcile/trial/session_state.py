@@ -47,11 +47,12 @@ class Pods:
 @dataclass(frozen=True)
 class Hooks:
     """Callbacks of the driver. report: write the progress to the status; dismiss: delete the pod of a step's verifier; expired:
-    return whether the trial's deadline has passed."""
+    return whether the trial's deadline has passed; answered: record that the runner in the agent's pod answered."""
 
     report: Report
     dismiss: Dismiss
     expired: Callable[[], bool]
+    answered: Callable[[], None] = lambda: None
 
 
 @dataclass
