@@ -73,9 +73,12 @@ async def test_a_token_is_for_its_models_only(tmp_path: Path, api: Api) -> None:
         ({"models": ["allowed", "other"]}, 403),
         ({"fallbacks": [{"allowed": ["other"]}]}, 403),
         ({"models": [f"other-{number}" for number in range(100)]}, 403),
+        ({"fallbacks": [{"model": "other", "api_base": "http://proxy"}]}, 403),
+        ({"context_window_fallback_dict": {"allowed": "other"}}, 403),
         ({"models": ["allowed"], "fallbacks": ["also"]}, 200),
+        ({"fallbacks": [{"model": "also", "api_base": "http://proxy", "drop_params": True}]}, 200),
     ],
-    ids=["models", "more models", "fallbacks", "many", "allowed"],
+    ids=["models", "more models", "fallbacks", "many", "with a server", "by model", "allowed", "allowed with a server"],
 )
 async def test_a_token_is_not_for_the_other_models_that_a_body_names(tmp_path: Path, more: dict[str, Any], status: int) -> None:
     async with world(tmp_path) as it:

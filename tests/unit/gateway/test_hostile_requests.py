@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from multistep.gateway.accounting.ledger_thread import DatabaseThread
 from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, OpenSteps
 from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.accounting.upper_bounds import upper_bound
-from multistep.gateway.http import agent_port, client_connection, operator_port
+from multistep.gateway.http import agent_port, client_connection, operator_port, servers
 from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, AnswerParser, ApiFormat
 from multistep.gateway.model_api.error_answers import Refused
@@ -355,6 +355,87 @@ async def test_large_bodies_of_several_steps_are_parsed_half_of_the_time(tmp_pat
         calls = [it.call("chat", token=token_for("chat", uid=f"uid-{number}"), text=text) for number in range(4)]
         assert {each.status for each in await asyncio.gather(*calls)} == {200}
     assert len(times) == 4 and all(later - ended >= 0.09 for (_, ended), (later, _) in pairwise(times))
+
+
+def block(seconds: float) -> None:
+    """Block the event loop, as the parsing of a large body does."""
+    time.sleep(seconds)
+
+
+async def test_a_costly_body_delays_those_of_other_steps_by_a_short_gap_only() -> None:
+    """Regression: each large body waited as long as the parsing of any step's previous one took, however long ago that was."""
+    steps, waited = OpenSteps({}), list[float]()
+    for uid, seconds in (("costly", 0.8), ("honest", 0.0), ("costly", 0.0), ("costly", 0.0)):
+        with steps.open_request(step_of(uid)):
+            asked = time.monotonic()
+            async with steps.parsing(step_of(uid), LARGE_BYTES + 1, uid, nullcontext()):
+                waited.append(time.monotonic() - asked)
+                block(seconds)
+    assert waited[0] < 0.1 and 0.4 < waited[1] < 0.7 and waited[2] < 0.5 and waited[3] < 0.1
+
+
+async def test_large_bodies_of_sweeps_are_parsed_in_turn() -> None:
+    """Regression: the agents of one sweep could make those of all others wait for all of their bodies."""
+    steps, order = OpenSteps({}), list[str]()
+
+    async def parse(sweep: str, number: int) -> None:
+        step = step_of(f"{sweep}-{number}")
+        with steps.open_request(step):
+            async with steps.parsing(step, LARGE_BYTES + 1, sweep, nullcontext()):
+                order.append(sweep)
+
+    costly = [asyncio.create_task(parse("costly", number)) for number in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.gather(*costly, parse("honest", 0))
+    assert len(order) == 21 and order.index("honest") <= 3
+
+
+async def test_a_body_that_loses_its_turn_keeps_no_other_from_being_parsed() -> None:
+    steps = OpenSteps({})
+    one, other = step_of("one"), step_of("other")
+    with steps.open_request(one), steps.open_request(other):
+        async with steps.parsing(one, LARGE_BYTES + 1, "one", nullcontext()):
+            with pytest.raises(TimeoutError):
+                async with steps.parsing(other, LARGE_BYTES + 1, "other", nullcontext(), 0.01):
+                    pass
+            waiting = asyncio.create_task(steps.parsing(other, LARGE_BYTES + 1, "other", nullcontext()).__aenter__())
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+        async with asyncio.timeout(5), steps.parsing(other, LARGE_BYTES + 1, "other", nullcontext()):
+            pass
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_an_agent_whose_body_waits_for_those_of_others_is_excused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """Regression: such a request had no row in the ledger, and the time for which it waited was the agent's."""
+    steps, release = OpenSteps({}), asyncio.Event()
+    monkeypatch.setattr(servers, "OpenSteps", lambda *_: steps)
+    async with world(tmp_path, hold_seconds=60.0 if leaves else 0.5) as it:
+        assert (await it.call("chat")).status == 200
+
+        async def occupy() -> None:
+            with steps.open_request(step_of("other")):
+                async with steps.parsing(step_of("other"), LARGE_BYTES + 1, "other", nullcontext()):
+                    await release.wait()
+
+        occupying = asyncio.create_task(occupy())
+        await asyncio.sleep(0)
+        call = asyncio.create_task(it.call("chat", text="say: hello" + " " * LARGE_BYTES))
+        if leaves:
+            await asyncio.sleep(0.5)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            await asyncio.sleep(0.2)
+        else:
+            assert (await call).status == 529
+        release.set()
+        await occupying
+        usage = await it.admin.close(step_of())
+        assert usage.held_seconds >= 0.3 and usage.stalled_seconds >= 0.3 and usage.requests == 2
+        failure = usage.failures["gpt-5-mini"]
+        assert (failure.kind, failure.at_timeout) == ("Provider", leaves) and "large bodies of other steps" in failure.message
 
 
 def test_a_body_may_have_so_many_fields() -> None:

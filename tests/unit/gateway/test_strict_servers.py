@@ -13,7 +13,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from multistep.gateway.accounting.open_steps import OpenSteps
-from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api import answer_memory
 from multistep.gateway.model_api.answer_memory import MAX_ANSWER, MAX_SMALL, MAX_STEP, MAX_TOTAL, AnswerMemory, AnswerTooLarge
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, COUNTED, DONE, SAID, STOP, STREAM, WHOLE
@@ -113,10 +112,10 @@ async def test_a_large_answer_is_parsed_in_the_time_that_a_step_may_parse_bodies
     """A tenant's own server could send one after the other, and the gateway would serve nobody else."""
     parsing, entered = vars(OpenSteps)["parsing"], 0
 
-    def counting(steps: OpenSteps, step: StepKey, size: int) -> AbstractAsyncContextManager[None]:
+    def counting(*arguments: Any) -> AbstractAsyncContextManager[None]:
         nonlocal entered
         entered += 1
-        found: AbstractAsyncContextManager[None] = parsing(steps, step, size)
+        found: AbstractAsyncContextManager[None] = parsing(*arguments)
         return found
 
     async def answer(_: web.Request) -> web.StreamResponse:

@@ -6,5 +6,6 @@ budgets            a request is sent only if its upper bound fits
 upper_bounds       upper bounds of a request's tokens and cost; prices
 step_usage         usage of a step, as the operator reads it
 open_steps         requests of each step; steps that were closed
+parsing_turns      the turns in which large documents are parsed
 waiting_seconds    how long the provider refused a step's requests, or sent nothing
 """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from multistep.gateway.accounting.parsing_turns import ParsingTurns
 from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
 from multistep.gateway.model_api.error_answers import Refused
 
@@ -36,6 +37,10 @@ class _Step:
     """Bytes of the bodies of its open requests."""
     parse_seconds: float = 0.0
     """How long the parsing of its last body or large answer took."""
+    parsed_at: float = 0.0
+    """When this ended, on the monotonic clock."""
+    last_model: str = ""
+    """The model of its last request."""
     used_at: float = 0.0
     """When it last sent a request."""
     models: set[str] = field(default_factory=set)
@@ -56,8 +61,7 @@ class OpenSteps:
         self._steps: dict[StepKey, _Step] = {}
         self._max_bodies = max(MAX_BODIES, body_bytes)
         self._clock = clock
-        self._large = asyncio.Lock()
-        self._large_seconds = 0.0  # how long the parsing of the last large document took
+        self._turns = ParsingTurns()
 
     def close(self, step: StepKey, until: float | None = None) -> None:
         """Refuse further requests of this step. until: when its tokens expire, so that the step may be forgotten; None: unknown."""
@@ -88,27 +92,35 @@ class OpenSteps:
         if model not in models and len(models) >= MAX_MODELS:
             raise Refused(429, f"this step has requested {MAX_MODELS} models, the most that a step may request")
         models.add(model)
+        self._steps[step].last_model = model
+
+    def last_model(self, step: StepKey) -> str:
+        """Return the model that the step requested last; "" if it requested none yet."""
+        return self._steps[step].last_model
 
     def open_requests(self, step: StepKey) -> int:
         """Return how many requests of the step are open."""
         return len(self._tasks(step))
 
     @asynccontextmanager
-    async def parsing(self, step: StepKey, size: int) -> AsyncIterator[None]:
+    async def parsing(
+        self, step: StepKey, size: int, sweep: str, waiting: AbstractAsyncContextManager[None], seconds: float | None = None
+    ) -> AsyncIterator[None]:
         """The caller, an open request of the step, parses its body, or a large part of its answer, inside this context. 5 MB can
-        take two seconds, in which no other request is served. So those of a step, and the large ones of all steps, are parsed one
-        at a time, each after a pause as long as the parsing of the previous one. size: in bytes."""
+        take two seconds, in which no other request is served. So those of a step are parsed one at a time, and the next one is
+        parsed as long after the previous one as that took. Large ones of all steps are parsed in turn, too.
+
+        size: in bytes; sweep, waiting, seconds: see ParsingTurns.take. Raises TimeoutError."""
         requests = self._steps[step]
-        large = size > LARGE_BYTES
-        async with requests.parsing, self._large if large else nullcontext():
-            await asyncio.sleep(max(requests.parse_seconds, self._large_seconds if large else 0.0))
-            started = time.monotonic()
-            try:
-                yield
-            finally:
-                requests.parse_seconds = time.monotonic() - started
-                if large:
-                    self._large_seconds = requests.parse_seconds
+        async with requests.parsing:
+            await asyncio.sleep(max(0.0, requests.parsed_at + requests.parse_seconds - time.monotonic()))
+            async with self._turns.take(sweep, waiting, seconds) if size > LARGE_BYTES else nullcontext():
+                started = time.monotonic()
+                try:
+                    yield
+                finally:
+                    requests.parsed_at = time.monotonic()
+                    requests.parse_seconds = requests.parsed_at - started
 
     @contextmanager
     def open_request(self, step: StepKey) -> Iterator[Callable[[int], None]]:

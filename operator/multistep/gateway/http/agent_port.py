@@ -11,13 +11,14 @@ from typing import Final, get_args
 
 from aiohttp import web
 
+from multistep.gateway.accounting.ledger_rows import Spent
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.model_request import Exchange
-from multistep.gateway.http.request_outcome import unknown_path_row
+from multistep.gateway.http.request_outcome import end_unparsed, open_row, unknown_path_row, waiting_for_turn
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify_token
-from multistep.gateway.model_api.error_answers import Refused
+from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
 from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
 from multistep.gateway.model_api.routes import Route, find_route, provider_of, token_of
 from multistep.providers import ProviderName
@@ -82,7 +83,7 @@ class AgentPort:
             raise await self._unknown_path(request)
         claims = self._claims(request, route.provider)
         with self._services.steps.open_request(claims.key) as count_body:
-            parsed = await self._parsed(request, route, count_body, claims)
+            parsed, held = await self._parsed(request, route, count_body, claims)
             self._services.steps.refuse_closed(claims.key)  # the step may have been closed while the agent sent the body
             named = (parsed.model, *parsed.others) if parsed.model or route.counted else ()
             for model in named if claims.models else ():
@@ -92,7 +93,7 @@ class AgentPort:
                 raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {parsed.by_provider}")
             self._services.steps.count_model(claims.key, parsed.model)
             credential = await self._credential(claims, route)
-            allowed = AllowedRequest(claims, route, parsed, credential, _wants_long_context(request))
+            allowed = AllowedRequest(claims, route, parsed, credential, _wants_long_context(request), held)
             response = await Exchange(self._services, client, allowed).run()
             if not response.prepared:
                 await client.send(response)  # here, while the request counts as open: an unread answer occupies memory
@@ -121,7 +122,8 @@ class AgentPort:
 
     async def _parsed(
         self, request: web.Request, route: Route, count_body: Callable[[int], None], claims: StepClaims
-    ) -> ParsedRequest:
+    ) -> tuple[ParsedRequest, float]:
+        """Return the request's parsed body, and for how many seconds this had to wait for the bodies of other steps."""
         if any(encoding.lower() != "identity" for encoding in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
         body = bytearray()
@@ -130,11 +132,22 @@ class AgentPort:
             body += piece
             if len(body) > self._services.settings.body_bytes:
                 raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
+        held, services = list[float](), self._services
+        waiting, limit = waiting_for_turn(services, claims.key, held.append), services.settings.hold_seconds
         try:
-            async with self._services.steps.parsing(claims.key, len(body)):
-                return parse_request(bytes(body), route, searches_tools=claims.refuses_tools)
+            async with services.steps.parsing(claims.key, len(body), claims.turn, waiting, limit):
+                return parse_request(bytes(body), route, searches_tools=claims.refuses_tools), sum(held)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error
+        except (TimeoutError, asyncio.CancelledError) as error:
+            left = isinstance(error, asyncio.CancelledError)
+            message = f"held for {sum(held):.0f} s{' until the agent left' * left}; the gateway parsed large bodies of other steps"
+            if held and route.counted:
+                row = open_row(claims, route.provider, services.steps.last_model(claims.key), Spent(), time.time() - sum(held))
+                await services.ledger.write(end_unparsed(row, sum(held), message, left=left))
+            if left:
+                raise
+            raise Refused(HELD_TOO_LONG, message) from error
 
     async def _credential(self, claims: StepClaims, route: Route) -> Credential:
         credential = await self._services.credentials.get(claims.credential, self._services.settings.hold_seconds)

@@ -20,7 +20,7 @@ from multistep.gateway.accounting.ledger_rows import Kind
 from multistep.gateway.accounting.upper_bounds import upper_bound
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.forward_answer import Relay, error_message, is_silence
-from multistep.gateway.http.request_outcome import RequestOutcome
+from multistep.gateway.http.request_outcome import LEFT_SECONDS, RequestOutcome
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.http.reserve_budget import BudgetRefusal, reserve
 from multistep.gateway.http.send_upstream import UpstreamRequest, advised_pause, kind_of_refusal, start_of
@@ -34,8 +34,6 @@ _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
 _AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget; clients leave after 300 s
-LEFT_SECONDS: Final = 10.0
-"""An agent that leaves a refused request before that may do so on purpose, to get another attempt."""
 
 
 @dataclass(frozen=True)

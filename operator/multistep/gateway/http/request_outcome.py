@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
 from multistep.gateway.accounting.ledger_rows import Kind, RequestRow, Spent, State
 from multistep.gateway.accounting.upper_bounds import answer_cost_usd
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
-from multistep.gateway.keys.tokens import StepClaims
+from multistep.gateway.keys.tokens import StepClaims, StepKey
 from multistep.gateway.model_api.answer_parsers import TokenUsage
-from multistep.gateway.pace import Lane
+from multistep.gateway.model_api.error_answers import HELD_TOO_LONG
+from multistep.gateway.pace import Lane, stopwatch
+
+LEFT_SECONDS: Final = 10.0
+"""An agent that leaves a refused request before that may do so on purpose, to get another attempt."""
 
 
 class RequestOutcome:
@@ -30,6 +36,7 @@ class RequestOutcome:
         self._allowed = allowed
         self._step = allowed.claims.key
         self._lane = lane
+        self.add_held(allowed.held_seconds)
         self._in_memory = 0  # bytes of the answer in the gateway's memory
 
     @property
@@ -108,7 +115,8 @@ class RequestOutcome:
     def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
         """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests. size: in
         bytes."""
-        return self._services.steps.parsing(self._step, size)
+        waiting = waiting_for_turn(self._services, self._step, self.add_held)
+        return self._services.steps.parsing(self._step, size, self._allowed.claims.turn, waiting)
 
     async def model_works(self, *, for_others: bool) -> bool:
         """Return whether the provider answered a request of the trial for the model. for_others: or of any trial since the
@@ -116,6 +124,26 @@ class RequestOutcome:
         if for_others and self._lane.answered:
             return True
         return self._allowed.parsed.model in await self._services.ledger.answered(self._step.uid)
+
+
+@asynccontextmanager
+async def waiting_for_turn(services: GatewayServices, step: StepKey, add_held: Callable[[float], None]) -> AsyncIterator[None]:
+    """Return a context in which a document of the step waits for those of other steps to be parsed. This is not the agent's time:
+    it extends the agent's timeout as a stall of the provider does."""
+    with stopwatch(add_held):
+        async with services.stalls.waiting(step):
+            yield
+
+
+def end_unparsed(row: RequestRow, held: float, message: str, *, left: bool) -> RequestRow:
+    """Return the row of a request that ended while other steps' documents kept it from being parsed. held: seconds for which it
+    waited; left: whether the agent left it."""
+    kind: Kind = "Left" if left and held < LEFT_SECONDS else "Provider"
+    unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    status = 0 if left else HELD_TOO_LONG
+    return replace(row, held_seconds=held).end(
+        state="gone" if left else "failed", status=status, kind=kind, message=message, **unused
+    )
 
 
 def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: float) -> RequestRow:

@@ -49,6 +49,8 @@ class AllowedRequest:
     """The provider's key as it was when the request arrived. Its id is claims.credential."""
     long_context: bool = False
     """Whether the request asks for Anthropic's context window of 1 million tokens."""
+    held_seconds: float = 0.0
+    """For how long its body waited to be parsed."""
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -53,14 +53,18 @@ def asks_for_caching(document: Mapping[str, Any]) -> bool:
 
 def other_models(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the models that may answer a request in the place of its own: of OpenRouter's ``models``, and of LiteLLM's
-    ``fallbacks``, ``context_window_fallbacks``, ``context_window_fallback_dict`` and so on."""
-    todo = [value for name, value in document.items() if plain_name(name) == "models" or "fallback" in plain_name(name)]
+    ``fallbacks``, ``context_window_fallbacks``, ``context_window_fallback_dict`` and so on. In the objects of a list, which may
+    have settings beside a model, only the field ``model`` and lists have names of models."""
+    named = [value for name, value in document.items() if plain_name(name) == "models" or "fallback" in plain_name(name)]
+    todo = [each for value in named for each in (value.values() if isinstance(value, Mapping) else [value])]
     while todo:
         here = todo.pop()
         if isinstance(here, str):
             yield here
-        elif isinstance(here, (list, Mapping)):  # some lists have objects with the models' names
-            todo.extend(here.values() if isinstance(here, Mapping) else here)
+        elif isinstance(here, list):
+            todo.extend(here)
+        elif isinstance(here, Mapping):
+            todo.extend(value for name, value in here.items() if isinstance(value, list) or plain_name(name) == "model")
 
 
 def plain_name(name: str) -> str:

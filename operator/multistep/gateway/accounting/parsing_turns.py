@@ -1,0 +1,69 @@
+"""Parses large documents one at a time, those of sweeps in turn: no request is served meanwhile, for up to two seconds each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+_LONGEST_GAP: Final = 0.5
+"""Maximum seconds between two large documents. An answer to a probe takes several turns of the event loop: without a gap, each
+could parse a document. Only the step that sends costly documents waits longer (open_steps)."""
+
+
+class ParsingTurns:
+    """The turns of the large documents of all steps."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._free_at = 0.0  # end of the gap after the last document, on the monotonic clock
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by sweep; the first has the next turn
+
+    @asynccontextmanager
+    async def take(
+        self, sweep: str, waiting: AbstractAsyncContextManager[None], seconds: float | None = None
+    ) -> AsyncIterator[None]:
+        """Return a context that contains the turn of a document. sweep: name under which documents take turns; waiting: entered
+        while the document waits for its turn, at most for ``seconds``. Raises TimeoutError."""
+        has_turn, started = not self._busy, None
+        self._busy = True
+        try:
+            if not has_turn:
+                async with waiting:
+                    await self._next(sweep, seconds)
+                    has_turn = True
+            await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
+            started = time.monotonic()
+            yield
+        finally:
+            if started is not None:
+                now = time.monotonic()
+                self._free_at = now + min(_LONGEST_GAP, now - started)
+            if has_turn:
+                self._pass_on()
+
+    async def _next(self, sweep: str, seconds: float | None) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(sweep, deque()).append(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter
+        except BaseException:
+            if not waiter.cancelled():  # it has just got the turn
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give the turn to the first document of the next sweep."""
+        while self._waiting:
+            sweep, waiters = self._waiting.popitem(last=False)
+            waiter = waiters.popleft()
+            if waiters:
+                self._waiting[sweep] = waiters
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._busy = False
