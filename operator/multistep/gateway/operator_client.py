@@ -39,7 +39,7 @@ class GatewayAdmin:
     """A client of the gateway's port for the operator."""
 
     def __init__(self, http: ClientSession, url: str, token: str) -> None:
-        """Store how to reach the port. url: ``http://HOST:PORT``; token: the operator's bearer token."""
+        """Create a client. url: ``http://HOST:PORT``; token: the operator's bearer token."""
         self._http = http
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"}

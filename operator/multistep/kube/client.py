@@ -28,7 +28,7 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     """A client of the API server; close it by leaving its context."""
 
     def __init__(self, http: ApiRequests, *, field_manager: str = FIELD_MANAGER, strict: bool = False) -> None:
-        """Store how to send requests.
+        """Create a client.
 
         field_manager: name under which server-side apply records the fields that this client sets; strict: whether the server
         rejects unknown fields, as with kubectl, instead of dropping them.

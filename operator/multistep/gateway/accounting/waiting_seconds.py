@@ -27,7 +27,7 @@ class Silence:
     """The silences of all steps, in memory only: after a restart of the gateway its downtime explains what an agent did."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without silences. clock: monotonic, in seconds."""
+        """Create a record without silences. clock: monotonic, in seconds."""
         self._clock = clock
         self._kept: OrderedDict[StepKey, _Kept] = OrderedDict()
         self._since: dict[StepKey, float] = {}

@@ -15,10 +15,11 @@ _BY = ("agent", "model")
 
 
 class GatewayMetrics:
-    """The metrics, in their own registry. label_sets: maximum number of (agent, model) pairs; free_bytes: returns the free bytes of
-    the ledger's volume."""
+    """The metrics, in their own registry."""
 
     def __init__(self, lanes: Lanes, label_sets: int, free_bytes: Callable[[], int]) -> None:
+        """Create the metrics. label_sets: maximum number of (agent, model) pairs; free_bytes: returns the free bytes of the
+        ledger's volume."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._label_sets = label_sets
@@ -29,7 +30,7 @@ class GatewayMetrics:
         self._held = self._counter("held_seconds", "Time that requests were queued.")
         self._refusals = self._counter("refusals", "Answers of the provider after which a request was queued again.", "status")
         self._gauge("requests_in_flight", "Requests in flight.").set_function(lambda: sum(lane.in_flight for lane in lanes))
-        self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(e.waiting for e in lanes))
+        self._gauge("requests_waiting", "Queued requests.").set_function(lambda: sum(lane.waiting for lane in lanes))
         self._gauge("ledger_free_bytes", "Free bytes of the ledger's volume.").set_function(free_bytes)
 
     def count(self, row: RequestRow) -> None:

@@ -30,7 +30,7 @@ class ConnectionLimits:
     """The connections of a port, and the number of unfinished heads, by address."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], most: int = MAX_TOTAL) -> None:
-        """Store the limits. make: returns aiohttp's protocol for a new connection; most: maximum number of connections."""
+        """Create the limits. make: returns aiohttp's protocol for a new connection; most: maximum number of connections."""
         self.unfinished = Counter[str]()
         self._make = make
         self._most = most

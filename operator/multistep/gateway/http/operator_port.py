@@ -40,7 +40,7 @@ class OperatorPort:
     """The handlers of the operator's port."""
 
     def __init__(self, services: GatewayServices, keyring: Keyring, token: bytes) -> None:
-        """Store what the handlers need. token: the operator's bearer token."""
+        """Create the handlers. token: the operator's bearer token."""
         self._services = services
         self._keyring = keyring
         self._token = token

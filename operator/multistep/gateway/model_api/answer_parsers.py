@@ -45,7 +45,7 @@ class AnswerParser:
     """Parses one answer."""
 
     def __init__(self, api: ApiFormat, *, reads_model: bool = False) -> None:
-        """Start with nothing read. reads_model: whether to read the name of the model that answers."""
+        """Create a parser. reads_model: whether to read the name of the model that answers."""
         self.usage: TokenUsage | None = None
         """None while it is unknown."""
         self.ended = False

@@ -94,9 +94,10 @@ class DownloadBudget:
 
 
 class GitRemote:
-    """A client of one git repository. Converts the client library's errors to SourceErrors. budget: counts the downloaded bytes."""
+    """A client of one git repository. Converts the client library's errors to SourceErrors."""
 
     def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, budget: DownloadBudget | None = None) -> None:
+        """Create a client. insecure: whether credentials may be sent without TLS; budget: counts the downloaded bytes."""
         self._url = url
         self._budget = budget or DownloadBudget()
         password = credentials.get("password", credentials.get("token", ""))

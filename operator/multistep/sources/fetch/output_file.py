@@ -61,9 +61,10 @@ def write_tar(output: OutputFile, entries: Iterable[tuple[str, BundleEntry]]) ->
 
 
 class SizeBudget:
-    """Enforces the limits on a task's size. what: the task's name in error messages."""
+    """Enforces the limits on a task's size."""
 
     def __init__(self, limits: BundleLimits, what: str) -> None:
+        """Start at 0. what: the task's name in error messages."""
         self._limits = limits
         self._bytes = 0
         self._entries = 0

@@ -106,7 +106,7 @@ class RegistryClient:
     def __init__(
         self, http: HttpClient, reference: ImageReference, login: tuple[str, str] | None, *, plain_http: bool = False
     ) -> None:
-        """Connect to nothing yet. login: user name and password; plain_http: whether to connect without TLS."""
+        """Create a client. login: user name and password; plain_http: whether to connect without TLS."""
         self._http = http
         self._reference = reference
         self._login = login

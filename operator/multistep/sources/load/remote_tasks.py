@@ -38,7 +38,7 @@ class RemoteTasks:
     """Loads bundles of remote tasks."""
 
     def __init__(self, fetching: TaskFetches, get_secret: GetSecret, kinds: Sequence[str]) -> None:
-        """Store what loading needs. kinds: source types (oci, git, url) that the operator's settings allow."""
+        """Create a loader. kinds: source types (oci, git, url) that the operator's settings allow."""
         self._fetching = fetching
         self._get_secret = get_secret
         self._kinds = kinds

@@ -33,7 +33,7 @@ class TaskCache:
     """The cache. Not safe for several processes."""
 
     def __init__(self, directory: Path, most: int) -> None:
-        """Store the limit. most: maximum bytes of all files; the newest file stays even if it is larger."""
+        """Create a cache. most: maximum bytes of all files; the newest file stays even if it is larger."""
         self.directory = directory
         self.incoming = directory / INCOMING
         self._most = most

@@ -25,7 +25,7 @@ class ForkServer:
     """The single server process for all reads. It starts at the first read, and is restarted if it was killed."""
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
-        """Start nothing yet. cpu_seconds: limit of the CPU time of each read."""
+        """Create a server without a process. cpu_seconds: limit of the CPU time of each read."""
         self._cpu_seconds = cpu_seconds
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,7 +37,7 @@ class ForkServer:
         try:
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
                 output, code = await self._exchange(order.to_json())
-        except TimeoutError:  # the server kills each child earlier than that, so it hangs itself: the next read starts another
+        except TimeoutError:  # the server kills each child earlier, so the server itself hangs: the next read starts another
             self.close()
         if code == -signal.SIGXCPU:
             advice = "make patterns in .harborignore simpler, keys in task.toml shorter, or files and links fewer"

@@ -104,7 +104,7 @@ class TaskReader:
     """Reads tasks in child processes."""
 
     def __init__(self, directory: Path, read: Read = FORK_SERVER.read) -> None:
-        """Store where to read. directory: the cache directory, for temporary files."""
+        """Create a reader. directory: the cache directory, for temporary files."""
         self._directory = directory / READING
         self._read = read
 
