@@ -12,7 +12,7 @@ from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.keys.tokens import StepKey
 
 _MAX_STEPS: Final = 20_000
-_SHORTEST_SECONDS: Final = 1.0  # shorter silences are usual
+_SHORTEST_SECONDS: Final = 1.0  # shorter silences are usual, and not kept
 
 
 class _Kept(NamedTuple):

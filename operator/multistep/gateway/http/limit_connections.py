@@ -21,7 +21,7 @@ MAX_TOTAL: Final = 16_384
 """Maximum number of connections of a port; fewer if the process may open fewer than four times as many files."""
 HEAD_SECONDS: Final = 30.0
 """Maximum time until a connection has sent the head of a request."""
-_RESERVED_FILES: Final = 256  # for the ledger and all else that is no connection
+_RESERVED_FILES: Final = 256  # for the ledger and everything else that is not a connection
 _CHUNK_SIZES: Final = 1024  # a chunked body may have this many bytes of chunk sizes, plus an eighth of its content
 _END: Final = b"\r\n\r\n"
 

@@ -63,7 +63,7 @@ class Exchange:
         self._bound = upper_bound(route.provider, allowed.parsed, long_context=allowed.long_context)
         self._outcome = RequestOutcome(services, client, allowed, self._lane, self._bound.most)
         self._refusal: _Refusal | None = None  # the provider's last refusal of this request
-        self._held_by: _Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
+        self._held_by: _Refusal | None = None  # the refusal because of which the request waits, or waited when the agent left
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
         self._lost_seconds = 0.0  # time by which the trial's other requests shorten the hold, because of that wait
         self._waits = False  # whether the step counts as waiting for the provider, in services.silence

@@ -33,9 +33,9 @@ from multistep.gateway.pace import AnswerCounts, Lanes
 from multistep.gateway.settings import GatewaySettings
 
 MIN_TOKEN_BYTES: Final = 32
-_BEAT_SECONDS: Final = 5.0  # between two calls of Ledger.beat: a recorded downtime may start too early by up to this time
-_FORGET_SECONDS: Final = 86400.0  # between two calls of Ledger.forget, each of which reads the whole ledger
-_SHRINK_SECONDS: Final = 600.0  # between two times when what ended steps left in memory is dropped
+_BEAT_SECONDS: Final = 5.0  # between two calls of RequestLedger.beat: a recorded downtime may start too early by up to this time
+_FORGET_SECONDS: Final = 86400.0  # between two calls of RequestLedger.forget, each of which reads the whole ledger
+_SHRINK_SECONDS: Final = 600.0  # between two times at which the memory that ended steps still use is freed
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from multistep.providers import BASE_URL, ProviderName
 
 _KEPT_SECONDS: Final = 86400.0
-_CONFIRMED_SECONDS: Final = 10.0  # for how long the operator's word that a source still has the key is not asked for again
+_CONFIRMED_SECONDS: Final = 10.0  # the operator is not asked again about a source's key for this time after it confirmed the key
 
 
 class Credential(BaseModel):
