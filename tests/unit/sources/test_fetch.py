@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -233,3 +234,9 @@ async def test_all_tasks_of_a_file_are_fetched_at_once(git: servers.Server, cach
     assert list(found) == ["t"] and same(found["t"], task)
     assert (await refused(cache, replace(request, path="other"))).reason == "TaskNotFound"
     assert "task.toml is missing at 'all'" in str(await refused(cache, replace(request, many=False)))
+
+
+def test_the_fetching_process_starts_without_the_models_of_the_api() -> None:
+    """They take most of a second and 20 MB, of which a fetch needs nothing."""
+    code = "import multistep.sources.fetch.__main__, sys; print('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -6,17 +6,21 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from multistep.api.task.layout import StepLayout
+from multistep.api.task.task_toml import TaskConfig
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
 from multistep.sources.reader.read_messages import ContentKey, ReadAnswer, Span
 from multistep.sources.task.bundle import Bundle
-from multistep.sources.task.read_limits import ANSWER_BYTES, CONTENTS_BYTES, check_size
+from multistep.sources.task.read_limits import ANSWER_BYTES, CONFIG_BYTES, CONTENTS_BYTES
 from multistep.sources.task.task import Task, config_table, load_task
 
 Write = Callable[[bytes], object]
+_STEPS: Final = 1000
+_ITEMS: Final = 50_000
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ def accept_task(bundle: Bundle, *, verification: bool, oracle: bool, write: Writ
     task is too large."""
     task = load_task(bundle, verification=verification, oracle=oracle)
     table = config_table(bundle)
-    check_size(task.config, len(json.dumps(table, default=str)))
+    _check_size(task.config, len(json.dumps(table, default=str)))
     answer = ReadAnswer(bundle.digest, table, task.layout, tuple(task.unknown), _write_contents(task, write)).to_json()
     if len(answer) > ANSWER_BYTES:
         text = f"task.toml and the instructions have {len(answer)} bytes together, more than the limit of {ANSWER_BYTES}"
@@ -76,3 +80,19 @@ def _references(task: Task) -> Iterator[Content]:
             yield Content("solution", step)
     if task.layout.environment_files:
         yield Content("environment")
+
+
+def _check_size(config: TaskConfig, table_bytes: int) -> None:
+    """Raise SourceError if the task's plan would be too large: the operator computes plans in its own process, which has no such
+    limits."""
+    if table_bytes > CONFIG_BYTES:
+        raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
+    steps = len(config.steps or [None])
+    if steps > _STEPS:
+        raise SourceError(f"task.toml: {steps} steps are more than the limit of {_STEPS}", reason=TOO_LARGE)
+    verifier = config.verifier
+    environment = verifier.environment.env if verifier.environment else {}
+    each_step = len(config.artifacts) + len(verifier.collect) + len(verifier.env) + len(environment)
+    if steps * each_step > _ITEMS:
+        text = f"task.toml: {steps} steps, each with {each_step} artifacts, hooks and variables of the whole task"
+        raise SourceError(f"{text}, are more than {_ITEMS} items, which is the limit", reason=TOO_LARGE)

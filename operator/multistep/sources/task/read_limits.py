@@ -1,4 +1,4 @@
-"""Limits on the cost of reading a task, and on the size of the result."""
+"""Limits on the cost of reading a task. The processes that fetch and read import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
-
-from multistep.api.task.task_toml import TaskConfig
-from multistep.api.trial.values import TOO_LARGE
-from multistep.errors import SourceError
 
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0
@@ -23,8 +19,6 @@ _NICENESS: Final = 5
 
 CONFIG_BYTES: Final = 256 << 10
 ANSWER_BYTES: Final = 2 << 20  # maximum size of the JSON message with task.toml, the instructions and the compose files
-_STEPS: Final = 1000
-_ITEMS: Final = 50_000
 
 
 def limit_process(cpu_seconds: int) -> None:
@@ -63,22 +57,6 @@ def more_processes() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NPROC, limit)
-
-
-def check_size(config: TaskConfig, table_bytes: int) -> None:
-    """Raise SourceError if the task's plan would be too large: the operator computes plans in its own process, which has no such
-    limits."""
-    if table_bytes > CONFIG_BYTES:
-        raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)
-    steps = len(config.steps or [None])
-    if steps > _STEPS:
-        raise SourceError(f"task.toml: {steps} steps are more than the limit of {_STEPS}", reason=TOO_LARGE)
-    verifier = config.verifier
-    environment = verifier.environment.env if verifier.environment else {}
-    each_step = len(config.artifacts) + len(verifier.collect) + len(verifier.env) + len(environment)
-    if steps * each_step > _ITEMS:
-        text = f"task.toml: {steps} steps, each with {each_step} artifacts, hooks and variables of the whole task"
-        raise SourceError(f"{text}, are more than {_ITEMS} items, which is the limit", reason=TOO_LARGE)
 
 
 def child_environment(*passed: str) -> dict[str, str]:
