@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from multistep.api.sweep.sweep import Scoring, SweepStatus
 from multistep.api.task.task_toml import ArtifactConfig
 from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.score import outcome_level, outcome_words
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_status, parse_trial
 from multistep.engine.status.tampering_findings import evidence
+from multistep.engine.sweep.trial_manifests import trial_facts
 from multistep.errors import InvalidSpec
 
 TASK: dict[str, Any] = {"inline": {"config": {}}}
@@ -152,12 +155,21 @@ def test_status_can_be_read_when_the_spec_cannot() -> None:
 def test_a_status_with_a_choice_of_a_later_release_can_be_read_and_is_kept_by_a_rollback() -> None:
     found = {"attempt": 1, "step": "a", "kind": "LaterKind", "detail": ""}
     usage = {"source": "LaterSource"}
-    later = {"isolation": "LaterIsolation", "tampering": [found], "steps": [{"name": "a", "usage": usage}], "usage": usage}
+    failure = {"class": "LaterClass", "reason": "Why"}
+    later = {
+        "isolation": "LaterIsolation", "tampering": [found], "steps": [{"name": "a", "usage": usage}], "usage": usage,
+        "outcome": "LaterOutcome", "failure": failure,
+    }  # fmt: skip
     status = parse_status({"status": later})
     with warnings.catch_warnings(action="error"):
         shown = status.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert {name: shown[name] for name in later} == later
     assert evidence(each.kind for each in status.tampering) == [], "this release cannot know what it means"
+    counts = trial_facts({"metadata": {"name": "t"}, "status": {**later, "score": 0.5}}, Scoring())
+    assert (counts.invalid, counts.score, counts.failure_class) == (False, 0.5, "LaterClass")
+    assert (outcome_words(status.outcome or "Excluded"), outcome_level(status.outcome or "Excluded")) == ("LaterOutcome", "neutral")
+    sweep = SweepStatus.model_validate({"excluded": {"LaterClass": 1}})
+    assert sweep.model_dump(mode="json")["excluded"] == {"LaterClass": 1}
 
 
 @pytest.mark.parametrize("kind", [1, "x" * 65, None])

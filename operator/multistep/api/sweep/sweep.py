@@ -12,7 +12,17 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from multistep.api.common.base_model import API_VERSION, DeadlineSeconds, Metadata, Model, Name, WholeSeconds, cel, parsed
+from multistep.api.common.base_model import (
+    API_VERSION,
+    OPEN_CHOICE,
+    DeadlineSeconds,
+    Metadata,
+    Model,
+    Name,
+    WholeSeconds,
+    cel,
+    parsed,
+)
 from multistep.api.common.problems import shown
 from multistep.api.sweep.tasks_source import TasksSource
 from multistep.api.trial.agent_spec import AgentSpec
@@ -416,9 +426,9 @@ class SweepStatus(Model):
     """The trials of spec.branch; unset until they are planned."""
     trials: SweepTrials = SweepTrials()
     """Number of trials by state."""
-    excluded: dict[FailureClass, int] = {}
+    excluded: dict[Annotated[FailureClass, *OPEN_CHOICE], int] = {}
     """Excluded trials, by failure class."""
-    scored_failures: dict[FailureClass, int] = {}
+    scored_failures: dict[Annotated[FailureClass, *OPEN_CHOICE], int] = {}
     """Trials that are scored although a failure ended them, because their agent may have caused it, by failure class."""
     agents: list[SweepAgentStatus] = []
     """Results of each agent so far."""

@@ -24,13 +24,13 @@ _SHOWN: Final[dict[Outcome, tuple[str, Level]]] = {
 
 def outcome_words(outcome: Outcome, failure_class: str = "") -> str:
     """Return an outcome in words. failure_class: class of the failure, which the words for Excluded contain."""
-    words, _ = _SHOWN[outcome]
+    words, _ = _SHOWN.get(outcome, (outcome, "neutral"))
     return f"{words}: {failure_class.lower()}" if outcome == "Excluded" and failure_class else words
 
 
 def outcome_level(outcome: Outcome) -> Level:
     """Return the level that determines the colour of an outcome."""
-    return _SHOWN[outcome][1]
+    return _SHOWN[outcome][1] if outcome in _SHOWN else "neutral"
 
 
 class ScoreRule(Model):

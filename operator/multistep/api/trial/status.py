@@ -123,8 +123,8 @@ class ExceptionStatus(TrialException):
 class TrialFailure(Model):
     """Why the trial finished early; docs/reference/failures.md lists all reasons."""
 
-    class_: Annotated[FailureClass, Field(alias="class")]
-    """Failure class: where the failure occurred."""
+    class_: Annotated[FailureClass, *OPEN_CHOICE, Field(alias="class")]
+    """Where the failure occurred: Agent, Verifier, Task, Infrastructure, Provider, Configuration or User."""
     reason: str
     """Reason of the condition Failed, or the exception type that ended a Complete trial."""
     step: str | None = None
@@ -392,8 +392,9 @@ class TrialStatus(Model):
     """Findings that could have changed a verdict, in all attempts; empty: none."""
     rewards: Rewards | None = None
     """Rewards of the trial; {} is a result without keys, null is no result."""
-    outcome: Outcome | None = None
-    """How the trial ended; unset while it is active."""
+    outcome: Annotated[Outcome, *OPEN_CHOICE] | None = None
+    """How the trial ended: Passed, NotPassed, GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded; unset while
+    it is active."""
     score: float | None = None
     """The number that sweeps count: over all declared steps, with 0 for each step without a result. Unset: the trial is active,
     verification is disabled, or no agent can have caused the failure that ended the trial."""
