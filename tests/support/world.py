@@ -365,7 +365,11 @@ def timeless(value: Any) -> Any:
     """Return a status, with all of its fields, or a result without the values that differ between runs: times, durations and pod
     uids."""
     if isinstance(value, Mapping):
-        return {key: bool(each) if key == "podUID" else timeless(each) for key, each in joined(value).items() if not _is_time(key)}
+        return {
+            key: bool(each) if key == "podUID" else timeless(each)
+            for key, each in joined(TrialStatus, value).items()
+            if not _is_time(key)
+        }
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 

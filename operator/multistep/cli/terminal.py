@@ -341,7 +341,7 @@ def _steps_of_status(status: TrialStatus, now: datetime | None) -> Table:
     numbers = ("AGENT", "VERIFIER")
     found = table("STEP", "PHASE", "REWARD", *numbers, "GATE", "EXCEPTION", "ARTIFACTS", numbers=numbers)
     for step in status.steps:
-        seconds, exception, artifacts = step.seconds, step.exception, step.artifacts
+        seconds, exception, artifacts = step.phase_seconds, step.exception, step.artifacts
         found.add_row(
             Text(clean(step.name)),
             Text(_phase(step, now), style=_step_style(step)),

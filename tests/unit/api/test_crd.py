@@ -151,7 +151,7 @@ def test_nothing_of_a_spec_is_pruned(trial: dict[str, Any], sweep: dict[str, Any
 def test_nothing_of_a_status_is_pruned(trial: dict[str, Any], sweep: dict[str, Any]) -> None:
     as_stored = stored(TrialStatus, trial)
     assert pruned(as_stored, SCHEMA["properties"]["status"]) == as_stored
-    assert joined(as_stored) == joined(trial)
+    assert joined(TrialStatus, as_stored) == joined(TrialStatus, trial)
     assert pruned(sweep, OF_SWEEPS["properties"]["status"]) == sweep
 
 

@@ -119,9 +119,10 @@ def test_steps_of_another_trial_are_taken_as_it_reported_them_and_none_of_their_
         ({"seconds": {"verifier": 1.0}}, ["/logs/agent", "/logs/verifier", "/tests"]),
         ({"seconds": {"verifier": 1.0}, "verifierImageID": "img"}, ["/logs/agent"]),
         ({"seconds": {"agent": 1.0}}, ["/logs/agent"]),
-        ({}, ["/logs/agent"]),
+        ({"durations": {"agent": 1.0}}, ["/logs/agent", "/logs/verifier", "/tests"]),
+        ({"verifierImageID": "img"}, ["/logs/agent"]),
     ],
-    ids=["verified in place", "verified apart", "not verified", "unknown"],
+    ids=["verified in place", "verified apart", "not verified", "unknown", "unknown, apart"],
 )
 def test_what_a_verifier_of_another_trial_left_is_deleted_before_the_first_own_step(
     fields: Mapping[str, Any], emptied: list[str]

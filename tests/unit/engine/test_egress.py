@@ -219,7 +219,7 @@ def test_the_status_shows_few_targets_and_a_large_one_only_their_number() -> Non
     )
     content = to_json(large)
     assert status_bytes(content) < MAX_STATUS_BYTES
-    assert joined(content)["steps"][0]["egress"] == {"refused": [], "others": 31}
+    assert joined(TrialStatus, content)["steps"][0]["egress"] == {"refused": [], "others": 31}
 
 
 def test_networks_are_limited_or_public() -> None:

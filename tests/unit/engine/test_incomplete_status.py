@@ -17,7 +17,7 @@ def test_the_status_names_a_few_sources_and_removes_them_first() -> None:
     step = trial_status.step_status(run)
     assert step.artifacts and step.artifacts.incomplete == [*(f"/{each}: changed" for each in range(4)), "and 5 more sources"]
     whole = trial_status.step_status(StepRun(name="b", collected=Collected()))
-    short = status_size._without_details(TrialStatus(steps=[step, whole])).steps
+    short = status_size._without_lists(TrialStatus(steps=[step, whole])).steps
     assert [each.artifacts and each.artifacts.incomplete for each in short] == [["see manifest.json"], None]
 
 

@@ -42,6 +42,8 @@ def trial(limits: dict[str, float] | None = None, **status: Any) -> MultiStepTri
         (ALL, RESUMED, {"1/a%2F1": HALF}, Used(51), False),
         (ALL, RESUMED, {"1/b": HALF}, Used(51), True),
         (ALL, {**RESUMED, "taskSteps": []}, {"1/b": HALF}, Used(51), False),
+        (ALL, {**RESUMED, "taskSteps": [], "steps": [{"name": "a/1"}, {"name": "b"}]}, {"1/b": HALF}, Used(51), True),
+        (ALL, {**RESUMED, "taskSteps": [], "steps": [{"name": "a/1"}, {"name": "b"}]}, {"1/a%2F1": HALF}, Used(51), False),
         ({"costUSD": 1.0}, {}, {"1/b": HALF}, Used(1000, 1000, 0.6), True),
         (None, {}, {"1/b": HALF}, Used(1000, 1000, 1000.0), False),
     ],

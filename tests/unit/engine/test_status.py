@@ -161,7 +161,7 @@ def test_a_complete_trial_has_its_rewards_and_exceptions() -> None:
         rewards={"reward": 0.51239},
         exception=StepException("OverflowError", "big"),
     )
-    made = joined(to_json(trial_status.complete(trial(), journal, None, NOW)))
+    made = joined(TrialStatus, to_json(trial_status.complete(trial(), journal, None, NOW)))
     assert (made["rewards"], made["exception"]) == ({"reward": 0.51239}, {"type": "OverflowError", "message": "big"})
     assert made["steps"] == [
         {

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent, SourceStep
-from multistep.api.trial.status import AttemptStatus, TrialStatus
+from multistep.api.trial.score import ScoreRule
+from multistep.api.trial.status import (
+    ArtifactsSummary,
+    AttemptStatus,
+    CheckpointStatus,
+    Condition,
+    EgressStatus,
+    ExceptionStatus,
+    PhaseSeconds,
+    ResumeStatus,
+    StepStatus,
+    Tampering,
+    TrialFailure,
+    TrialStatus,
+    Usage,
+)
 from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
 from multistep.engine.journal.journal import Collected, Journal, StepException, StepRun
+from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
+from multistep.engine.score.score_in_sweep import agent_used_deadline
 from multistep.engine.score.trial_score import step_passes, step_score, verdict_of
-from multistep.engine.status import trial_status
+from multistep.engine.score.usage_totals import usage_of_all_attempts
+from multistep.engine.status import status_size, trial_status
 from multistep.engine.status.status_size import (
     MAX_REWARD_KEYS,
     MAX_STATUS_BYTES,
@@ -26,6 +48,7 @@ from multistep.engine.status.status_size import (
     status_bytes,
     to_json,
 )
+from multistep.engine.sweep.trial_manifests import trial_facts
 from tests.support.status_cases import NOW, run, trial
 
 # -- limits of texts and rewards in a status
@@ -177,11 +200,99 @@ def test_a_regrade_of_many_steps_loses_the_digests_of_its_sources_tests_before_r
     made = trial(TrialStatus(regraded=source))
     content = to_json(trial_status.complete(made, journal, "uri", NOW))
     assert to_json(parse_status({"status": content})) == content
-    assert joined(content)["regraded"]["steps"] == [each.model_dump(exclude_none=True) for each in steps]
+    assert joined(TrialStatus, content)["regraded"]["steps"] == [each.model_dump(exclude_none=True) for each in steps]
     many = trial(TrialStatus(regraded=source, attempts=[AttemptStatus(number=n, message="x" * 1000) for n in range(60)]))
-    whole = joined(to_json(trial_status.complete(many, journal, "uri", NOW)))
-    assert [(each["checkpoint"], each["tests"]) for each in whole["regraded"]["steps"]] == [("c" * 64, {})] * 150
+    whole = joined(TrialStatus, to_json(trial_status.complete(many, journal, "uri", NOW)))
+    assert [each["tests"] for each in whole["regraded"]["steps"]] == [tests] * 150, "messages are shorter first"
+    own = [each.model_copy(update={"tests": {f"tests-{n}": secrets.token_hex(32) for n in range(9)}}) for each in steps]
+    large = trial(TrialStatus(regraded=source.model_copy(update={"steps": own})))
+    whole = joined(TrialStatus, to_json(trial_status.complete(large, journal, "uri", NOW)))
+    assert [(each["checkpoint"], each["tests"]) for each in whole["regraded"]["steps"]] == [("c" * 64, "omitted")] * 150
     assert [each["rewards"] for each in whole["steps"]] == [rewards] * 150
+
+
+# -- what is removed decides nothing
+
+TIMES = st.datetimes(datetime(2023, 11, 14, 22), datetime(2023, 11, 14, 23)).map(lambda at: at.replace(tzinfo=UTC, microsecond=0))
+SECONDS = st.floats(0, 1000).map(lambda each: round(each, 3))
+STEPS = st.builds(
+    StepStatus,
+    name=st.sampled_from(["a", "b", "c"]),
+    phase=st.sampled_from(["Setup", "Agent", "Verifier", "Complete"]),
+    rewards=st.none() | st.dictionaries(st.sampled_from(["reward", "a", "b"]), st.sampled_from([0, 0.5, 1, 1e200])),
+    score=st.just(0.5),
+    passed=st.booleans(),
+    exception=st.none()
+    | st.builds(ExceptionStatus, type=st.just("OutOfMemoryError"), message=st.just("x" * 900), phase=st.just("agent")),
+    start_time=TIMES,
+    phase_start_time=st.none() | TIMES,
+    completion_time=st.none() | TIMES,
+    seconds=st.builds(PhaseSeconds, **dict.fromkeys(("setup", "agent", "verifier", "artifacts"), st.none() | SECONDS)),
+    artifacts=st.builds(ArtifactsSummary, incomplete=st.just(["x" * 100])),
+    verifier_image_id=st.sampled_from([None, "v"]),
+    usage=st.builds(Usage, input_tokens=st.integers(0, 9), cost_usd=st.none() | SECONDS, incomplete=st.none() | st.integers(0, 9)),
+    egress=st.builds(EgressStatus, others=st.integers(0, 9)),
+    gate=st.none() | st.booleans(),
+    checkpoint=st.none() | st.builds(CheckpointStatus, digest=st.just("c" * 64)),
+    trial=st.sampled_from([None, "other"]),
+)
+LIST = st.lists(STEPS, max_size=4)
+ATTEMPTS = st.builds(
+    AttemptStatus,
+    number=st.integers(1, 3),
+    completion_time=TIMES,
+    reason=st.sampled_from(["Evicted", SWEEP_BUDGET_SPENT]),
+    message=st.just("x" * 200 + " 1 of 2 US dollars are used, and it may use 1.5"),
+    steps=LIST,
+    resumed=st.none() | st.just(ResumeStatus(after="a", attempts=[1], digest="d")),
+)
+STATUSES = st.builds(
+    TrialStatus,
+    conditions=st.sampled_from(["Complete", "Failed", "Reconciling"]).map(
+        lambda each: [Condition(type=each, status="True", last_transition_time=datetime.fromtimestamp(NOW, UTC), reason="R")]
+    ),
+    attempt=st.just(4),
+    agent_setup_time=st.none() | TIMES,
+    steps=LIST,
+    attempts=st.lists(ATTEMPTS, max_size=3),
+    tampering=st.lists(st.just(Tampering(attempt=1, step="a", kind="StartupHook", detail="x"))),
+    task_steps=st.just(["a", "b", "c"]),
+    outcome=st.just("Passed"),
+    score=st.sampled_from([None, 0.0, 0.5]),
+    passed=st.booleans(),
+    score_rule=st.none() | st.just(ScoreRule(steps=3, strategy="Mean")),
+    failure=st.none() | st.just(TrialFailure(class_="Agent", reason="R")),
+    usage=st.none() | st.just(Usage(input_tokens=3, cost_usd=1.0)),
+)
+
+
+def decisions(status: TrialStatus) -> object:
+    """Return all that a status decides: how the trial counts, its costs, whose fault a missed deadline is, what resumes."""
+    return (
+        trial_facts({"metadata": {"name": "t"}, "status": to_json(status)}, Scoring()),
+        [agent_used_deadline(status, deadline, NOW) for deadline in range(1, 8000, 50)],
+        usage_of_all_attempts(status),
+        [(each.name, each.score, each.passed, each.gate) for each in status.steps],
+        [[each.checkpoint for each in attempt.steps] for attempt in status.attempts],
+        (status.failure, status.outcome, status.score, status.passed, status.score_rule, status.tampering),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(STATUSES, st.integers(0, 6000))
+@example(TrialStatus(steps=[StepStatus(name="a", phase="Agent", seconds=PhaseSeconds(agent=90.0))]), 0)
+def test_a_status_that_is_too_large_loses_nothing_that_decides(status: TrialStatus, most: int) -> None:
+    with mock.patch.object(status_size, "MAX_STATUS_BYTES", most):
+        content = to_json(status)
+        assert to_json(parse_status({"status": content})) == content
+    assert decisions(parse_status({"status": content})) == decisions(status)
+
+
+def test_thousands_of_steps_in_earlier_attempts_are_omitted_before_the_status_cannot_be_read() -> None:
+    steps = [StepStatus(name=f"step-{number}", usage=Usage(requests=1)) for number in range(100)]
+    status = TrialStatus(attempts=[AttemptStatus(number=number, steps=steps) for number in range(1, 102)], steps=steps)
+    found = parse_status({"status": to_json(status)})
+    assert [len(each.steps) for each in found.attempts] == [0] * 101 and found.steps == steps
 
 
 def test_the_names_of_steps_that_did_not_run_are_dropped_before_any_reward() -> None:
@@ -199,7 +310,7 @@ def test_an_ordinary_trial_is_described_in_full() -> None:
     assert content["steps"][99]["seconds"] == {"agent": 1.0}
     few = Journal(steps=steps[:20])
     lost = trial_status.attempt_failed(trial(trial_status.running(trial(), few, NOW)), "Evicted", "x", NOW)
-    content = joined(to_json(trial_status.complete(trial(lost), few, "uri", NOW)))
+    content = joined(TrialStatus, to_json(trial_status.complete(trial(lost), few, "uri", NOW)))
     assert content["attempts"][0]["steps"] == content["steps"]
 
 

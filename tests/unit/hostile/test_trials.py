@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.status_journal import joined
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT
 from multistep.errors import MultistepError
@@ -37,7 +38,8 @@ async def assert_clear_end(world: World) -> None:
     assert reason and message
     assert len(message) <= 1024
     assert kind == "Complete" or world.status.rewards is None
-    json.dumps(joined(world.object["status"]), ensure_ascii=False).encode()  # fails if the status cannot be sent to the API server
+    whole = joined(TrialStatus, world.object["status"])
+    json.dumps(whole, ensure_ascii=False).encode()  # fails if the status cannot be sent to the API server
 
 
 # -- a runner that violates the protocol

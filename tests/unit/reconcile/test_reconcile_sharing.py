@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.status_journal import joined
 from multistep.engine.journal.results_limits import Headroom
 from multistep.engine.status.status_size import to_json
@@ -270,5 +271,5 @@ async def test_a_key_that_a_phase_prints_is_in_no_status_no_event_and_no_line_of
     with caplog.at_level("DEBUG"):
         await world.run()
     assert world.status.steps[0].exception is not None
-    assert key not in json.dumps(joined(world.object["status"])) and key not in caplog.text
+    assert key not in json.dumps(joined(TrialStatus, world.object["status"])) and key not in caplog.text
     assert world.cluster.events and key not in json.dumps(world.cluster.events)

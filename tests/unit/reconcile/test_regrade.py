@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import KIND
 from multistep.engine.journal.operations import place_of
@@ -38,7 +39,7 @@ async def regraded(of: Source, spec: Mapping[str, Any] | None = None, config: An
 
 def ended(found: Mapping[str, Any]) -> Any:
     """Return the parts of a trial's status that a verification determines."""
-    found = joined(found)
+    found = joined(TrialStatus, found)
     steps = [{key: each.get(key) for key in ("name", "rewards", "gate", "exception")} for each in found["steps"]]
     return steps, *(found.get(key) for key in ("rewards", "exception", "failure", "score", "passed", "outcome"))
 
@@ -364,7 +365,7 @@ async def test_another_trial_of_the_sources_name_is_not_mixed_in() -> None:
     results = world.volume.results
 
     def replace_source() -> None:
-        if "source-uid" in results and "regraded" in joined(world.cluster.objects[KIND, *KEY].get("status", {})):
+        if "source-uid" in results and "regraded" in joined(TrialStatus, world.cluster.objects[KIND, *KEY].get("status", {})):
             del results["source-uid"]
             other.put_into(world)
 

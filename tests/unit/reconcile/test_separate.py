@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from multistep.api.trial.runner_records import Record
+from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.status_journal import joined
 from multistep.errors import ClusterError
 from multistep.kube.cluster_protocols import Cluster, Object
@@ -101,7 +102,7 @@ class StoppedMeanwhile(Wrapped):
 
     async def apply_status(self, *args: Any, status: Object, **options: Any) -> Object:
         written = await self.cluster.apply_status(*args, status=status, **options)
-        if joined(status).get("verifier") and not written["spec"].get("stop"):
+        if joined(TrialStatus, status).get("verifier") and not written["spec"].get("stop"):
             self.cluster.put({**written, "spec": {**written["spec"], "stop": True}})
         return written
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import KIND
 from tests.support.fake_volume import FakeVolume, Results
@@ -97,7 +98,7 @@ async def test_results_and_evidence_name_the_source_and_have_no_files_of_kept_st
     world = World(trial=manifest(after("a")), source=await source())
     await world.run()
     result = json.loads(world.kept.files["result.json"])
-    start = joined(world.object["status"])["startedFrom"]
+    start = joined(TrialStatus, world.object["status"])["startedFrom"]
     assert result["started_from"] == start
     assert [(each["step_name"], each.get("trial")) for each in result["step_results"]] == [
         ("a", "source"),
@@ -128,7 +129,7 @@ async def test_the_usage_of_kept_steps_is_the_sources() -> None:
     from tests.unit.reconcile.scenarios import HOSTED, HOSTED_OPTIONS
 
     of = await source(HOSTED, **HOSTED_OPTIONS)
-    assert joined(of.trial["status"])["steps"][0]["usage"]["inputTokens"] == 100
+    assert joined(TrialStatus, of.trial["status"])["steps"][0]["usage"]["inputTokens"] == 100
     world = World(trial=manifest(after("a")), source=of)
     await world.run()
     assert (world.status.usage, [step.usage for step in world.status.steps]) == (None, [None, None, None])

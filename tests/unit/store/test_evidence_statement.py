@@ -106,6 +106,17 @@ def test_a_source_of_unknown_task_and_model_is_named_all_the_same() -> None:
     assert trial_files.result_json(sample.plan(), trial, sample.journal, BEGIN)["agent_info"]["model_info"] is None
 
 
+def test_the_statement_says_if_the_digests_of_the_sources_tests_are_omitted() -> None:
+    sample = BY_NAME["regraded"]
+    trial = sample.trial()
+    assert trial.status.regraded is not None
+    trial.status.regraded.steps[0].tests = "omitted"
+    found = finished(sample, trial)
+    assert [each["tests"] for each in found["regraded"]["steps"]] == ["omitted", []]
+    result = trial_files.result_json(sample.plan(), trial, sample.journal, BEGIN)
+    assert [each["tests"] for each in result["regraded"]["steps"]] == ["omitted", {}]
+
+
 def test_a_failed_trial_has_evidence_without_a_reward() -> None:
     found = finished(BY_NAME["failed"])
     assert [each["reason"] for each in found["attempts"]] == ["NodeLost", None]

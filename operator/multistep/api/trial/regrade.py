@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -47,8 +47,8 @@ class SourceStep(Model):
     """SHA-256 of the source's checkpoint after the step."""
     exception: SourceException | None = None
     """The exception that the step had before its verification."""
-    tests: dict[str, str] = {}
-    """SHA-256 of the tests that the source's verifier got, by directory."""
+    tests: dict[str, str] | Literal["omitted"] = {}
+    """SHA-256 of the tests that the source's verifier got, by directory; "omitted" in a status that is too large."""
     trial: str | None = None
     """The trial that ran the step, if the source started from that trial's checkpoint. The step does not count in the score."""
 

@@ -224,6 +224,8 @@ class StepStatus(Model):
     """Completion time."""
     seconds: PhaseSeconds | None = None
     """Seconds of each phase."""
+    hidden_seconds: Annotated[PhaseSeconds | None, JOURNAL] = None
+    """``seconds`` of a status that is too large to show them."""
     artifacts: Annotated[ArtifactsSummary | None, JOURNAL] = None
     """Collected files."""
     verifier_image_id: Annotated[str | None, JOURNAL, Field(alias="verifierImageID")] = None
@@ -239,6 +241,11 @@ class StepStatus(Model):
     trial: str | None = None
     """Name of the other trial that ran the step (spec.from, spec.fromStep); unset: this trial ran it. status.usage does not include
     the usage of another trial's step."""
+
+    @property
+    def phase_seconds(self) -> PhaseSeconds | None:
+        """Return the seconds of each phase, wherever they are stored; None if they are unknown."""
+        return self.seconds or self.hidden_seconds
 
 
 class Tampering(Model):
@@ -418,7 +425,7 @@ class TrialStatus(Model):
     @model_validator(mode="before")
     @classmethod
     def _with_journal(cls, value: object) -> object:
-        return joined(value) if isinstance(value, Mapping) and value.get(FIELD) is not None else value
+        return joined(TrialStatus, value) if isinstance(value, Mapping) and value.get(FIELD) is not None else value
 
     @property
     def own_steps(self) -> list[StepStatus]:

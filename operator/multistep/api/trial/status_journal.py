@@ -18,8 +18,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticOmit
 
 FIELD: Final = "journal"
-MAX_JOURNAL_BYTES: Final = 4 * 2**20
-"""Maximum size of the JSON. A journal that expands to more was not written by an operator."""
+MAX_WHOLE_BYTES: Final = 2**20
+"""Maximum size of a whole status as JSON that an operator writes; it reads a journal of at most twice as much."""
+MAX_OBJECTS: Final = 10_000
+"""The same for the number of JSON objects in it: a small text can expand to very many."""
 _GZIP: Final = 16 + zlib.MAX_WBITS  # zlib's number for data with gzip's header and checksum
 
 Shape = dict[str, Any]
@@ -47,13 +49,24 @@ def stored(model: type[BaseModel], whole: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, FIELD: _text(details)} if details else dict(shown)
 
 
-def joined(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all fields of a status, as JSON. status: as the API server stores it. A field of the CRD is never replaced by the
-    journal. Raises ValueError if the journal cannot be read."""
+def joined(model: type[BaseModel], status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields of a status, as JSON. model: the status's model; status: as the API server stores it. The journal neither
+    replaces nor adds a field of the CRD. Raises ValueError if the journal cannot be read."""
     shown = {name: value for name, value in status.items() if name != FIELD}
     text = status.get(FIELD)
-    found: dict[str, Any] = _merged(shown, _details(text)) if text is not None else shown
+    found: dict[str, Any] = _merged(shown, _details(text), _shape(model)) if text is not None else shown
     return found
+
+
+def may_be_stored(whole: Mapping[str, Any]) -> bool:
+    """Return whether a status is small enough that an operator reads its journal again. whole: all of its fields, as JSON."""
+    return _objects(whole) <= MAX_OBJECTS and len(_encoded(whole)) <= MAX_WHOLE_BYTES
+
+
+def _objects(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return 1 + sum(map(_objects, value.values()))
+    return sum(map(_objects, value)) if isinstance(value, list) else 0
 
 
 @cache
@@ -96,19 +109,26 @@ def _split(value: Any, shape: Shape) -> tuple[Any, Any]:
     return shown, rest or None
 
 
-def _merged(shown: Any, details: Any) -> Any:
+def _merged(shown: Any, details: Any, shape: Any) -> Any:
+    """Return the value with the journal's fields. shape: as ``_shape`` returns it; JOURNAL for a field that is shown, too."""
+    if shape is JOURNAL:
+        return shown
     if isinstance(shown, Mapping) and isinstance(details, Mapping):
-        both = {name: _merged(each, details[name]) if name in details else each for name, each in shown.items()}
-        return {**details, **both}
+        own = {name: each for name, each in details.items() if shape.get(name) is JOURNAL}
+        below = {name: _merged(shown[name], details[name], shape[name]) for name in shown if name in details and name in shape}
+        return {**own, **shown, **below}
     if isinstance(shown, list) and isinstance(details, list):
-        return [*map(_merged, shown, details), *shown[len(details) :]]
+        return [*(_merged(*both, shape) for both in zip(shown, details, strict=False)), *shown[len(details) :]]
     return shown
 
 
 def _text(details: Mapping[str, Any]) -> str:
-    data = json.dumps(details, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
     packed = zlib.compressobj(wbits=_GZIP)
-    return base64.b64encode(packed.compress(data) + packed.flush()).decode()
+    return base64.b64encode(packed.compress(_encoded(details)) + packed.flush()).decode()
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
 
 
 def _details(text: object) -> Any:
@@ -116,10 +136,11 @@ def _details(text: object) -> Any:
         raise ValueError("should be a text")
     unpacked = zlib.decompressobj(wbits=_GZIP)
     try:
-        data = unpacked.decompress(base64.b64decode(text, validate=True), MAX_JOURNAL_BYTES)
-        if not unpacked.eof:
+        data = unpacked.decompress(base64.b64decode(text, validate=True), 2 * MAX_WHOLE_BYTES)
+        details = json.loads(data, parse_constant=_refuse) if unpacked.eof else None
+        if details is None or _objects(details) > 2 * MAX_OBJECTS:
             raise ValueError("is cut off or too large")
-        return json.loads(data, parse_constant=_refuse)
+        return details
     except (ValueError, zlib.error, RecursionError) as error:
         raise ValueError(f"should be gzip of JSON in base64: {error}") from None
 

@@ -45,7 +45,7 @@ def salvaged(trial: Object) -> MultiStepTrial:
     spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
     status = trial.get("status")
     with suppress(Exception):
-        status = joined(status or {})
+        status = joined(TrialStatus, status or {})
     return _parsed(trial, spec=spec, status=_readable(lambda found: _parsed({}, status=found), status))
 
 

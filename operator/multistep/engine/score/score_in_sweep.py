@@ -50,8 +50,8 @@ def scored(status: TrialStatus, scoring: Scoring) -> Scored:
     key, rule, ran = scoring.key, status.score_rule, status.own_steps
     verdicts = [Verdict(step.rewards, step.gate) for step in ran]
     invalid = has_too_large(verdicts, key)
-    if status.score is None or rule is None:  # excluded (no score), or Failed (score 0 under every rule)
-        return Scored(status.score)
+    if status.score is None or rule is None:  # excluded (no score), Failed (score 0 under every rule), or of an earlier release
+        return Scored(status.score, bool(status.passed))
     value, passed = status.score, bool(status.passed)
     if key is not None or scoring.strategy == "AsTask":
         if any(step.omitted_rewards and (key or REWARD) not in (step.rewards or {}) for step in ran):
@@ -184,4 +184,4 @@ def _running(status: TrialStatus, step: StepStatus, now: float) -> Mapping[str, 
 
 
 def _durations(step: StepStatus) -> Mapping[str, float]:
-    return step.seconds.model_dump(exclude_none=True) if step.seconds else {}
+    return step.phase_seconds.model_dump(exclude_none=True) if step.phase_seconds else {}

@@ -245,9 +245,10 @@ def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts
     """
     status, limits = trial.status, trial.spec.agent.limits or ModelLimits()
     kept = status.resumed.attempts if status.resumed else []
-    if len(kept) > len(status.task_steps):
-        return False  # the names of the kept steps are unknown, because the status was too large
-    keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, status.task_steps, strict=False)}
+    names = status.task_steps or [each.name for each in status.steps]  # a status that is too large has no task_steps
+    if len(kept) > len(names):
+        return False
+    keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, names, strict=False)}
     own = [used for key, used in spent.items() if key in keys or key.startswith(f"{status.attempt or 1}/")]
 
     def exceed(amounts: Iterable[Amounts]) -> bool:

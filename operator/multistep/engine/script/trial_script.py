@@ -167,8 +167,8 @@ class _Steps:
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)
         self.journal.completed_at = run.completed_at
-        verifier = reported.seconds.verifier if reported.seconds else None
-        self.verified = verifier is not None and reported.verifier_image_id is None
+        seconds = reported.phase_seconds  # None in a checkpoint of an earlier release: the step may have been verified
+        self.verified = (seconds is None or seconds.verifier is not None) and reported.verifier_image_id is None
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from multistep.api.trial.status import StepStatus, TrialStatus, total
-from multistep.api.trial.status_journal import stored
+from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus, total
+from multistep.api.trial.status_journal import may_be_stored, stored
+from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
 from multistep.engine.score import rewards
+from multistep.engine.score.trial_score import is_too_large
 
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
@@ -19,14 +21,15 @@ MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
     """Return the status as the API server stores it. If the status is too large, details are removed, the least important first;
-    result.json has all details."""
-    content = _dumped(status)
+    result.json has all details. What remains gives the same score, class, outcome, usage and use of the deadline."""
+    whole, content = _dumped(status)
     for shorten in _SHORTENERS:
-        if status_bytes(content) <= MAX_STATUS_BYTES:
-            break
+        if status_bytes(content) <= MAX_STATUS_BYTES and may_be_stored(whole):
+            return content
         status = shorten(status)
-        content = _dumped(status)
-    return content
+        whole, content = _dumped(status)
+    # Thousands of steps in earlier attempts: their usage is lost before an operator refuses the whole status.
+    return content if may_be_stored(whole) else _dumped(_with_attempts(status, lambda _: {"steps": []}))[1]
 
 
 def status_bytes(content: Mapping[str, Any]) -> int:
@@ -34,35 +37,61 @@ def status_bytes(content: Mapping[str, Any]) -> int:
     return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
 
 
-def _dumped(status: TrialStatus) -> dict[str, Any]:
-    whole = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return stored(TrialStatus, {name: value for name, value in whole.items() if value != []})
+def _dumped(status: TrialStatus) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all fields of the status, and the status as the API server stores it."""
+    dumped = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    whole = {name: value for name, value in dumped.items() if value != []}
+    return whole, stored(TrialStatus, whole)
 
 
-def _without_details(status: TrialStatus) -> TrialStatus:
-    """Remove the steps of earlier attempts, the durations of phases, and the lists of incomplete sources, refused targets and tests
-    of a regrade's source; shorten the messages of earlier attempts."""
-    attempts = [each.model_copy(update={"steps": [], "message": shortened(each.message or "")}) for each in status.attempts]
-    source = status.regraded
-    tested = [each.model_copy(update={"tests": {}}) for each in source.steps] if source else []
-    kept = {"attempts": attempts, "regraded": source and source.model_copy(update={"steps": tested})}
-    return _with_steps(status.model_copy(update=kept), _without_step_details)
+def _without_lists(status: TrialStatus) -> TrialStatus:
+    """Remove the steps' lists of incomplete sources and of refused targets."""
+    return _with_steps(status, _without_step_lists)
 
 
-def _without_step_details(step: StepStatus) -> StepStatus:
+def _without_step_lists(step: StepStatus) -> dict[str, Any]:
     artifacts = step.artifacts
     if artifacts is not None and artifacts.incomplete:
         artifacts = artifacts.model_copy(update={"incomplete": ["see manifest.json"]})
-    egress = step.egress and total([step.egress], most=0)
-    return step.model_copy(update={"seconds": None, "artifacts": artifacts, "egress": egress})
+    return {"artifacts": artifacts, "egress": step.egress and total([step.egress], most=0)}
 
 
 def _without_messages(status: TrialStatus) -> TrialStatus:
-    """Remove the messages of steps' exceptions, but not their types."""
-    return _with_steps(
-        status,
-        lambda step: step.model_copy(update={"exception": step.exception and step.exception.model_copy(update={"message": ""})}),
+    """Shorten the messages of attempts, and remove those of steps' exceptions, but not their types. The message of an attempt that
+    a sweep's budget stopped says what its request could have cost."""
+    shorter = _with_attempts(
+        status, lambda each: {"message": each.message if each.reason == SWEEP_BUDGET_SPENT else shortened(each.message or "")}
     )
+    return _with_steps(shorter, lambda step: {"exception": step.exception and step.exception.model_copy(update={"message": ""})})
+
+
+def _with_short_attempts(status: TrialStatus) -> TrialStatus:
+    """Keep of the steps of earlier attempts what sums of usage and time, and the choice of a checkpoint, need."""
+    return _with_attempts(status, lambda attempt: {"steps": [_short_step(each) for each in attempt.steps]})
+
+
+def _short_step(step: StepStatus) -> StepStatus:
+    return StepStatus(
+        name=step.name,
+        start_time=step.start_time,
+        completion_time=step.completion_time,
+        usage=step.usage,
+        checkpoint=step.checkpoint,
+        trial=step.trial,
+    )
+
+
+def _with_hidden_seconds(status: TrialStatus) -> TrialStatus:
+    """Move the seconds of phases, which decide whose fault a missed deadline is, into the journal."""
+    return _with_steps(status, lambda step: {"seconds": None, "hidden_seconds": step.phase_seconds})
+
+
+def _without_source_tests(status: TrialStatus) -> TrialStatus:
+    source = status.regraded
+    if source is None:
+        return status
+    steps = [each.model_copy(update={"tests": "omitted"}) if each.tests else each for each in source.steps]
+    return status.model_copy(update={"regraded": source.model_copy(update={"steps": steps})})
 
 
 def _without_task_steps(status: TrialStatus) -> TrialStatus:
@@ -74,17 +103,29 @@ def _fewer_rewards(status: TrialStatus) -> TrialStatus:
     return _with_steps(status, _with_one_reward)
 
 
-def _with_one_reward(step: StepStatus) -> StepStatus:
+def _with_one_reward(step: StepStatus) -> dict[str, Any]:
     kept = bounded_rewards(step.rewards, most=1)
     omitted = (step.omitted_rewards or 0) + len(step.rewards or {}) - len(kept or {})
-    return step.model_copy(update={"rewards": kept, "omitted_rewards": omitted or None})
+    return {"rewards": kept, "omitted_rewards": omitted or None}
 
 
-def _with_steps(status: TrialStatus, shorter: Callable[[StepStatus], StepStatus]) -> TrialStatus:
-    return status.model_copy(update={"steps": [shorter(each) for each in status.steps]})
+def _with_steps(status: TrialStatus, changes: Callable[[StepStatus], dict[str, Any]]) -> TrialStatus:
+    return status.model_copy(update={"steps": [each.model_copy(update=changes(each)) for each in status.steps]})
 
 
-_SHORTENERS = (_without_details, _without_messages, _without_task_steps, _fewer_rewards)
+def _with_attempts(status: TrialStatus, changes: Callable[[AttemptStatus], dict[str, Any]]) -> TrialStatus:
+    return status.model_copy(update={"attempts": [each.model_copy(update=changes(each)) for each in status.attempts]})
+
+
+_SHORTENERS = (
+    _without_lists,
+    _without_messages,
+    _with_short_attempts,
+    _with_hidden_seconds,
+    _without_task_steps,
+    _without_source_tests,
+    _fewer_rewards,
+)
 
 
 def shortened(message: str) -> str:
@@ -103,13 +144,14 @@ def bounded(message: str) -> str:
 
 
 def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
-    """Return at most ``most`` rewards, always with "reward" if it exists. Integers of 2**53 or more become floats. Rewards whose
-    key is too long or not printable, and integers too large for a float, are dropped."""
+    """Return at most ``most`` rewards, always with "reward" if it exists, then with rewards that are too large to count. Integers
+    of 2**53 or more become floats. Rewards whose key is too long or not printable, and integers too large for a float, are dropped.
+    """
     if values is None:
         return None
     named = {key: _number(value) for key, value in values.items() if key.isprintable() and len(key.encode()) <= MAX_KEY_BYTES}
     kept = {key: value for key, value in named.items() if value is not None}
-    first = sorted(kept, key=lambda key: key != "reward")[:most]
+    first = sorted(kept, key=lambda key: (key != "reward", not is_too_large(kept[key])))[:most]
     return {key: value for key, value in kept.items() if key in first}
 
 

@@ -80,7 +80,7 @@ def _of_attempt(trial: MultiStepTrial, attempt: AttemptStatus, steps: Sequence[S
 
 def _of_step(trial: MultiStepTrial, attempt: int, step: StepStatus, parent: str, within: tuple[float, float]) -> Iterator[Span]:
     start = min(_seconds(step.start_time) or within[0], _LATEST)
-    phases = {name: each for name, each in (step.seconds.model_dump() if step.seconds else {}).items() if each is not None}
+    phases = step.phase_seconds.model_dump(exclude_none=True) if step.phase_seconds else {}
     end = min(max(start, _seconds(step.completion_time) or within[1], start + sum(phases.values())), _LATEST)
     id, error = _id(trial, attempt, step.name), step.exception.type if step.exception else ""
     yield Span(id, parent, f"step {step.name}", start, end, {"multistep.step": step.name, **_rewards(step.rewards)}, error)

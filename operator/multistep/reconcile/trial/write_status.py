@@ -230,7 +230,7 @@ class Tally:
             failures.reason_label(step.exception.type) if step.exception else "GateNotMet" if step.gate is False else "Complete"
         )
         self._metrics.steps_finished.of(outcome, **names).inc()
-        for phase, seconds in (step.seconds.model_dump() if step.seconds else {}).items():
+        for phase, seconds in (step.phase_seconds.model_dump() if step.phase_seconds else {}).items():
             if seconds is not None:
                 self._metrics.phase_seconds.of(phase, **names).observe(seconds)
 

@@ -77,7 +77,7 @@ def _step_lines(index: int, former: StepStatus | None, step: StepStatus) -> list
         return [f"{label}: {step.phase}"] if former is None or former.phase != step.phase else []
     if former is not None and former.completion_time is not None:
         return []
-    seconds = step.seconds or PhaseSeconds()
+    seconds = step.phase_seconds or PhaseSeconds()
     spent = {"agent": seconds.agent, "verifier": seconds.verifier}
     times = [f"{phase} {seconds_text(seconds)}" for phase, seconds in spent.items() if seconds is not None]
     other = [f"run by trial {step.trial}"] if step.trial else []
