@@ -38,10 +38,12 @@ def score_explanation(
     rule = status.score_rule
     if rule is None and status.score is None:
         return f"0 by spec.scoring.providerErrors ({why})"
-    if rule is None:
+    if rule is None and not status.score:
         return f"0, as the trial failed ({why})"
     if zeroed:
         return "0 by spec.scoring.tampering, as there is evidence of tampering"
+    if rule is None:
+        return f"{status.score:.4g}, as in status.score"
     if scoring.strategy == "AsTask":
         return f"the task's own reward, by spec.scoring.strategy: {', '.join(_started(steps))}"
     every = [*_started(steps), *_not_reached(status, len(steps), rule.steps)]
@@ -96,7 +98,7 @@ def step_row(step: StepStatus, key: str | None) -> StepRow:
         step_passes(verdict, key),
         step.exception.type if step.exception else "",
         step.exception.message if step.exception else "",
-        step.seconds.model_dump(exclude_none=True) if step.seconds else {},
+        step.phase_seconds.model_dump(exclude_none=True) if step.phase_seconds else {},
     )
 
 

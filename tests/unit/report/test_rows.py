@@ -75,6 +75,13 @@ def test_a_sweep_decides_whether_a_failure_of_the_provider_counts_0(choice: str,
     assert found.how == how[counts]
 
 
+def test_a_score_without_its_rule_is_not_explained_as_a_failure() -> None:
+    former = trial(reward=1.0, steps=[step("a", 1.0)])
+    former["status"].pop("scoreRule")  # a trial that an earlier release finished
+    found = trial_row(former)
+    assert (found.counts, found.passed, found.how) == (1.0, True, "1, as in status.score")
+
+
 def test_a_failure_keeps_its_reason_beside_evidence() -> None:
     found = trial_row(trial(failure=("Agent", "AgentTimeoutError"), tampering=EVIDENCE), Scoring(tampering="Zero"))
     assert found.how == "0, as the trial failed (Agent: AgentTimeoutError)"
