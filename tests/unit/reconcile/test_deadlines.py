@@ -353,7 +353,7 @@ def breaking(nodes: Sequence[str] = ("one", "two"), answers: int = 0) -> World:
         world.cluster.objects["Pod", namespace, name]["spec"]["nodeName"] = nodes[int(name[-1]) - 1]
         run_pod(namespace, name)
 
-    run_pod, world.cluster.run_pod = world.cluster.run_pod, run_on_node  # type: ignore[method-assign]
+    run_pod, world.cluster.run_pod = world.cluster.run_pod, run_on_node  # type: ignore[method-assign,assignment]
     world.at_reconcile = break_if_it_runs
     return world
 
