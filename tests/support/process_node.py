@@ -67,7 +67,7 @@ class Node:
         self._images = images
         self._containers: dict[str, Container] = {}  # by the pod's UID
         self._pods: dict[str, asyncio.Task[None]] = {}  # by the pod's UID
-        self._streams: list[ProcessStream] = []
+        self._streams: list[asyncio.Task[ProcessStream]] = []
         self._netns = ThreadPoolExecutor(1)  # its thread enters the pods' network namespaces
         self._devices = directory / "dev"
         self._devices.mkdir(parents=True)
@@ -82,8 +82,8 @@ class Node:
         for task in self._pods.values():
             task.cancel()
         await asyncio.gather(*self._pods.values(), return_exceptions=True)
-        for stream in self._streams:  # their pods have ended; the event loop must not close what it still watches
-            await stream.end()
+        for opening in self._streams:  # their pods have ended; the event loop must not close what it still watches
+            await (await opening).end()
         self._netns.shutdown()
 
     def pod_event(self, pod: Object, type: str) -> None:
@@ -101,14 +101,10 @@ class Node:
             raise ClusterError(f"pod {pod['metadata']['name']} does not run", status=400, reason="BadRequest")
         user = [f"--setuid={container.user}", f"--setgid={container.group}"] if container.user else []
         target = [f"--target={container.pid}", *(f"--{each}" for each in _NAMESPACES), "--root"]
-        stream = ProcessStream(
-            await asyncio.create_subprocess_exec(
-                "nsenter", *target, f"--wdns={container.workdir}", *user, "--", *argv,
-                env=dict(container.environment), stdin=-1, stdout=-1, stderr=-1, limit=_CHUNK,
-            )
-        )  # fmt: skip
-        self._streams.append(stream)
-        return stream
+        command = ["nsenter", *target, f"--wdns={container.workdir}", *user, "--", *argv]
+        opening = asyncio.create_task(_open(command, container.environment))
+        self._streams.append(opening)
+        return await asyncio.shield(opening)  # a process whose start was cancelled would have no owner
 
     # -- a pod
 
@@ -150,10 +146,11 @@ class Node:
         apart = [f"--{each}" for each in _NAMESPACES]
         outside = ["setpriv", "--pdeathsig=KILL", "unshare", *apart, "--fork", "--kill-child"]
         with (directory / "log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
+            starting = asyncio.create_task(asyncio.create_subprocess_exec(
                 *outside, "sh", "-euc", f'{script}\nexec "$@"', "container", *entering, *command,
                 env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+            ))  # fmt: skip
+            process = await _even_if_cancelled(starting)
         container = Container(process, environment, workdir, user, group)
         self._containers[pod["metadata"]["uid"]] = container
         await self._until_runner(container, directory / "log")
@@ -289,6 +286,24 @@ class ProcessStream:
     async def _last_of_stderr(self) -> str:
         assert self._process.stderr is not None
         return (await self._process.stderr.read()).decode(errors="replace").strip()[-4096:]
+
+
+async def _open(command: Sequence[str], environment: Mapping[str, str]) -> ProcessStream:
+    pipe = asyncio.subprocess.PIPE
+    return ProcessStream(
+        await asyncio.create_subprocess_exec(*command, env=dict(environment), stdin=pipe, stdout=pipe, stderr=pipe, limit=_CHUNK)
+    )
+
+
+async def _even_if_cancelled(starting: asyncio.Task[asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+    """Return the process that the task starts. If the caller is cancelled meanwhile, end the process: it would have no owner."""
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.wait()
+        raise
 
 
 def _answers_well(pid: int, port: int, path: str) -> bool:
