@@ -36,7 +36,7 @@ func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "runner:", err)
 		if errors.Is(err, syscall.EMFILE) {
-			os.Exit(2) // as Go does without memory or threads
+			os.Exit(2) // the status of a Go program that gets no memory or thread: the operator reads it as a lack of resources
 		}
 		os.Exit(1)
 	}

@@ -148,8 +148,8 @@ class Settings(BaseSettings):
     linger_seconds: float = Field(default=30.0, ge=0)
     """How long an exec session stays open for a phase that may finish soon, unless other trials are queued for a session."""
     poll_seconds: float = Field(default=300.0, gt=0)
-    """Time after which the operator polls a running phase if the pod's readiness has not changed; the interval then doubles, up to
-    an hour."""
+    """Time after which the operator polls a running phase if the pod's readiness, which the runner changes at the end of a phase,
+    has not changed. The interval then doubles, up to an hour."""
     answer_timeout_seconds: float = Field(default=60.0, gt=0)
     """Timeout of the runner's answers."""
     reconcile_workers: int = Field(default=64, ge=1)

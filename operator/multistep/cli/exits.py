@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Exit(IntEnum):
     """The exit code of a command. A command that only shows an unfinished trial or sweep exits with OK."""
 
-    OK = 0  # the trial is Complete, without an exception or a failed gate; the sweep is Complete, and all of its trials are scored
+    OK = 0  # a trial is Complete without an exception or a failed gate, or a sweep is Complete and all of its trials are scored
     # The trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded or images of tasks
     # could not be built; fetched results differ from their evidence; a task has warnings, with `check --strict`; `doctor` found
     # a fault.

@@ -148,7 +148,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
                     break
             except NotFound:
                 break
-            except Exception as error:  # also one that nobody expects: without a renewal the sweep would be stopped
+            except Exception as error:  # any error: without renewals the lease would expire, and the operator stop the sweep
                 logger.warning("the lease of sweep %s was not renewed, and will be retried: %s", run.name, error or repr(error))
             await asyncio.sleep(seconds)
         del self._leased[run.uid]

@@ -67,7 +67,7 @@ async def _retry_in_sweep(cluster: Cluster, namespace: str, sweep: Object, trial
 
 
 async def _counting(cluster: Cluster, namespace: str, sweep: Object, warn: Warn) -> list[TrialRow]:
-    """Return the rows of the trials that count in the sweep: for each trial number, the first trial or one of its retries."""
+    """Return the rows of the trials that count in the sweep: for each number of a trial, the first scored one, else the newest."""
     return [each for each in await counted_rows(cluster, namespace, dict(sweep), warn) if each.number >= 0]
 
 

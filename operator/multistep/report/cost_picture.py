@@ -52,7 +52,7 @@ class MarkLabel:
     anchor: str
     """Its text-anchor."""
     shifted: bool
-    """Whether it is above or below its mark."""
+    """Whether the label was moved up or down from its mark; a line then connects them."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ _MAX_DETAILED = 5000  # maximum number of trials with details; if there are more
 
 
 def report_page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
-    """Return the report as the text of an HTML file. excerpts: excerpts by trial name."""
+    """Return the report as the text of an HTML file. excerpts: the ends of
+    outputs and the failing tests to show, by trial name."""
     script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),

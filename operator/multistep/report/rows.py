@@ -111,7 +111,7 @@ def float_rewards(rewards: Mapping[str, float] | None) -> dict[str, float] | Non
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial, as a row of a report."""
+    """The facts about a trial that reports and a sweep's retries use."""
 
     namespace: str
     trial: str

@@ -26,7 +26,7 @@ func (t *Tracker) borders(exclude []string) (*borders, error) {
 	return &borders{strings.TrimSuffix(t.root, "/"), foreign, exclude}, nil
 }
 
-// skips returns whether a walk skips the path.
+// skips returns whether the path is a mount, a directory of the runner, or excluded by the request.
 func (b *borders) skips(path []byte) bool {
 	if b.prefix == "" && b.foreign[string(path)] || b.prefix != "" && b.foreign[b.prefix+string(path)] {
 		return true

@@ -111,7 +111,7 @@ func (w *walker) entry(dir *level, name []byte) error {
 	if err != nil {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", w.path, err)
 	}
-	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // without a copy, because the bytes of a name never change
+	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // without the NUL, and without a copy: the bytes never change
 	if !isDirectory(w.stat.Mode) {
 		return w.visit.File(dir, w.path, plain, &w.stat)
 	}

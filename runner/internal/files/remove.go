@@ -33,7 +33,7 @@ func removeAll(root *os.Root, name string) error {
 	return attempts(root, func(r *remover) error { return r.remove(root, name, name, 0) })
 }
 
-// attempts calls first with a new remover of the directory until all is removed, at most removeAttempts times.
+// attempts calls the function first, each time with a new remover, until a call succeeds, at most removeAttempts times.
 func attempts(root *os.Root, first func(*remover) error) (err error) {
 	until := time.Now().Add(removeTimeout)
 	for range removeAttempts {

@@ -29,7 +29,7 @@ func (i *Inspector) programDirectories(env map[string]string) (found []string) {
 	return found
 }
 
-// programs finds programs that were changed, or that shadow others of the same name.
+// programs adds a finding for each program that was changed since the baseline, or that is new and shadows one of the baseline.
 func (s *search) programs() {
 	directories := s.programDirectories(s.scope.Env)
 	for number, directory := range directories {

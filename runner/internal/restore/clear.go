@@ -9,7 +9,8 @@ import (
 	"multistep.dev/runner/internal/manifest"
 )
 
-// clearing deletes the files that an increment replaces or deletes. It follows no link, and enters only existing directories.
+// clearing makes room for an increment before it is restored: it removes the files that the increment replaces or records as
+// deleted. It follows no link, and enters only existing directories.
 type clearing struct {
 	target *target
 	levels []level // open directories that lead to the current path

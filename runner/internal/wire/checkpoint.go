@@ -62,7 +62,7 @@ func (c Checkpoint) Check() error { return c.check() }
 // Process is a process of the environment that survived the step.
 type Process struct {
 	PID  int    `json:"pid"`
-	Name string `json:"name"` // name that the process chose itself
+	Name string `json:"name"` // name in the kernel (comm), which the process can change
 }
 
 // Commit is the `commit` request: the operator has stored the increment with this manifest, which becomes the base of the next one.

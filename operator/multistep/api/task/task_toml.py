@@ -43,7 +43,7 @@ class ArtifactConfig(_Table):
     exclude: list[str] = []
     """Patterns of paths to exclude from a directory, as for tar's `--exclude`: `*.log` matches at any depth."""
     service: Annotated[str, AfterValidator(allowed_names.service_name)] | None = None
-    """Service of the task's compose file; `main` is the trial's container."""
+    """Compose service that has the source. `main` is the trial's container."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class CollectConfig(_Table):
     command: str
     """Command for bash, run in WORKDIR; in another service than main for `sh`."""
     service: Annotated[str, AfterValidator(allowed_names.service_name)] = "main"
-    """Service of the task's compose file; `main` is the trial's container."""
+    """Compose service in whose container the command runs. `main` is the trial's container."""
     timeout_sec: float = 60.0
     """Timeout of the command in seconds."""
     user: User | None = None

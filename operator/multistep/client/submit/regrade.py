@@ -239,7 +239,7 @@ class Regrade:
         return {"tasks": tasks}, parts
 
     def _check(self, task: TaskDirectory, variables: Sequence[Mapping[str, Any]], *specs: Manifest) -> None:
-        """Validate a task. specs: where ``environment`` may name its image."""
+        """Validate a task that replaces the source's. specs: the first with ``environment.image`` names the task's image."""
         image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
         given = [each["name"] for each in variables]
         validate(task, agents=[AgentSpec(name="nop")], given=given, show=self.show, remedy=self.remedy, image=image)

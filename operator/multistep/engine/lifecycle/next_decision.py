@@ -62,7 +62,7 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
 }
 _OF_INFRASTRUCTURE = frozenset({"EgressRefused", "PodUnknown"})
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# A trial fails after this time and at least this number of violations in a row: a terminating container may cause fewer violations.
+# Violations of the runner's protocol are tolerated up to this time and number in a row: a terminating container may cause a few.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
 # Replaces _VIOLATION_SECONDS for killed exec sessions: longer than a container's termination, which also kills sessions. And for a

@@ -23,7 +23,8 @@ CheckpointId: TypeAlias = tuple[int, int]
 
 
 class LayerBase(Protocol):
-    """The checkpoint on which a layer builds (checkpoint_files.BaseCheckpoint): a layer has only the changes since this one."""
+    """The checkpoint on which a layer is based. The layer has only the changes since then. Implemented by
+    checkpoint_files.BaseCheckpoint."""
 
     @property
     def id(self) -> CheckpointId: ...

@@ -15,7 +15,7 @@ from multistep.engine.score.trial_score import is_too_large
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
-MAX_STATUS_BYTES = 56 * 1024  # enough for 100 steps; keeps a resource without an inline task below 64 KiB
+MAX_STATUS_BYTES = 56 * 1024  # with it, the object of a trial of 100 steps fits into 64 KiB, unless its task is inline
 MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_STATUS_BYTES
 
 

@@ -86,8 +86,8 @@ MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
-    """Return the status of a waiting trial. gated: whether the trial waits for a queue or for the results volume; the condition
-    Suspended is then True, as in a Job that Kueue has queued."""
+    """Return the status of a waiting trial. gated: whether the trial waits in a queue, or until the results volume is writable. If
+    so, the condition Suspended is True, as for a Job that Kueue has queued."""
     return _with(trial, phase, reason, message, now, gated=gated)
 
 

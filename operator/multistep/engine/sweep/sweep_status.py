@@ -93,7 +93,7 @@ class SweepDecision:
     """Whether to plan the branches now."""
     status: SweepStatus
     seconds: float | None
-    """Time until the next requeue; None: wait for watch events only."""
+    """Seconds until the next reconcile. If None, only a watch event causes one."""
 
 
 def decide_sweep(

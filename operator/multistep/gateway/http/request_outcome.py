@@ -27,7 +27,8 @@ class RequestOutcome:
     def __init__(
         self, services: GatewayServices, client: ClientConnection, allowed: AllowedRequest, lane: Lane, most: Spent
     ) -> None:
-        """Start with a row that is not in the ledger yet. most: the most that the request may use."""
+        """Create the outcome of a request that is not in the ledger yet. most: upper bound of its tokens and
+        cost, to be reserved."""
         self.row = open_row(allowed.claims, allowed.route.provider, allowed.parsed.model, most, client.arrived)
         self.number = 0
         """This request's number in the order in which the lane sent its requests."""

@@ -118,11 +118,11 @@ class ApiFormat:
     answers_in: Callable[[Document], bool]
     """Whether a document is an answer or a part of one."""
     finishes: Callable[[Document], bool]
-    """Whether it has the reason why the model stopped."""
+    """Whether a document has the reason why the model stopped."""
     ends: Callable[[Document], bool]
-    """Whether it ends the answer."""
+    """Whether a document is the end of the answer."""
     fails: Callable[[Document], bool]
-    """Whether it reports an error."""
+    """Whether a document reports an error."""
     output_limit: Callable[[Document], int | None]
     """Maps a request to its maximum of output tokens per answer; None if it sets none."""
     answers: Callable[[Document], int] = lambda _: 1
@@ -245,7 +245,7 @@ def _chat_fails(document: Document) -> bool:
 
 def _responses_answers(document: Document) -> bool:
     whole = _part(document, "response") or document
-    unfinished = whole.get("status") in ("incomplete", "in_progress", "queued")  # before the first output
+    unfinished = whole.get("status") in ("incomplete", "in_progress", "queued")  # such a response may have no output yet
     return bool(_members(whole, "output")) or unfinished or str(document.get("type")).startswith("response.output_")
 
 

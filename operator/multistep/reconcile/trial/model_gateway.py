@@ -174,8 +174,8 @@ class ModelGateway:
                 self._known[_id(credential, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
-        """Register the keys that the gateway lacks because it restarted, read the Secrets of keys again that a provider rejected,
-        and learn which signing keys the gateway accepts. Raises GatewayError."""
+        """Register the API keys that the gateway lost in a restart. Read the Secrets of API keys that a provider rejected again.
+        Learn which signing keys the gateway accepts. Raises GatewayError."""
         self._accepted_keys = await self._admin.accepted_keys()
         oldest = self._clock() - KEPT_SECONDS
         self._known = {id: (credential, at) for id, (credential, at) in self._known.items() if at >= oldest}

@@ -148,8 +148,8 @@ class Room:
     async def left_out(self, drive: Drive, session: Session, sources: Sequence[Source]) -> dict[str, str]:
         """Return the reason for each file that is left out because it is too large for the free space, by its name in the download.
 
-        Raises StoreError if other trials leave no space for an artifact that a verifier gets: without it, the step's reward would
-        depend on them. The trial then waits, and retries.
+        Raises StoreError if other trials use the space that an artifact for a verifier needs: if it were left out, the step's
+        reward would depend on those trials. The trial then waits, and retries.
         """
         if drive.protocol < _SURVEY_PROTOCOL:
             return {}

@@ -52,7 +52,7 @@ GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 
 MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks; an evicted plan or task is loaded again when it is needed
 MAX_CACHED_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
-MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' uploads
+MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the tar streams that cached tasks keep for uploads to pods
 
 TaskKey = tuple[str, ...]
 

@@ -25,7 +25,7 @@ class ForkServer:
     """The single server process for all reads. It starts at the first read, and is restarted if it was killed."""
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
-        """Create a server without a process. cpu_seconds: limit of the CPU time of each read."""
+        """Do not start the process yet: the first read does. cpu_seconds: limit of the CPU time of each read."""
         self._cpu_seconds = cpu_seconds
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None

@@ -110,12 +110,13 @@ class Bundle:
 
 
 def pack_directory(directory: Path) -> bytes:
-    """Return the directory as a tar.gz: sorted, with times and owners 0; keeps modes, links and empty directories."""
+    """Return the directory as a reproducible tar.gz. Entries are sorted, and times and owners are 0. Modes, links and empty
+    directories are kept."""
     return _packed(directory)[0]
 
 
 def pack_entries(entries: Mapping[str, BundleEntry]) -> bytes:
-    """Return the entries as a tar.gz, as ``pack`` does."""
+    """Return the entries as a tar.gz, as ``pack_directory`` does."""
     out = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as stream:
         for chunk in tar_chunks(sorted(entries.items())):

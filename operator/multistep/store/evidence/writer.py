@@ -62,7 +62,7 @@ def _items(top: Path, known: KnownDigests, sent: Mapping[str, UploadedObject]) -
 
 
 def _item(entry: TreeEntry, known: KnownDigests, sent: Mapping[str, UploadedObject]) -> ListedItem | None:
-    """Return an entry's item; None for types that archives of results exclude (e.g. sockets)."""
+    """Describe an entry for the evidence's list of files. Return None for types that archives of results exclude (e.g. sockets)."""
     mode = entry.info.st_mode
     if stat.S_ISDIR(mode):
         return ListedItem(entry.path, "directory")

@@ -105,7 +105,8 @@ class _Scrubber:
         return MARK.encode()
 
     def _track_string(self, token: bytes) -> None:
-        """Track whether the text is in a JSON string. A string ends with its line, so a stray quote affects one line only."""
+        """Track whether the text after this token is inside of a JSON string. The end of a line ends a string, so that a stray
+        quote affects its line only."""
         if token == b"\n":
             self._in_string = False
         elif token == b'"':

@@ -146,7 +146,7 @@ class Collections:
         types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
         sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
         Raises StoreError if the disk is full, if a later attempt has started, or if other trials leave no room for files that a
-        verifier gets (Received.alone); RunnerError if the stream is invalid.
+        verifier needs (DownloadFacts.alone); RunnerError if the stream is invalid.
         """
         await spool.flush()
         unpack = partial(

@@ -75,7 +75,8 @@ TAR_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def tar_chunks(top: Path) -> Generator[bytes, None, None]:
-    """Yield a tar stream of a directory, without hidden names at its top and without owners. Names are relative to the top."""
+    """Yield a tar stream of a directory, without the hidden files at its top and without owners. Paths are relative to the
+    directory."""
     return _joined(_pieces(top))
 
 

@@ -66,8 +66,8 @@ class VolumeUsage:
     def headroom(
         self, namespace: str, trial: str, collection: Collection, *more: Collection, counts: Counts = lambda _: True
     ) -> Headroom:
-        """Return how much a collection may store. An earlier collection of the same attempt, step and part does not count,
-        because it is replaced. more: other collections that are stored with it."""
+        """Return how much a collection may store. An earlier collection of the same attempt, step and part is ignored, because it
+        will be replaced. more: other collections that are stored with it. counts: which of the trial's collections count."""
         trials, replaced = self.trials[namespace], {collection, *more}
         own = {stored: amount for stored, amount in trials.get(trial, {}).items() if stored not in replaced}
         others = total_amount(amount for name, usage in trials.items() if name != trial for amount in usage.values())
