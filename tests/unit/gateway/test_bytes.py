@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from multistep.gateway.model_api.answer_events import EventReader
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
+from multistep.gateway.model_api.forwarded_headers import answer_headers, upstream_headers, upstream_query
 from multistep.gateway.model_api.request_parsers import InvalidBody, parse_request
-from multistep.gateway.model_api.routes import answer_headers, find_route, upstream_headers, upstream_query
+from multistep.gateway.model_api.routes import find_route
 from tests.unit.gateway.world import documents, request_of, token_for, world
 
 CHAT = find_route("POST", "/openai/v1/chat/completions")

@@ -28,8 +28,9 @@ from multistep.gateway.keys.tokens import StepKey
 from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, AnswerParser, ApiFormat
 from multistep.gateway.model_api.error_answers import Refused
 from multistep.gateway.model_api.error_blame import blame
+from multistep.gateway.model_api.forwarded_headers import upstream_headers
 from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
-from multistep.gateway.model_api.routes import Route, find_route, upstream_headers
+from multistep.gateway.model_api.routes import Route, find_route
 from tests.support.waiting import eventually
 from tests.unit.gateway.test_stalls import reported
 from tests.unit.gateway.world import World, request_of, step_of, token_for, world

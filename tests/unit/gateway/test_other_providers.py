@@ -17,7 +17,7 @@ from multistep.gateway.accounting.step_usage import StepUsage
 from multistep.gateway.model_api.answer_events import EventReader
 from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, AnswerParser, ApiFormat, TokenUsage
 from multistep.gateway.model_api.error_blame import blame
-from multistep.gateway.model_api.routes import upstream_headers
+from multistep.gateway.model_api.forwarded_headers import upstream_headers
 from tests.support.waiting import eventually
 from tests.unit.gateway.world import Seen, World, step_of, world
 

@@ -23,8 +23,8 @@ from multistep.gateway.http.send_upstream import UpstreamRequest
 from multistep.gateway.keys.tokens import StepClaims
 from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, AnswerParser, ApiFormat
 from multistep.gateway.model_api.error_blame import exceeds_limit_alone, parse_error
+from multistep.gateway.model_api.forwarded_headers import upstream_headers
 from multistep.gateway.model_api.request_parsers import InvalidBody
-from multistep.gateway.model_api.routes import upstream_headers
 from multistep.gateway.pace import HoldExpired, Lane
 from tests.support.waiting import eventually
 from tests.unit.gateway.answer_shapes import MESSAGE, WHOLE

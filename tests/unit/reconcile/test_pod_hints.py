@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from multistep.reconcile.trial.owned_pods import PodHint, PodHints
+from multistep.reconcile.trial.pod_hints import PodHint, PodHints
 
 
 @pytest.mark.parametrize(("poll", "longest"), [(300.0, 60.0), (20.0, 20.0)])

@@ -19,8 +19,9 @@ from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify_token
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
+from multistep.gateway.model_api.forwarded_headers import token_of
 from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
-from multistep.gateway.model_api.routes import Route, find_route, provider_of, token_of
+from multistep.gateway.model_api.routes import Route, find_route, provider_of
 from multistep.providers import ProviderName
 
 _log: Final = logging.getLogger(__name__)

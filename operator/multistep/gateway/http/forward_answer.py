@@ -20,8 +20,8 @@ from multistep.gateway.http.request_outcome import RequestOutcome
 from multistep.gateway.model_api.answer_events import AnswerEvent, EventReader, is_usage_only
 from multistep.gateway.model_api.answer_parsers import AnswerParser, ApiFormat, TokenUsage
 from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
+from multistep.gateway.model_api.forwarded_headers import answer_headers
 from multistep.gateway.model_api.request_parsers import ParsedRequest
-from multistep.gateway.model_api.routes import answer_headers
 
 REDACTED: Final = "[REDACTED]"
 _MESSAGE_CHARACTERS: Final = 300

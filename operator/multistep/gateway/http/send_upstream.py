@@ -17,8 +17,8 @@ from yarl import URL
 from multistep.gateway.accounting.ledger_rows import Kind
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.model_api.error_blame import blame, error_in_body, exceeds_limit_alone, has_no_credit
+from multistep.gateway.model_api.forwarded_headers import upstream_headers, upstream_query
 from multistep.gateway.model_api.request_parsers import ParsedRequest
-from multistep.gateway.model_api.routes import upstream_headers, upstream_query
 from multistep.gateway.pace import Lane
 
 _KEY_MAY_BE_WRONG: Final = (401, 403)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from aiohttp import web
 
 from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, ApiFormat
 from multistep.providers import PROVIDERS, ProviderName
@@ -71,57 +69,3 @@ def find_route(method: str, path: str) -> Route | None:
 def provider_of(path: str) -> ProviderName | None:
     """Return the provider whose base path is a prefix of this path. The provider determines the format of errors."""
     return next((provider for provider in BASE_PATHS if path.startswith(f"/{provider}/")), None)
-
-
-Headers = list[tuple[str, str]]
-
-_HOP_BY_HOP: Final = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
-_OF_ONE_CONNECTION: Final = _HOP_BY_HOP | {"transfer-encoding", "upgrade", "content-length", "host", "expect"}
-_CREDENTIALS: Final = {"authorization", "x-api-key", "x-goog-api-key", "api-key"}
-# With these headers, an agent could make the provider reject the key, and so have its trial excluded.
-_FOR_ACCOUNTS: Final = {"openai-organization", "openai-project", "x-goog-user-project", "x-litellm-api-key"}
-_FOR_ANSWERS: Final = {"x-goog-fieldmask", "x-http-method-override"}  # an agent could make an answer look cut off with these
-# With a header such as X-Server-Timeout (Gemini), X-LiteLLM-Timeout or CF-AIG-Request-Timeout, an agent could end a request early.
-_TIMEOUT: Final = "timeout"
-_QUERY: Final = re.compile(r"alt=sse|beta=true|api-version=[\w.-]{1,40}")  # the query parameters that agents use
-_ORDER: Final[dict[ProviderName, Sequence[str]]] = {
-    "openai": ("authorization", "api-key", "x-api-key"),
-    "anthropic": ("x-api-key", "authorization"),
-    "gemini": ("x-goog-api-key", "authorization", "x-api-key"),
-}
-
-
-def token_of(request: web.Request, provider: ProviderName) -> str:
-    """Return the step token of a request, from the first header that has one or from Gemini's query parameter ``key``; "" if there
-    is none."""
-    for name in _ORDER[provider]:
-        if value := request.headers.get(name, ""):
-            return re.sub(r"(?i)^bearer\s+", "", value).strip()
-    return request.query.get("key", "") if provider == "gemini" else ""
-
-
-def upstream_headers(given: Iterable[tuple[str, str]], credential: tuple[str, str]) -> Headers:
-    """Return the headers for the provider: the provider's key, and the agent's headers except hop-by-hop headers, credentials and
-    headers that choose an account, a timeout or the fields of the answer."""
-    left_out = _OF_ONE_CONNECTION | _CREDENTIALS | _FOR_ACCOUNTS | _FOR_ANSWERS | {"accept-encoding"}
-    kept = [header for header in _others(given, left_out) if _TIMEOUT not in header[0].lower()]
-    return [*kept, ("Accept-Encoding", "identity"), credential]
-
-
-def answer_headers(given: Iterable[tuple[str, str]], key: str, redacted: str) -> Headers:
-    """Return the headers for the agent: the provider's headers except hop-by-hop headers, with the provider's key redacted."""
-    return [(name, value.replace(key, redacted)) for name, value in _others(given, _OF_ONE_CONNECTION)]
-
-
-def upstream_query(raw: str) -> str:
-    """Return the raw query with only the allowed parameters.
-
-    Other parameters could change the format of the answer, so that the answer looks cut off.
-    """
-    return "&".join(part for part in raw.split("&") if _QUERY.fullmatch(part))
-
-
-def _others(given: Iterable[tuple[str, str]], left_out: set[str]) -> Headers:
-    headers = list(given)
-    listed = {option.strip().lower() for name, value in headers if name.lower() == "connection" for option in value.split(",")}
-    return [(name, value) for name, value in headers if name.lower() not in left_out | listed]

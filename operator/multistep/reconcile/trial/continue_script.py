@@ -38,7 +38,8 @@ from multistep.reconcile.admission.admission import Admission
 from multistep.reconcile.queue.error_outcome import Waits, is_of_another_server, message, outcome
 from multistep.reconcile.trial.create_pods import release_verifier, request_verifier
 from multistep.reconcile.trial.end_attempt import GATEWAY_RETRY_SECONDS
-from multistep.reconcile.trial.owned_pods import PodHint, TrialPods
+from multistep.reconcile.trial.owned_pods import TrialPods
+from multistep.reconcile.trial.pod_hints import PodHint
 from multistep.reconcile.trial.run_sessions import Driver
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,

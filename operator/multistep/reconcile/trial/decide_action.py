@@ -13,7 +13,7 @@ from multistep.engine.lifecycle.decisions import PodFacts, Situation
 from multistep.engine.lifecycle.pod_start import UNSCHEDULABLE
 from multistep.kube.shard import LABEL_SHARD
 from multistep.reconcile.admission.pod_starts import VerifierRoom
-from multistep.reconcile.trial.owned_pods import PodHint
+from multistep.reconcile.trial.pod_hints import PodHint
 from multistep.reconcile.trial.trial_run import Observed, TrialRun
 
 

@@ -21,7 +21,7 @@ from multistep.pods import pod_identity
 from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.error_outcome import ErrorSeries
 from multistep.reconcile.queue.work_queue import SOON_SECONDS, Requeue, earliest
-from multistep.reconcile.trial.owned_pods import PodHint, PodHints
+from multistep.reconcile.trial.pod_hints import PodHint, PodHints
 from multistep.reconcile.trial.write_status import Tally, TrialWriter
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
