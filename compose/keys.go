@@ -1,3 +1,5 @@
+// Decides for each key of the Compose specification whether a trial maps, drops, ignores or refuses it.
+
 package main
 
 import "strings"

@@ -1,3 +1,5 @@
+// Bounds what a hostile compose file can make this process use.
+
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Compose-reader reads a task's compose file with the library of Docker Compose, and prints the model that Multistep runs, as JSON.
-// It reads stdin and opens no file: the operator gives it the texts that it needs (operator/multistep/sources/task/read_compose.py).
+// Reads the command line and runs the subcommand.
+
 package main
 
 import (

@@ -1,3 +1,5 @@
+// Defines the JSON that comes from the operator and that goes back to it.
+
 package main
 
 // Request is the input. Path: the file's path in the task, for messages; Text: the file's content; Variables: values of ${NAME};

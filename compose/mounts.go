@@ -1,3 +1,5 @@
+// Decides which volumes, binds, tmpfs, configs and secrets a service can mount, and how.
+
 package main
 
 import (

@@ -1,3 +1,5 @@
+// Loads the file with the library and converts its services to the model.
+
 package main
 
 import (

@@ -1,3 +1,5 @@
+// Refuses values that the trial's pod cannot have, though their keys are mapped.
+
 package main
 
 import (

@@ -1,3 +1,5 @@
+// Parses the file to a tree with line numbers, and checks each key in it against the table of keys.
+
 package main
 
 import (

@@ -1,8 +1,3 @@
-// Egress is the sidecar that controls the connections of a trial's pod to other hosts.
-//
-//	egress serve    closes the pod's network, then serves the control socket
-//	egress call     connects stdin and stdout to the control socket
-//	egress ready    waits until the network is closed and the runner is installed
 package main
 
 import (

@@ -1,3 +1,5 @@
+// Copies this program or a directory into a volume, without a shell or cp of the image.
+
 package main
 
 import (

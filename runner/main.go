@@ -1,4 +1,5 @@
-// Runner is PID 1 of a trial's container; docs/internals/runner-protocol.md specifies its behaviour.
+// Reads the command line and runs the subcommand.
+
 package main
 
 import (

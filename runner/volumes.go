@@ -1,3 +1,5 @@
+// Fills a service's volumes with files of the task and of the image.
+
 package main
 
 import (

@@ -1,4 +1,3 @@
-// Package control serves the operator's requests to switch the pod's policy, on a socket that only this container can reach.
 package control
 
 import (

@@ -1,3 +1,5 @@
+// Builds nftables expressions: the conditions and actions of which rules consist.
+
 package firewall
 
 import (

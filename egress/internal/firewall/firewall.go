@@ -1,4 +1,5 @@
-// Package firewall manages the nftables table of the pod's network namespace, through which every packet of the pod passes.
+// Decides which packets pass, are redirected, or are refused and counted.
+
 package firewall
 
 import (

@@ -1,3 +1,5 @@
+// Puts the policy's addresses into sets of the kernel, and matches packets against them.
+
 package firewall
 
 import (

@@ -1,3 +1,5 @@
+// Makes new rules apply also to sockets with which processes looked up names before.
+
 package firewall
 
 import (

@@ -1,7 +1,3 @@
-// Package names answers the pod's DNS queries for allowed names, and remembers the addresses of these names.
-//
-// It never reads /etc/hosts. It reads /etc/resolv.conf only before another container runs: the containers of a pod share these
-// files, so root in another container can change them.
 package names
 
 import (

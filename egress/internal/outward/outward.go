@@ -1,4 +1,3 @@
-// Package outward opens the sidecar's own connections, which the firewall lets out.
 package outward
 
 import (

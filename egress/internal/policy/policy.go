@@ -1,4 +1,3 @@
-// Package policy decides which names and addresses a phase may reach. It does no IO.
 package policy
 
 import (

@@ -1,3 +1,5 @@
+// Asks the kernel where a redirected connection was to go.
+
 package proxy
 
 import (

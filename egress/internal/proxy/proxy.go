@@ -1,4 +1,5 @@
-// Package proxy forwards the pod's TCP connections to names and addresses that are allowed.
+// Decides which connections are forwarded, copies their data, and cuts those that new rules do not allow.
+
 package proxy
 
 import (

@@ -1,3 +1,5 @@
+// Finds the protocol and the server's name in a client's first bytes.
+
 package proxy
 
 import (

@@ -1,4 +1,3 @@
-// Package refusals counts refused attempts by their targets, in bounded memory.
 package refusals
 
 import (

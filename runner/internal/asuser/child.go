@@ -1,3 +1,5 @@
+// Carries out one upload or download as the user, as PID 1 requests.
+
 package asuser
 
 import (

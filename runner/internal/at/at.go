@@ -1,5 +1,5 @@
-// Package at wraps system calls that act on a name in an open directory. They resolve no path and follow no link, so a process
-// that replaces a directory by a link cannot lead them elsewhere.
+// Opens, creates, reads, changes and removes names in an open directory.
+
 package at
 
 import (

@@ -1,3 +1,5 @@
+// Numbers of system calls on amd64.
+
 package at
 
 import "syscall"

@@ -1,3 +1,5 @@
+// Numbers of system calls on arm64.
+
 package at
 
 import "syscall"

@@ -1,3 +1,5 @@
+// Reads, sets and measures extended attributes of open files.
+
 package at
 
 import (

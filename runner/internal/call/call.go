@@ -1,4 +1,3 @@
-// Package call implements `runner call`, which relays stdin and stdout to PID 1.
 package call
 
 import (

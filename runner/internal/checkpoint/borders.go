@@ -1,3 +1,5 @@
+// Decides which paths no increment contains.
+
 package checkpoint
 
 import (

@@ -1,3 +1,5 @@
+// Compresses the stream on several cores.
+
 package checkpoint
 
 import (

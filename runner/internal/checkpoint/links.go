@@ -1,3 +1,5 @@
+// Packs all names of a file with hard links, so that a restore keeps them one file.
+
 package checkpoint
 
 import (

@@ -1,3 +1,5 @@
+// Decides by which attributes a file counts as changed, and stores those of all files in little memory.
+
 package checkpoint
 
 import (

@@ -1,3 +1,5 @@
+// Writes one file to the stream and describes it in the manifest.
+
 package checkpoint
 
 import (

@@ -1,3 +1,5 @@
+// Decides which files an increment contains, and which deletions.
+
 package checkpoint
 
 import (

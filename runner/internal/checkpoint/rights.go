@@ -1,3 +1,5 @@
+// Rejects files that PID 1 could not create, replace or delete in a restore.
+
 package checkpoint
 
 import (

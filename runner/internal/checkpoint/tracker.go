@@ -1,10 +1,5 @@
-// Package checkpoint finds and packs the files that changed in the container.
-//
-// A Tracker keeps two lists of all files with their ctime, inode number, mode and owner: the list of the image, made when PID 1
-// starts, and that of the last committed increment. A file differs if one of these attributes differs. The ctime does not show
-// writes through a memory mapping that is already dirty, so the caller syncs the filesystem first. The inode number and mode show
-// renames of image directories, and changes within one tick of the kernel's clock. Overlayfs changes device numbers and the inode
-// numbers of directories, so a Tracker does not compare these.
+// Keeps the lists that increments compare with, and lets only one checkpoint or restore run at a time.
+
 package checkpoint
 
 import (

@@ -1,3 +1,5 @@
+// Visits all files below a directory in the manifest's order, in bounded memory.
+
 package checkpoint
 
 import (

@@ -1,3 +1,5 @@
+// Decides which sources a download may read, and sends them as a tar stream.
+
 package files
 
 import (

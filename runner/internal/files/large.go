@@ -1,3 +1,5 @@
+// Finds large files in the sources of a download, so that they can be sent another way.
+
 package files
 
 import (

@@ -1,4 +1,5 @@
-// Package files reads and writes files that hostile users can change (see package paths).
+// Creates the files that a phase writes, and reads those that it captures.
+
 package files
 
 import (

@@ -1,3 +1,5 @@
+// Matches paths against patterns, as tar and fnmatch(3) do.
+
 package files
 
 import "strings"

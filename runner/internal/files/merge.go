@@ -1,3 +1,5 @@
+// Moves a verified upload from its staging directory into its target.
+
 package files
 
 import (

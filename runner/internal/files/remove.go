@@ -1,3 +1,5 @@
+// Removes directories of any depth, also while other processes change them.
+
 package files
 
 import (

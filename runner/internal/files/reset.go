@@ -1,3 +1,5 @@
+// Creates or empties a directory for a step, and protects it from being replaced.
+
 package files
 
 import (

@@ -1,3 +1,5 @@
+// Unpacks a tar stream into a staging directory, and rejects names that lead out of the target.
+
 package files
 
 import (

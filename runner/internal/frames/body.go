@@ -1,3 +1,5 @@
+// Reads and writes bodies of several frames, and verifies their size and digest.
+
 package frames
 
 import (

@@ -1,4 +1,5 @@
-// Package frames implements a session's framing: type, length, payload, and bodies of several frames with a digest.
+// Reads and writes single frames.
+
 package frames
 
 import (

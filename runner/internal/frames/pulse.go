@@ -1,3 +1,5 @@
+// Sends empty frames while there is nothing else to send, so that the caller sees that work goes on.
+
 package frames
 
 import (

@@ -1,4 +1,3 @@
-// Package freeze stops all processes of the environment, so that a checkpoint packs a consistent state of their files.
 package freeze
 
 import (

@@ -1,3 +1,5 @@
+// Verifies that guest and runner both know the token, which neither sends.
+
 package guests
 
 import (

@@ -1,4 +1,3 @@
-// Package healthcheck retries a command until it succeeds, and counts retries as the task format defines.
 package healthcheck
 
 import (

@@ -1,3 +1,5 @@
+// Finds files that loaders, shells, Python or pytest read by themselves, and files planted for the verifier.
+
 package inspect
 
 import (

@@ -1,10 +1,5 @@
-// Package inspect finds traces of tampering with a verification that runs in the agent's container: changed programs and libraries,
-// files that run code in other programs, files planted for the verifier, and processes that the agent left.
-//
-// Baseline records which files exist before the first agent runs, and the time. Inspect reports later changes that could affect the
-// verification. The time of a change is a file's ctime, which no process in the container can set. Inspect does not report files
-// that a package manager installed: their content has the digest in the package database. Root can forge a database, so an
-// inspection finds evidence but proves nothing.
+// Records the state before the first agent, and compares a later state with it.
+
 package inspect
 
 import (

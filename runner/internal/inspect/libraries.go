@@ -1,3 +1,5 @@
+// Finds changed libraries, and core libraries that programs now load from elsewhere.
+
 package inspect
 
 import (

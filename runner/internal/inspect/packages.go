@@ -1,3 +1,5 @@
+// Decides by the databases of packages which files a package manager installed.
+
 package inspect
 
 import (

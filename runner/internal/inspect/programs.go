@@ -1,3 +1,5 @@
+// Finds changed programs, and new ones that run in place of an earlier one.
+
 package inspect
 
 import (

@@ -1,3 +1,5 @@
+// Finds changed and shadowed Python modules, and files that run code in every Python process.
+
 package inspect
 
 import (

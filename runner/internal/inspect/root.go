@@ -1,3 +1,5 @@
+// Lists unusual programs that run as root whoever starts them.
+
 package inspect
 
 import (

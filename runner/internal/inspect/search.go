@@ -1,3 +1,5 @@
+// Orders the searches of one inspection, and decides which suspects become findings.
+
 package inspect
 
 import (

@@ -1,3 +1,5 @@
+// Reads the container's files, follows links within its root, and stops at the timeout.
+
 package inspect
 
 import (

@@ -1,3 +1,5 @@
+// Reads which capabilities this process has.
+
 package kernel
 
 import (

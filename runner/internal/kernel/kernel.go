@@ -1,4 +1,5 @@
-// Package kernel wraps system calls and /proc files that Go's standard library lacks.
+// Protects this process from others, and reads the state of processes and sockets.
+
 package kernel
 
 import (

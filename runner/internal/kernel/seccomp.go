@@ -1,3 +1,5 @@
+// Forbids commands to change the resource limits of other processes, such as PID 1.
+
 package kernel
 
 import (

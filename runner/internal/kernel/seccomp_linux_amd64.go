@@ -1,3 +1,5 @@
+// Numbers for the seccomp filter on amd64.
+
 package kernel
 
 const (

@@ -1,3 +1,5 @@
+// Reads and writes a manifest line by line, and computes its digest.
+
 package manifest
 
 import (

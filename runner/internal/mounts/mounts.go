@@ -1,4 +1,3 @@
-// Package mounts finds the paths that do not belong to the container's own filesystem.
 package mounts
 
 import (

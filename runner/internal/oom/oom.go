@@ -1,4 +1,3 @@
-// Package oom reads the number of out-of-memory kills in this container, and its memory limit, from cgroup files.
 package oom
 
 import (

@@ -1,3 +1,5 @@
+// Decides which environment variables a command gets.
+
 package phase
 
 import (

@@ -1,3 +1,5 @@
+// Runs a guest's command, passes on its output, and keeps track of the processes that it leaves.
+
 package phase
 
 import (

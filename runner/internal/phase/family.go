@@ -1,3 +1,5 @@
+// Waits for a command's main process, and finds and kills all processes of the command.
+
 package phase
 
 import (

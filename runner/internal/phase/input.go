@@ -1,3 +1,5 @@
+// Feeds a command's stdin.
+
 package phase
 
 import (

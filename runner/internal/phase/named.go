@@ -1,3 +1,5 @@
+// Remembers which users phases ran as, to notice before a checkpoint that one of them is gone.
+
 package phase
 
 import "sync"

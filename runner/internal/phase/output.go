@@ -1,3 +1,5 @@
+// Copies a command's output to a limited file or to a caller, and keeps its tail.
+
 package phase
 
 import (

@@ -1,4 +1,5 @@
-// Package phase runs one command as a phase and manages its timeout, output and processes.
+// Runs a command from the request to the result.
+
 package phase
 
 import (

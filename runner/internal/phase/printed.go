@@ -1,3 +1,5 @@
+// Returns parts of a phase's output, and limits how many output files stay open.
+
 package phase
 
 import (

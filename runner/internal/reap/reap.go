@@ -1,4 +1,3 @@
-// Package reap implements PID 1's only wait loop: it starts children, reports their wait status, and reaps orphans.
 package reap
 
 import (

@@ -1,4 +1,3 @@
-// Package records keeps, in memory, a record of each operation. Each id runs at most once.
 package records
 
 import (

@@ -1,3 +1,5 @@
+// Removes what an increment replaces or deletes, before its content needs the space.
+
 package restore
 
 import (

@@ -1,3 +1,5 @@
+// Creates new files with content, owner, mode, extended attributes and time.
+
 package restore
 
 import (

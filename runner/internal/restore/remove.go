@@ -1,3 +1,5 @@
+// Removes a file or directory without following a link, until its context is done.
+
 package restore
 
 import (

@@ -1,8 +1,5 @@
-// Package restore applies the increments of a checkpoint to the container's files.
-//
-// The manifest, whose digest the operator names, decides what is restored. The tar stream only supplies the contents, each of which
-// must have its digest in the manifest before it appears under its name. All work is relative to open directories and follows no
-// link.
+// Reads and verifies an increment, its manifest first, and applies its entries one by one.
+
 package restore
 
 import (

@@ -1,3 +1,5 @@
+// Decides which entries are restored, and puts each in its place in the tree.
+
 package restore
 
 import (

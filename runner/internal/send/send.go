@@ -1,4 +1,3 @@
-// Package send uploads one file to a presigned URL. The URL is a secret: no error message contains it.
 package send
 
 import (

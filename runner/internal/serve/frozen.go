@@ -1,3 +1,5 @@
+// Ends PID 1 when something kept it from running, because no timeout works meanwhile.
+
 package serve
 
 import (

@@ -1,3 +1,5 @@
+// Ends PID 1 when its program is no longer at its path.
+
 package serve
 
 import (

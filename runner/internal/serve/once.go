@@ -1,3 +1,5 @@
+// Serves one session in a container whose PID 1 is a service, and keeps the operation's record in a file.
+
 package serve
 
 import (

@@ -1,4 +1,5 @@
-// Package serve implements `runner serve`, the program of PID 1.
+// Starts PID 1, and decides for each connection who the caller is and which session it gets.
+
 package serve
 
 import (

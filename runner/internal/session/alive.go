@@ -1,3 +1,5 @@
+// Keeps the caller's connection alive during a checkpoint or restore, and cancels the work if the caller is gone.
+
 package session
 
 import (

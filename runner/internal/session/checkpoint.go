@@ -1,3 +1,5 @@
+// Stops the processes, packs the changed files and sends them, and commits what the operator stored.
+
 package session
 
 import (

@@ -1,3 +1,5 @@
+// Serves a guest, and decides as which users it may act.
+
 package session
 
 import (

@@ -1,3 +1,5 @@
+// Relays the operator's sealed messages to the agent host's runner.
+
 package session
 
 import (

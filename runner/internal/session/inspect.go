@@ -1,3 +1,5 @@
+// Handles the requests that look for traces of tampering.
+
 package session
 
 import (

@@ -1,3 +1,5 @@
+// Limits the time of checkpoints and restores, also over several sessions.
+
 package session
 
 import (

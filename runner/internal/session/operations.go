@@ -1,3 +1,5 @@
+// Lists the operations, with the protocol version and the handler of each.
+
 package session
 
 import "multistep.dev/runner/internal/wire"

@@ -1,3 +1,5 @@
+// Receives the increments of a restore and applies them once.
+
 package session
 
 import (

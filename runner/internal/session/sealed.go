@@ -1,3 +1,5 @@
+// Serves callers of another container whose messages the operator has sealed.
+
 package session
 
 import (

@@ -1,4 +1,5 @@
-// Package session implements one session of the runner protocol: requests and responses, strictly in order.
+// Reads requests, responds to them, and handles those about phases, records and admissions.
+
 package session
 
 import (

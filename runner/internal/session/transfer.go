@@ -1,3 +1,5 @@
+// Handles the requests that move files in and out, and those that reset directories.
+
 package session
 
 import (

@@ -1,3 +1,5 @@
+// Notices that the caller closed its connection, without reading from it.
+
 package session
 
 import (

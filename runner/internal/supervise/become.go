@@ -1,3 +1,5 @@
+// Turns a process into the phase's command: user, directory, program.
+
 package supervise
 
 import (

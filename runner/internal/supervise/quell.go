@@ -1,3 +1,5 @@
+// Kills the processes of all other phases.
+
 package supervise
 
 import (

@@ -1,8 +1,5 @@
-// Package supervise implements `runner phase`, the supervisor process of one phase.
-//
-// The supervisor is a subreaper: every process that the phase starts stays its descendant, however it forks. The supervisor
-// runs as long as it has descendants, so PID 1 always knows which processes belong to which phase. PID 1, not the supervisor,
-// enforces the timeout and kills the processes, because a phase that runs as root can stop or kill a supervisor.
+// Starts the command, reports how it ended, and reaps all its descendants.
+
 package supervise
 
 import (

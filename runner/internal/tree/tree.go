@@ -1,4 +1,3 @@
-// Package tree kills process trees, including processes that try to evade the kill.
 package tree
 
 import (

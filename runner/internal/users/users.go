@@ -1,4 +1,3 @@
-// Package users resolves users and groups from /etc/passwd and /etc/group, which may be missing. It needs no library of the image.
 package users
 
 import (

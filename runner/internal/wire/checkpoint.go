@@ -1,3 +1,5 @@
+// Defines the requests that store and restore files, and their limits.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// Defines the requests that admit and dismiss guests, and those that guests send.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// Defines the request whose sealed message is for the agent host's runner.
+
 package wire
 
 // Host is the `host` request: a message for the agent host's runner.

@@ -1,3 +1,5 @@
+// Defines the requests that look for traces of tampering.
+
 package wire
 
 import "fmt"

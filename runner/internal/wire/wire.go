@@ -1,4 +1,5 @@
-// Package wire defines the protocol's requests and responses as Go types.
+// Defines versions, errors, and the requests about phases, records and transfers.
+
 package wire
 
 import (

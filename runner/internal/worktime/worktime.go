@@ -1,4 +1,3 @@
-// Package worktime limits how long the runner itself works for a caller. The time in which it waits for the caller does not count.
 package worktime
 
 import (

@@ -1,0 +1,6 @@
+// Package proxy forwards the pod's TCP connections to names and addresses that are allowed. Connections that the
+// firewall redirected come in. Each is forwarded, or is refused and counted.
+//
+// Open proxy.go first: it decides about each connection. sniff.go reads the server's name in the client's first bytes,
+// and original.go returns the address to which the client connected.
+package proxy
