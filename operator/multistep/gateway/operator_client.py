@@ -1,4 +1,4 @@
-"""The operator's client of the gateway: registers providers' keys, and starts and ends steps' model access."""
+"""The operator's client of the gateway. It registers providers' keys, and starts and ends steps' model access."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ CLOSE_TIMEOUT_SECONDS = 100.0
 _TIMEOUT_SECONDS = 15.0
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 _MISSED: Final = TypeAdapter(list[Missed])
-# 401: the admin token was changed, and not both processes have restarted; 409: a signing key was removed or replaced
+# The gateway answers 401 while only one of the two processes has restarted with a new admin token, and 409 after a signing key was
+# removed or replaced. Both errors are temporary.
 _LATER: Final = (401, 409)
 
 
 class NeededCredentials(NamedTuple):
-    """The credentials that the operator is to send."""
+    """The credentials that the gateway needs from the operator."""
 
     wanted: list[str]
     """Ids of credentials for which requests wait, e.g. after the gateway restarted."""
     rejected: Mapping[str, str]
-    """Sources of the keys that a provider rejected and that are to be read again, by the credential's id."""
+    """Sources of the keys that a provider rejected and that the operator must read again, by the credential's id."""
 
 
 class GatewayAdmin:
-    """A client of the gateway's port for the operator."""
+    """Sends requests to the gateway's admin port."""
 
     def __init__(self, http: ClientSession, url: str, token: str) -> None:
-        """Create a client. url: ``http://HOST:PORT``; token: the operator's bearer token."""
+        """Create a client for the port at ``url`` (``http://HOST:PORT``). ``token`` is the operator's bearer token."""
         self._http = http
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -53,34 +54,36 @@ class GatewayAdmin:
         return list((await self._call("GET", "/signing-keys", _TIMEOUT_SECONDS))["accepted"])
 
     async def needed_credentials(self) -> NeededCredentials:
-        """Return which credentials the gateway lacks, or cannot use."""
+        """Return the credentials that the gateway lacks or that a provider rejected."""
         credentials = await self._call("GET", "/credentials", _TIMEOUT_SECONDS)
         return NeededCredentials(credentials["wanted"], credentials["rejected"])
 
     async def renew(self, id_: str, key: str | None) -> None:
-        """Send the key that the source of a credential has now; None if it cannot be read. Idempotent."""
+        """Send the key that a credential's source has now, or None if the source cannot be read. Idempotent."""
         with suppress(StepUnknownToGateway):  # the gateway restarted meanwhile
             await self._call("PUT", f"/credentials/{quote(id_, safe='')}/key", _TIMEOUT_SECONDS, json={"key": key})
 
     async def loads(self) -> Mapping[str, ModelLoad]:
-        """Return the provider's answers and refusals by requested model, since the gateway's start."""
+        """Return the numbers of the provider's answers and refusals since the gateway's start, by requested model."""
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
     async def open(self, step: StepKey, key: SigningKey, until: float) -> None:
-        """Record that a step starts. key: signs its token; until: when the token expires, in seconds since the epoch. Idempotent.
-        Raises GatewayUnavailable, also if the gateway does not accept the key any more, or has another key under its id."""
+        """Record that a step starts, whose token ``key`` signs and which expires at ``until`` (seconds since the epoch).
+        Idempotent.
+        Raises GatewayUnavailable, also if the gateway no longer accepts the key, or has another key under this id."""
         body = {"key": key.id, "until": until, "fingerprint": fingerprint(key.secret)}
         await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
 
     async def missed_by(self, step: StepKey) -> Sequence[Missed]:
-        """Return the times since the step's start in which the gateway may not have answered its requests, earliest first."""
+        """Return the times since the step's start in which the gateway may not have answered the step's requests, earliest
+        first."""
         return _MISSED.validate_python(await self._call("GET", f"{_path(step)}/missed", _TIMEOUT_SECONDS))
 
     async def close(self, step: StepKey) -> StepUsage:
-        """Block a step's token, wait until its requests have ended, and return its usage. Idempotent.
+        """Block a step's token, wait until the step's requests have ended, and return its usage. Idempotent.
 
-        Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of a request of the step. The usage is then
-        unknown, not 0.
+        Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of the step. The usage is then unknown,
+        not 0.
         """
         return StepUsage.model_validate(await self._call("PUT", f"{_path(step)}/close", CLOSE_TIMEOUT_SECONDS))
 

@@ -1,4 +1,6 @@
-"""How many requests each provider gets at once: lanes per credential and model, and counts of answers and refusals."""
+"""Limits how many requests a provider gets at once. Each pair of credential and model has a queue, called a lane. The lane's window
+is
+the number of requests that may be in flight; refusals narrow it, successes widen it."""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 CALM_SECONDS: Final = 30.0
-"""If the last refusal is older, each success widens the window by 1, otherwise by ``_CAUTIOUS_STEP / window``."""
+"""Age of the last refusal from which on each success widens the window by 1. Before, by ``_CAUTIOUS_STEP / window``."""
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MAX_IDLE_LANES: Final = 1024
-_FEW: Final = 16  # a trial with at most the 16th part of the window may take the last free slot
-_LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is shortened: other users of the key may have caused it
+_FEW: Final = 16  # a trial that has at most a 16th of the window may take the last free slot
+_LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is cut to this, because other users of the key may have caused it
 
 
 class HoldExpired(Exception):
@@ -28,28 +30,28 @@ class HoldExpired(Exception):
         self.over_share = over_share
         """Whether a slot was free, but the request's trial had too many slots."""
         self.too_long = too_long
-        """Whether the provider's pause would not fit either if the trial's other requests had not made the request wait."""
+        """Whether the provider's pause would be too long even if the trial's other requests had not made this one wait."""
 
 
 class _Line(deque[asyncio.Future[None]]):
     """The waiting requests of one trial."""
 
     over_share = False
-    """Whether a slot was free and refusals did not narrow the window, but the trial had too many slots. Reset when one of these
-    requests is admitted."""
+    """Whether a slot was free and refusals did not narrow the window, but the trial had too many slots. Reset when the trial gets a
+    slot."""
 
 
 class Lane:
     """The queue of one credential and model."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with the window at its maximum. size: this maximum; clock: monotonic, in seconds."""
+        """Start with the window at its maximum, ``size``. ``clock`` returns monotonic seconds."""
         self.sent = 0
-        """How many requests the lane has sent. The n-th has the number n."""
+        """Number of requests that the lane has sent. The n-th request has the number n."""
         self.answered = 0
-        """Highest number of a request that the provider has completely answered."""
+        """Highest number of a request that the provider answered completely."""
         self.reached = 0
-        """The same, also if its answer of status 200 reports an error."""
+        """Highest number of a request that the provider answered completely, or with an error inside an answer of status 200."""
         self.refuses_stream_options = False
         """Whether the provider rejected the field stream_options."""
         self._size = size
@@ -63,33 +65,33 @@ class Lane:
 
     @property
     def window(self) -> int:
-        """Return how many requests may be in flight."""
+        """The number of requests that may be in flight."""
         return max(1, int(self._window))
 
     @property
     def narrowed(self) -> bool:
-        """Return whether refusals keep the window below its maximum."""
+        """Whether refusals keep the window below its maximum."""
         return self._window < self._size
 
     @property
     def in_flight(self) -> int:
-        """Return how many requests are in flight."""
+        """The number of requests in flight."""
         return self._in_flight.total()
 
     @property
     def waiting(self) -> int:
-        """Return how many requests wait."""
+        """The number of requests that wait."""
         return sum(len(line) for lines in self._waiting.values() for line in lines.values())
 
     @property
     def idle(self) -> bool:
-        """Return whether the lane can be deleted: it has no request, and its window is at its maximum, as in a new lane."""
+        """Whether the lane can be deleted, because it is in the state of a new one: no request, and the widest window."""
         return not self._in_flight and not self._waiting and self._window >= self._size
 
     async def enter(self, sweep: str, trial: str, seconds: float, *, retry: bool = False) -> None:
-        """Acquire a slot (freed by ``leave``); wait at most ``seconds``. retry: queued before other requests of the sweep.
+        """Acquire a slot, which ``leave`` frees. With ``retry``, wait before all other requests of the sweep.
 
-        Raises HoldExpired.
+        Raises HoldExpired after ``seconds``.
         """
         if not self._waiting and self._has_room() and self._in_flight[trial] <= self._share():
             self._in_flight[trial] += 1
@@ -111,7 +113,8 @@ class Lane:
             raise
 
     def leave(self, trial: str) -> None:
-        """Free a slot of the trial; after a refusal (429, 503, 529, no connection) only if the request must not be sent again."""
+        """Free a slot of the trial after an answer, or after a refusal (429, 503, 529, no connection) of a request that must not be
+        sent again. May widen the window."""
         self._free(trial)
         if self.in_flight + 1 >= self.window or self._waiting:  # widen the window only if it is too small
             calm = self._clock() - self._refused_at > CALM_SECONDS
@@ -119,8 +122,9 @@ class Lane:
         self._admit()
 
     def leave_refused(self, trial: str, pause: float) -> None:
-        """Free a slot of the trial after a refusal. If no other request is in flight, the lane sends no request for ``pause``
-        seconds, at most for a minute."""
+        """Free a slot of the trial after a refusal, and narrow the window to the requests in flight. If there are none, the lane
+        sends
+        no request for ``pause`` seconds, or for _LONGEST_PAUSE if that is shorter."""
         self._free(trial)
         self._refused_at = self._clock()
         self._window = max(1.0, min(self._window, float(self.in_flight)))
@@ -137,7 +141,7 @@ class Lane:
         return self.in_flight < self.window and self._clock() >= self._paused_until
 
     def _share(self) -> int:
-        """Return the maximum number of slots that a trial may have in order to get another one."""
+        """Return how many slots a trial may have and still get another one."""
         return max(self.window - self.in_flight, self.window // _FEW)
 
     def _free(self, trial: str) -> None:
@@ -161,7 +165,7 @@ class Lane:
         self._wake_after_pause()
 
     def _next_turn(self) -> tuple[str, str] | None:
-        """Return the sweep and the trial whose turn it is, if there is room; trials that have their share are passed over."""
+        """Return the sweep and the trial whose request is next. Trials that have more slots than their share are skipped."""
         share = self._share()
         for sweep, lines in self._waiting.items():
             for trial, line in lines.items():
@@ -181,7 +185,7 @@ class Lane:
 
     def _withdraw(self, sweep: str, trial: str, waiter: asyncio.Future[None]) -> None:
         if waiter.done() and not waiter.cancelled():
-            self.give_back(trial)  # the slot was granted just when the wait timed out or was cancelled
+            self.give_back(trial)  # the request got the slot just when the wait timed out or was cancelled
             return
         lines = self._waiting.get(sweep, OrderedDict())
         line = lines.get(trial, _Line())
@@ -194,14 +198,15 @@ class Lane:
 
 
 class Lanes:
-    """All lanes, by account and model. Requests that use no tokens have separate lanes: providers limit them separately."""
+    """All lanes, by account and model. Requests that use no tokens have lanes of their own, because providers limit them
+    separately."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lanes: dict[tuple[Hashable, str, bool], Lane] = {}
 
     def get(self, account: Hashable, model: str, *, counted: bool = True) -> Lane:
-        """Return the lane of an account and model. counted: whether the lane's requests use tokens."""
+        """Return the lane of an account and model. ``counted`` tells whether the lane's requests use tokens."""
         key = account, model, counted
         if key not in self._lanes:
             if len(self._lanes) >= _MAX_IDLE_LANES:  # bounds memory: agents can send any model name
@@ -215,7 +220,7 @@ class Lanes:
 
 @contextmanager
 def stopwatch(add: Callable[[float], None]) -> Iterator[None]:
-    """Call ``add`` with the seconds that the context took, even if it raised."""
+    """Call ``add`` with the seconds that the context took, also if it raises."""
     start = time.monotonic()
     try:
         yield
@@ -227,25 +232,25 @@ _MAX_MODELS: Final = 1024
 
 
 class ModelLoad(BaseModel):
-    """Numbers of a provider's answers for one model."""
+    """Numbers of a provider's answers and refusals for one model."""
 
     model_config = ConfigDict(frozen=True)
 
     answered: int = Field(default=0, ge=0)
     refused: int = Field(default=0, ge=0)
-    """Answers with status 429, 503 or 529; ``answered``: all others."""
+    """Number of answers with status 429, 503 or 529. ``answered`` counts all others."""
 
 
 class AnswerCounts:
-    """The totals by requested model since the gateway's start. Above _MAX_MODELS, the least recently requested model is dropped,
-    because agents can request any name."""
+    """The provider's answers and refusals since the gateway's start, by requested model. Above _MAX_MODELS, the least recently
+    requested model is dropped, because agents can request any name."""
 
     def __init__(self) -> None:
         self._totals: dict[str, ModelLoad] = {}
 
     @property
     def totals(self) -> Mapping[str, ModelLoad]:
-        """The totals by model."""
+        """The numbers by model."""
         return self._totals
 
     def count(self, model: str, *, refused: bool) -> None:

@@ -1,4 +1,4 @@
-"""The gateway's settings: one typed object, read once at start from variables named MULTISTEP_GATEWAY_..."""
+"""The gateway's settings, which the process reads at start from environment variables named MULTISTEP_GATEWAY_..."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.providers import ProviderName
 
 
 class GatewaySettings(BaseSettings):
-    """The settings of the gateway process. Names contain units."""
+    """The settings of the gateway process. A name ends with its unit."""
 
     model_config = SettingsConfigDict(env_prefix="MULTISTEP_GATEWAY_", frozen=True, use_attribute_docstrings=True)
 

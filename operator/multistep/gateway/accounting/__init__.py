@@ -1,11 +1,12 @@
-"""What requests cost, and what may be spent.
+"""The cost of model requests, and the budgets that limit it.
 
 request_ledger     one row per request, in sqlite, from before it is sent until its usage is known
-ledger_rows        such a row; ledger_thread: the thread that executes the ledger's statements
+ledger_rows      the row of one request
+ledger_thread    the thread that executes the ledger's statements
 budgets            a request is sent only if its upper bound fits
-upper_bounds       upper bounds of a request's tokens and cost; prices
+upper_bounds       upper bounds of a request's tokens and cost, from the models' prices
 step_usage         usage of a step, as the operator reads it
-open_steps         requests of each step; steps that were closed
-parsing_turns      the turns in which large documents are parsed
-waiting_seconds    how long the provider refused a step's requests, or sent nothing
+open_steps         the open requests of each step, and the closed steps
+parsing_turns      queue of the large documents to parse
+waiting_seconds    how long the provider refused each step's requests, or sent nothing
 """

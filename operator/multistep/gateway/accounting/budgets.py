@@ -1,4 +1,5 @@
-"""Budgets of trials and sweeps. A request is sent only if spending, reservations and its own upper bound fit in each budget.
+"""Budgets of trials and sweeps. The gateway sends a request only if the amount spent, the reservations of other requests and the
+request's own upper bound together fit in each budget.
 
 So concurrent requests cannot exceed a budget. A request that does not fit waits for the requests in flight, because they usually
 use less than they reserved. The gateway refuses a request at once if it would not fit even without the reservations.
@@ -28,20 +29,20 @@ class BudgetSpent(Exception):
         super().__init__(message)
         self.scope: Final = scope
         self.by_own_requests: Final = by_own_requests
-        """Whether it is the sweep's budget, and has no room only because the trial has other requests in flight."""
+        """Whether the sweep's budget lacks room only because the same trial has other requests in flight."""
         self.alone: Final = alone
         """Whether the request may use more than the whole budget."""
 
 
 @dataclass
 class BudgetAccount:
-    """The amounts that one trial or sweep spent, and that its requests in flight reserve."""
+    """The amounts that one trial or sweep has spent, and the amounts that its requests in flight reserve."""
 
     spent: Spent
     reserved: Spent = field(default_factory=Spent)
     in_flight: int = 0
     users: int = 0
-    """Number of its requests that wait or are in flight. An account with users is not evicted."""
+    """Number of requests that wait for this account or are in flight. An account with users is not evicted."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reserve(self, most: Spent) -> None:
@@ -52,7 +53,7 @@ class BudgetAccount:
     def release(self, most: Spent, used: Spent) -> None:
         """Replace a reservation by the request's actual usage, and wake the requests that wait."""
         self.in_flight -= 1
-        self.reserved = self.reserved - most if self.in_flight else Spent()  # exactly 0: avoids rounding errors
+        self.reserved = self.reserved - most if self.in_flight else Spent()  # resets to exactly 0, without rounding errors
         self.spent += used
         self.changed.set()
         self.changed = asyncio.Event()
@@ -71,14 +72,14 @@ class Reservation:
     """Time for which the request waited because the trial's other requests left no room."""
 
     def release(self, used: Spent) -> None:
-        """Replace the reservation by the request's actual usage, which is Spent() if it was not sent."""
+        """Replace the reservation by the request's actual usage. Pass Spent() if the request was not sent."""
         for account in self.accounts:
             account.release(self.most, used)
             account.users -= 1
 
 
 class Budgets:
-    """The accounts of trials and sweeps, each loaded from the ledger when it is first needed."""
+    """The accounts of trials and sweeps. Each is loaded from the ledger at its first use."""
 
     def __init__(self, load: LoadSpent) -> None:
         self._load = load
@@ -134,7 +135,7 @@ class Budgets:
 
 
 async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: float) -> float:
-    """Wait until every budget has room for the request. Return the seconds for which the trial's other requests left no room.
+    """Wait until every budget has room for the request. Return the seconds for which only the trial's other requests left no room.
     Raises BudgetSpent."""
     loop = asyncio.get_running_loop()
     own_seconds = 0.0
@@ -158,7 +159,7 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[BudgetAccount
     reservations.
 
     A trial with requests in flight may reserve more of the sweep's budget only if the rest of the budget then is at least as large
-    as the reservations of these requests: otherwise one trial could make the requests of all other trials wait, and fail."""
+    as these reservations. Otherwise the requests of one trial could make those of all other trials wait and fail."""
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             alone = bool(_exceeded(Spent(), most, limits, "used"))
@@ -177,9 +178,9 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[BudgetAccount
 
 
 def _exceeded(used: Spent, most: Spent, limits: BudgetLimits, how: str) -> str:
-    """Return text with the first limit that a request would exceed, e.g. "7 of 10 input tokens are used, ..."; "" for none.
+    """Return a message about the first limit that the request would exceed, e.g. "7 of 10 input tokens are used, ...", or "".
 
-    how: words for the amount ``used`` in the text, e.g. "used or reserved by other requests".
+    ``how`` describes the amount ``used`` in the message, e.g. "used or reserved by other requests".
     """
     for name, before, more, limit in (
         ("input tokens", used.input_tokens, most.input_tokens, limits.input_tokens),

@@ -1,4 +1,4 @@
-"""What the ledger has of a request: its row, and the amounts that count in budgets."""
+"""The ledger's row of a request, and the amounts that budgets count."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 State = Literal["open", "done", "failed", "cut", "gone", "lost"]
-"""open: queued or at the provider; done: complete; failed: refused by the provider or the gateway; cut: the provider's answer ended
-too early or is missing; gone: the agent disconnected, and the answer did not end within drain_seconds; lost: the gateway restarted
-while the request was open."""
+"""State of a request.
+
+- open: the request is queued or at the provider.
+- done: the answer is complete.
+- failed: the provider or the gateway refused the request.
+- cut: the provider's answer ended too early or is missing.
+- gone: the agent disconnected, and the answer did not end within drain_seconds.
+- lost: the gateway restarted while the request was open.
+"""
 Kind = Literal["", "Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Own", "Path", "Left"]
-"""Left: the agent left the request soon after the provider had refused it."""
+"""Why a request failed (LastFailure.kind explains most values), or "".
+
+- Own: the trial's other requests made this one wait for too long.
+- Left: the agent disconnected soon after the provider had refused the request.
+"""
 NOT_COUNTED: Final[frozenset[Kind]] = frozenset(("Budget", "SweepBudget", "Unbounded", "Own", "Path"))
-"""The kinds of failures of requests without an answer for which the provider is not to blame: the budget of the trial or of its
-sweep, or the trial's own requests in flight, left no room or too little time; no upper bound of the request is known; or its path
-is unknown."""
+"""Kinds of failures that are not the provider's: these requests got no answer, and do not count as sent."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One request. reserved_*: the most that it may use, which budgets count while its usage is unknown."""
+    """One request. Budgets count the ``reserved_`` amounts, the most that the request may use, while its usage is unknown."""
 
     id: str
     step: str
@@ -55,14 +63,14 @@ class RequestRow:
     state: State = "open"
     status: int = 0
     input_tokens: int | None = None
-    """None, as the next three, if the usage is unknown."""
+    """Unknown usage is None here and in the next three fields."""
     cached_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
     held_seconds: float = 0.0
     """Time for which the request was queued."""
     refused_429: int = 0
-    """Number of the provider's answers with this status, each of which queued the request again."""
+    """Number of the provider's answers with status 429. After each, the request was queued again."""
     refused_503: int = 0
     refused_529: int = 0
     kind: Kind = ""

@@ -1,4 +1,4 @@
-"""Executes the statements of a sqlite database in one thread. All that wait for the thread share a transaction."""
+"""Executes the statements of a sqlite database in one thread. Statements that wait at the same time share a transaction."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class DatabaseThread:
-    """The thread. Call ``stop`` at the end."""
+    """The thread that executes statements. Call ``stop`` at the end."""
 
     def __init__(self, database: sqlite3.Connection, failed: Callable[[Exception], None]) -> None:
-        """Start the thread. failed: called in it with each error of a statement or transaction."""
+        """Start the thread, which calls ``failed`` with each error of a statement or transaction."""
         self._database = database
         self._failed = failed
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
@@ -28,14 +28,14 @@ class DatabaseThread:
         self._thread.start()
 
     async def execute(self, statement: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of a statement, after its transaction is on disk."""
+        """Execute a statement, and return its result once its transaction is on disk."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._work.put(_Work(statement, future))
         result: T = await future
         return result
 
     def stop(self) -> None:
-        """Finish the statements, and end the thread."""
+        """Execute the statements that wait, then end the thread."""
         self._work.put(None)
         self._thread.join()
 
@@ -70,7 +70,8 @@ class DatabaseThread:
                 report()
 
     def _execute(self, work: _Work) -> Callable[[], None]:
-        """Execute a statement, and return the function that reports its result after the commit. A statement that fails changes
+        """Execute a statement, and return a function to call after the commit: it reports the result. A statement that fails
+        changes
         nothing and does not affect the other statements of the transaction."""
         self._database.execute("savepoint statement")
         try:

@@ -1,4 +1,4 @@
-"""Keeps track of closed steps, whose requests the gateway rejects, and of the requests of each step, whose number is limited."""
+"""The closed steps, whose requests the gateway rejects, and the requests of each other step, whose number is limited."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from multistep.gateway.model_api.error_answers import Refused
 MAX_OPEN: Final = 128
 """Maximum number of a step's open requests."""
 MAX_BODIES: Final = 64 << 20
-"""Maximum total size in bytes of the bodies of a step's open requests. It keeps one step from filling the gateway's memory: if the
+"""Maximum total size in bytes of the bodies of a step's open requests, so that one step cannot fill the gateway's memory: if the
 gateway were OOM-killed, the open requests of all steps would be lost, and their trials would get another attempt."""
 MAX_REQUESTS: Final = 20_000
 """Maximum number of a step's requests. Each is a row of the ledger."""
 
 MAX_MODELS: Final = 64
-"""Maximum number of models that a step requests. The operator reads the usage of all of them at once."""
+"""Maximum number of models that a step may request. The operator reads the usage of all of them at once."""
 
 LARGE_BYTES: Final = 1 << 18
-"""Size of a document from which on its parsing takes noticeable time."""
+"""Documents of more bytes take noticeable time to parse."""
 
 
 @dataclass
 class _Step:
-    """What the gateway keeps of a step while its requests are open, and until it is closed."""
+    """What the gateway counts for a step, until the step is closed and has no open request."""
 
     requests: int = 0
     bodies: int = 0
-    """Bytes of the bodies of its open requests."""
+    """Total bytes of the bodies of the open requests."""
     parse_seconds: float = 0.0
-    """How long the parsing of its last body or large answer took."""
+    """How long the gateway took to parse the step's last body or large answer."""
     parsed_at: float = 0.0
-    """When this ended, on the monotonic clock."""
+    """When that parsing ended, on the monotonic clock."""
     last_model: str = ""
-    """The model of its last request."""
+    """The model of the last request."""
     used_at: float = 0.0
-    """When it last sent a request."""
+    """When the step last sent a request."""
     models: set[str] = field(default_factory=set)
-    """The models that it requested."""
+    """All models that the step requested."""
     open: set[asyncio.Task[Any]] = field(default_factory=set)
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class OpenSteps:
-    """The closed steps, and what each other step has sent."""
+    """The closed steps, and the counts of each other step."""
 
     def __init__(self, closed: Mapping[StepKey, float], body_bytes: int = 0, clock: Callable[[], float] = time.time) -> None:
-        """Start with the steps that the ledger records as closed, and the times until which their tokens are valid.
+        """Start with the steps that the ledger records as closed, and the times at which their tokens expire.
 
-        body_bytes: maximum size of one body, which replaces MAX_BODIES if it is larger; clock: seconds since the epoch.
+        A step may have bodies of MAX_BODIES, or of ``body_bytes`` if that is larger. ``clock`` returns seconds since the epoch.
         """
         self._closed = dict(closed)
         self._steps: dict[StepKey, _Step] = {}
@@ -64,13 +64,13 @@ class OpenSteps:
         self._turns = ParsingTurns()
 
     def close(self, step: StepKey, until: float | None = None) -> None:
-        """Refuse further requests of this step. until: when its tokens expire, so that the step may be forgotten; None: unknown."""
+        """Refuse further requests of this step until ``until``, when its tokens expire. None means that this time is unknown."""
         self._closed[step] = self._clock() + LONGEST_SECONDS if until is None else until
         if not self.open_requests(step):
             self._steps.pop(step, None)
 
     def is_closed(self, step: StepKey) -> bool:
-        """Return whether the step is closed."""
+        """Return whether further requests of the step are refused."""
         return step in self._closed
 
     def forget(self) -> None:
@@ -86,8 +86,8 @@ class OpenSteps:
             raise Refused(401, "the step of this token has ended")
 
     def count_model(self, step: StepKey, model: str) -> None:
-        """Count a model that the step, one of whose requests is open, requests. Raises Refused if it has requested too many
-        others."""
+        """Record that an open request of the step asks for this model. Raises Refused if the step has requested too many other
+        models."""
         models = self._steps[step].models
         if model not in models and len(models) >= MAX_MODELS:
             raise Refused(429, f"this step has requested {MAX_MODELS} models, the most that a step may request")
@@ -106,11 +106,12 @@ class OpenSteps:
     async def parsing(
         self, step: StepKey, size: int, sweep: str, waiting: AbstractAsyncContextManager[None], seconds: float | None = None
     ) -> AsyncIterator[None]:
-        """The caller, an open request of the step, parses its body, or a large part of its answer, inside this context. 5 MB can
-        take two seconds, in which no other request is served. So those of a step are parsed one at a time, and the next one is
-        parsed as long after the previous one as that took. Large ones of all steps are parsed in turn, too.
+        """Return a context in which an open request of the step parses its body, or a large part of its answer.
 
-        size: in bytes; sweep, waiting, seconds: see ParsingTurns.take. Raises TimeoutError."""
+        The gateway serves no other request while it parses, which takes up to two seconds for 5 MB. So it parses the documents of
+        one step one at a time, with a pause between two that is as long as the first one took. Documents of more than LARGE_BYTES
+        bytes also wait for a turn: ParsingTurns.take explains ``sweep``, ``waiting`` and ``seconds``. Raises TimeoutError.
+        """
         requests = self._steps[step]
         async with requests.parsing:
             await asyncio.sleep(max(0.0, requests.parsed_at + requests.parse_seconds - time.monotonic()))
@@ -124,9 +125,9 @@ class OpenSteps:
 
     @contextmanager
     def open_request(self, step: StepKey) -> Iterator[Callable[[int], None]]:
-        """Count the current task as an open request of the step. Raises Refused if the step has too many.
+        """Count the current task as an open request of the step inside the context. Raises Refused if the step has too many.
 
-        Yields a function that counts further bytes of the request's body, and raises Refused if the step's bodies have too many.
+        Yields a function that counts further bytes of the request's body. It raises Refused if the step's bodies have too many.
         """
         requests = self._steps.setdefault(step, _Step())
         requests.used_at = self._clock()
@@ -156,7 +157,7 @@ class OpenSteps:
                 self._steps.pop(step, None)
 
     async def wait(self, step: StepKey, seconds: float) -> None:
-        """Wait until the step has no open request, for at most ``seconds``."""
+        """Wait for at most ``seconds`` until the step has no open request."""
         await _wait_for({*self._tasks(step)}, seconds)
 
     def abandon(self, step: StepKey) -> None:
@@ -165,7 +166,7 @@ class OpenSteps:
             task.cancel()
 
     async def wait_all(self, seconds: float) -> None:
-        """Wait until no step has an open request, for at most ``seconds``."""
+        """Wait for at most ``seconds`` until no step has an open request."""
         await _wait_for({task for requests in self._steps.values() for task in requests.open}, seconds)
 
     def _tasks(self, step: StepKey) -> Collection[asyncio.Task[Any]]:

@@ -1,4 +1,6 @@
-"""Parses large documents one at a time, those of sweeps in turn: no request is served meanwhile, for up to two seconds each."""
+"""Lets requests parse large documents one at a time, sweep by sweep. The gateway serves no other request while it parses a
+document,
+which takes up to two seconds."""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 _LONGEST_GAP: Final = 0.5
-"""Maximum seconds between two large documents. An answer to a probe takes several turns of the event loop: without a gap, each
-could parse a document. Only the step that sends costly documents waits longer (open_steps)."""
+"""Maximum seconds between two large documents. The gap lets the gateway answer the kubelet's probe, which takes several turns of
+the
+event loop. Only a step that sends costly documents waits longer (OpenSteps.parsing)."""
 
 
 class ParsingTurns:
-    """The turns of the large documents of all steps."""
+    """The queue of the large documents of all steps."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -26,8 +29,8 @@ class ParsingTurns:
     async def take(
         self, sweep: str, waiting: AbstractAsyncContextManager[None], seconds: float | None = None
     ) -> AsyncIterator[None]:
-        """Return a context that contains the turn of a document. sweep: name under which documents take turns; waiting: entered
-        while the document waits for its turn, at most for ``seconds``. Raises TimeoutError."""
+        """Wait for a document's turn, which lasts as long as the context. Documents with different ``sweep`` names take turns.
+        The context ``waiting`` is entered while the document waits. Raises TimeoutError if that takes longer than ``seconds``."""
         has_turn, started = not self._busy, None
         self._busy = True
         try:
@@ -52,7 +55,7 @@ class ParsingTurns:
             async with asyncio.timeout(seconds):
                 await waiter
         except BaseException:
-            if not waiter.cancelled():  # it has just got the turn
+            if not waiter.cancelled():  # the wait failed just after the document got its turn
                 self._pass_on()
             raise
 

@@ -1,7 +1,8 @@
 """The ledger: one row per request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
 
-A write returns after its transaction is on disk. A gateway that finds a damaged file moves it aside and begins a new one: the steps
-that run have no record then, so their attempts are lost.
+A write returns after its transaction is on disk. If the gateway finds the file damaged, it renames the file and starts a new one.
+The
+steps that run then have no record, so their attempts are lost.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
 
 RETENTION_SECONDS: Final = 30 * 86400.0
 DOWN_SECONDS: Final = 30.0
-"""A time without a beat is a downtime if it is longer than this: writes fail or hang then, and so do agents' requests. Agents must
-not be able to cause it by requests that keep the event loop busy."""
+"""Maximum seconds between two calls of ``beat``. A longer gap is a downtime, in which agents' requests fail or hang. The value is
+so large that agents cannot cause a downtime with requests that keep the event loop busy."""
 _MAX_DOWNTIMES: Final = 100
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 Missed: TypeAlias = tuple[float, float, str]
-"""A time in which the gateway may not have answered a step's requests: start and end in seconds since the epoch, and why."""
+"""Start, end (seconds since the epoch) and cause of a time in which the gateway may not have answered a step's requests."""
 _UNKNOWN: Final = "has no record of the step's start: its ledger is new, or was put back from an older copy"
 _log: Final = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ create table if not exists alive (id integer primary key, at real);
 create table if not exists downtimes (began real, ended real);
 create table if not exists opened (step text, key text, at real, until real, primary key (step, key));
 """
-_VERSION: Final = 1  # version of the schema: a change of the schema must raise it and convert files of the former version
+_VERSION: Final = 1  # whoever changes the schema must raise this version, and convert files of the former version
 _WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_COLUMNS))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
     where state = 'open'"""
@@ -65,18 +66,19 @@ class StepStart:
     """The start of a step's model access. Times are in seconds since the epoch."""
 
     at: float
-    """When it was first recorded."""
+    """When the start was first recorded."""
     until: float
-    """When the last of its tokens expires. Several tokens are signed if the operator restarts before the agent runs."""
+    """When the step's last token expires. The operator signs several tokens if it restarts before the agent runs."""
     keys: tuple[str, ...]
-    """Fingerprints of the signing keys of its tokens."""
+    """Fingerprints of the keys that signed the step's tokens."""
 
 
 class RequestLedger:
     """The ledger in an sqlite file, which only one process may open at a time. Call ``stop`` at the end."""
 
     def __init__(self, file: Path, damaged: Callable[[], object] = lambda: None) -> None:
-        """Open the file. damaged: called, from any thread, if the file turns out to be damaged later; the process must end then."""
+        """Open the file. If the file later turns out to be damaged, ``damaged`` is called from any thread. The process must then
+        end."""
         self._file = file
         self._damaged = damaged
         try:
@@ -97,7 +99,7 @@ class RequestLedger:
         await self._run(_WRITE, *astuple(row))
 
     async def open_step(self, step: StepKey, key: str, until: float) -> None:
-        """Record that a step starts. key: fingerprint of the key that signs its token; until: when the token expires.
+        """Record that a step starts, with the fingerprint of the key that signs its token, and the time when the token expires.
         Idempotent."""
         statement = "insert into opened values (?, ?, ?, ?) on conflict do update set until = max(until, excluded.until)"
         await self._run(statement, str(step), key, time.time(), until)
@@ -111,29 +113,29 @@ class RequestLedger:
         return StepStart(min(recorded), max(expires), keys)
 
     async def close_step(self, step: StepKey) -> None:
-        """Record that a step is closed: it may send no more requests. Idempotent."""
+        """Record that a step may send no more requests. Idempotent."""
         await self._run("insert or ignore into closed values (?, ?)", str(step), time.time())
 
     async def closed_steps(self) -> Mapping[StepKey, float]:
-        """Return the closed steps whose tokens may not have expired, with the time when the last one expires."""
+        """Return the closed steps that may still have a valid token, each with the time when its last token expires."""
         rows = await self._rows(_CLOSED, LONGEST_SECONDS, time.time())
         return {StepKey(*step.split("/")): until for step, until in rows}
 
     async def write_stall(self, step: StepKey, seconds: float) -> None:
-        """Record the total time for which a step was stalled, in seconds. Idempotent."""
+        """Record the total seconds for which the provider stalled a step (waiting_seconds.Stalls). Idempotent."""
         await self._run("insert or replace into stalls values (?, ?, ?)", str(step), seconds, time.time())
 
     async def stalls(self) -> Mapping[str, float]:
-        """Return how long each step that is not closed was stalled, in seconds."""
+        """Return the seconds for which each step that is not closed was stalled."""
         return dict(await self._rows("select step, seconds from stalls where step not in (select step from closed)"))
 
     async def stall(self, step: StepKey) -> float:
-        """Return how long a step was stalled in the waits that have ended, in seconds."""
+        """Return the seconds for which a step was stalled, without a wait that has not ended."""
         rows = await self._rows("select seconds from stalls where step = ?", str(step))
         return rows[0][0] if rows else 0.0
 
     async def beat(self) -> None:
-        """Record that the gateway runs now. When the gateway starts again, the time since this record is a downtime."""
+        """Record that the gateway runs now. After a restart, the time since the last such record is a downtime."""
         began = time.monotonic()
         missed = self._missed()
         failed = self._failed_since
@@ -149,22 +151,23 @@ class RequestLedger:
             self._failed_since = None
 
     def drain(self) -> None:
-        """Count the time from the last beat on as a downtime, because the gateway refuses connections from now on."""
+        """Record that the gateway refuses connections from now on. The time since the last beat becomes a downtime."""
         self._draining = True
 
     @property
     def draining(self) -> bool:
-        """Return whether the gateway is stopping."""
+        """Whether the gateway is stopping."""
         return self._draining
 
     @property
     def downtimes(self) -> Sequence[tuple[float, float]]:
-        """Start and end (seconds since the epoch) of the times in which no gateway ran, refused connections because it was
-        stopping, or could not write to the ledger, oldest first; at most the last _MAX_DOWNTIMES, and the current one."""
+        """Start and end (seconds since the epoch) of the times in which the gateway did not run, refused connections because it
+        was stopping, or could not write to the ledger. The oldest is first; there are at most _MAX_DOWNTIMES and the current
+        one."""
         return [*self._downtimes, *self._missed()]
 
     def _missed(self) -> list[tuple[float, float]]:
-        """Return the time since the last beat, if it is a downtime; else the time in which writes failed, if they did."""
+        """Return the time since the last beat if that is a downtime, otherwise the time in which writes failed, if they did."""
         now = time.time()
         seconds = time.monotonic() - self._beaten_at
         if seconds > DOWN_SECONDS or self._draining:
@@ -174,7 +177,7 @@ class RequestLedger:
     async def missed_by(self, step: StepKey, missing: Callable[[str], Sequence[tuple[float, float]]]) -> list[Missed]:
         """Return the times since the step's start in which the gateway may not have answered its requests, and why.
 
-        missing: returns when a signing key with this fingerprint was not accepted.
+        ``missing`` maps a fingerprint to the times in which the gateway did not accept the signing key.
         """
         opened = await self.opened(step)
         if opened is None:
@@ -185,7 +188,7 @@ class RequestLedger:
         return sorted((began, ended, why) for began, ended, why in times if ended >= opened.at)
 
     async def forget(self, before: float) -> None:
-        """Delete all rows that ended before a time; keep the totals of sweeps, because a sweep may continue later."""
+        """Delete all rows that ended before a time. The totals of sweeps stay, because a sweep may continue later."""
         await self._thread.execute(lambda database: _forget(database, before))
 
     async def rows_of(self, step: StepKey) -> list[RequestRow]:
@@ -199,9 +202,9 @@ class RequestLedger:
         return {model for (model,) in rows}
 
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
-        """Return the amounts that a trial (in all its steps and attempts) or a sweep used; open requests are not included.
+        """Return the amounts that a trial (in all its steps and attempts) or a sweep used, without open requests.
 
-        name: the trial's UID, or the sweep as in StepClaims.
+        ``name`` is the trial's UID, or the sweep as in StepClaims.
         """
         if scope == "sweep":
             return await self._thread.execute(lambda database: _spent_by_sweep(database, name))
@@ -220,7 +223,7 @@ class RequestLedger:
         return await self._thread.execute(lambda database: database.execute(query, parameters).fetchall())
 
     def stop(self) -> None:
-        """Finish the writes and close the file."""
+        """Finish the pending writes, then close the file."""
         self._thread.stop()
         self._database.close()
 
@@ -236,7 +239,8 @@ class RequestLedger:
 
 
 def _open(file: Path) -> tuple[sqlite3.Connection, list[tuple[float, float]]]:
-    """Open the file, and settle what the process that had it before left open. Return the connection and the last downtimes."""
+    """Open the file, and mark the requests that the last process left open as lost. Return the connection and the last
+    downtimes."""
     database = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
     try:
         database.executescript("pragma locking_mode = exclusive; pragma journal_mode = wal; pragma synchronous = full;")
@@ -246,7 +250,7 @@ def _open(file: Path) -> tuple[sqlite3.Connection, list[tuple[float, float]]]:
         database.execute("begin")
         database.execute(_LOSE, [now])
         database.execute("insert into downtimes select at, ? from alive where at < ?", [now, now])
-        database.execute(_BEAT, [now])  # the end may come before the first beat
+        database.execute(_BEAT, [now])  # the process may end before its first beat
         _forget(database, now - RETENTION_SECONDS)
         database.execute("commit")
         latest = database.execute("select began, ended from downtimes order by ended desc limit ?", [_MAX_DOWNTIMES])
@@ -257,7 +261,7 @@ def _open(file: Path) -> tuple[sqlite3.Connection, list[tuple[float, float]]]:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    """Return whether the file is damaged. The lower byte of an error code is the kind of the error."""
+    """Return whether the error shows that the file is damaged. The lower byte of sqlite's error code is the kind of error."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
@@ -273,8 +277,8 @@ def _move_aside(file: Path, error: Exception) -> None:
 
 
 def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
-    """Raise ValueError if a later release wrote the file: it may have columns whose meaning this release does not know."""
-    (version,) = database.execute("pragma user_version").fetchone()  # 0: a new file, or one without a version
+    """Raise ValueError if a later release wrote the file, which may have columns whose meaning this release does not know."""
+    (version,) = database.execute("pragma user_version").fetchone()  # 0 for a new file or one without a version
     if version > _VERSION:
         raise ValueError(
             f"the ledger {file} has version {version} of the schema, this release knows {_VERSION}: install a later release"
@@ -290,8 +294,8 @@ def _forget(database: sqlite3.Connection, before: float) -> None:
 
 
 def _steps_of(uid: str) -> list[str]:
-    """Return bounds (inclusive, exclusive) that select all steps of a trial, whose texts start with "UID/": "0" follows "/" in
-    ASCII."""
+    """Return bounds (inclusive, exclusive) that select all steps of a trial. A step's text starts with "UID/", and "0" follows "/"
+    in ASCII."""
     return [f"{uid}/", f"{uid}0"]
 
 

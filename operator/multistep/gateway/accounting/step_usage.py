@@ -1,4 +1,4 @@
-"""A step's usage, as the operator reads it when it closes the step."""
+"""A step's usage, which the operator reads when it closes the step."""
 
 from __future__ import annotations
 
@@ -17,68 +17,70 @@ class _Model(BaseModel):
 
 
 class LastFailure(_Model):
-    """Why the step's last request failed, or that the sweep's budget had no room for one of its requests."""
+    """The failure of a step's last request, or of a request for which the sweep's budget had no room."""
 
     status: int
-    """HTTP status; 0 without an answer."""
+    """HTTP status of the answer, or 0 without an answer."""
     model: str = ""
     """The requested model."""
     kind: Literal["Provider", "Configuration", "Budget", "SweepBudget", "Unbounded", "Path"]
     """The cause.
 
-    Provider: infrastructure; Configuration: the key or the model is rejected, or the model's price is unknown; Budget: the trial's
-    budget has no room for the request, or the sweep's budget has none and the request is for several answers or names dearer
-    models, or no upper bound of its usage or cost is known; SweepBudget: the sweep's budget has no room; Unbounded: a budget
-    applies, but the request names no maximum of output tokens, and the model's is unknown; Path: all requests of the step were for
-    paths that the gateway does not serve.
+    - Provider: infrastructure.
+    - Configuration: the provider rejects the key or the model, or the model's price is unknown.
+    - Budget: the trial's budget has no room for the request. Also if the sweep's budget has no room because the request asks for
+    several answers or names dearer models, or if no upper bound of the request's usage or cost is known.
+    - SweepBudget: the sweep's budget has no room for the request.
+    - Unbounded: a budget applies, but the request names no maximum of output tokens, and the model's maximum is unknown.
+    - Path: all requests of the step were for paths that the gateway does not serve.
     """
     message: str
     answered: bool = True
     """Whether the provider answered another request of the trial for this model."""
     most: Spent = Spent()
-    """The most that the request could have used; 0 if the agent's own choice was the reason, e.g. several answers."""
+    """The most that the request could have used. 0 if the agent's own choice caused the failure, e.g. several answers."""
     at_timeout: bool = Field(default=False, alias="atTimeout")
-    """Whether the failure counts only for an agent that reached its timeout, because the agent left the request soon."""
+    """Whether the failure counts only if the agent reached its timeout, because the agent left the request soon."""
 
 
 class ModelUsage(_Model):
-    """Usage of one model."""
+    """Requests, tokens and cost of one model."""
 
     requests: int = 0
     input_tokens: int = Field(default=0, alias="inputTokens")
-    """Includes cached_tokens."""
+    """All tokens of the requests, cached ones included."""
     cached_tokens: int = Field(default=0, alias="cachedTokens")
     output_tokens: int = Field(default=0, alias="outputTokens")
     cost_usd: float | None = Field(default=0.0, alias="costUSD")
     """None if a price is unknown."""
     incomplete: int = 0
-    """Number of requests whose usage is unknown (lost, cut, or left by the agent). The sums do not contain them."""
+    """Number of requests whose usage is unknown (lost, cut, or left by the agent). The other fields do not count them."""
 
 
 class StepUsage(ModelUsage):
     """Usage of a step and role. Times are in seconds since the epoch."""
 
     held_seconds: float = Field(default=0.0, alias="heldSeconds")
-    """Sum of the times for which its requests were queued."""
+    """Sum of the times for which the step's requests were queued."""
     models: dict[str, ModelUsage] = {}
     refusals: dict[str, int] = {}
-    """The provider's refusals by HTTP status."""
+    """Number of the provider's refusals, by HTTP status."""
     last_failure: LastFailure | None = Field(default=None, alias="lastFailure")
     failures: dict[str, LastFailure] = {}
-    """Why the last request for a model failed, by model."""
+    """The failure of the last request for each model whose last request failed."""
     price_table: str = Field(default="", alias="priceTable")
     stalled_seconds: float = Field(default=0.0, alias="stalledSeconds")
-    """For how long the provider stalled the step (waiting_seconds.Stalls)."""
+    """Time for which the provider stalled the step (waiting_seconds.Stalls)."""
     last_request_at: float | None = Field(default=None, alias="lastRequestAt")
-    """When its last request ended."""
+    """When the step's last request ended."""
     spent: dict[str, Spent] = {}
-    """If the trial's budget refused the last request, what each of the trial's steps used, by ATTEMPT/STEP."""
+    """The amounts that each of the trial's steps used, by ATTEMPT/STEP. Set if the trial's budget refused the last request."""
     fault: LastFailure | None = None
-    """The provider's last failure after which it answered no new request for the model. It counts if the agent fails."""
+    """The provider's last failure after which the provider answered no new request for the model. Counts if the agent fails."""
     silent_seconds: float = Field(default=0.0, alias="silentSeconds")
-    """For how long the step had waited for the provider when the agent left (waiting_seconds.Silence)."""
+    """Time for which the step had waited for the provider when the agent left (waiting_seconds.Silence)."""
     silent_until: float | None = Field(default=None, alias="silentUntil")
-    """When this was, or when the operator reported that the agent had ended."""
+    """When the agent left, or when the operator reported that the agent had ended."""
 
 
 def usage_of(
@@ -88,8 +90,7 @@ def usage_of(
     silent_seconds: float = 0.0,
     silent_until: float | None = None,
 ) -> StepUsage:
-    """Return the sum of a step's rows. Of requests whose failure is of a kind in NOT_COUNTED, only the waiting time
-    and the refusals count."""
+    """Return the sum of a step's rows. Requests that failed with a kind in NOT_COUNTED add only their waiting time and refusals."""
     sent = [row for row in rows if row.kind not in NOT_COUNTED]
     by_model: defaultdict[str, list[RequestRow]] = defaultdict(list)
     refused: Counter[str] = Counter()
@@ -115,10 +116,10 @@ def usage_of(
 
 
 def judge_failures(usage: StepUsage, answered: Collection[str]) -> StepUsage:
-    """Return the usage with its failures as the trial's other requests show them, without those that the agent's request caused.
+    """Return the usage without the failures that the agent's own request caused, as the trial's other requests show.
 
-    answered: the models for which the provider answered a request of the trial. If it answered any, the agent knows the gateway's
-    paths, and a request that its budget can bound.
+    ``answered`` has the models for which the provider answered a request of the trial. If there is one, the agent knows the
+    gateway's paths, and knows how to send a request whose usage has an upper bound.
     """
     update = {
         "last_failure": usage.last_failure and _judged(usage.last_failure, answered),
@@ -150,8 +151,9 @@ def _sum(rows: Sequence[RequestRow]) -> ModelUsage:
 
 
 def _last_failure(rows: Sequence[RequestRow], *, left: bool) -> LastFailure | None:
-    """Return why the last request failed. left: whether a request that the agent left while the provider refused it counts, if the
-    provider has answered none since."""
+    """Return why the last request failed. ``left`` tells whether a request that the agent left while the provider refused it
+    counts,
+    if the provider has answered no request since."""
     if rows and all(row.kind == "Path" for row in rows):
         return _failure_of(rows[-1])
     answered_at = max((row.ended or 0.0 for row in rows if row.state == "done"), default=0.0)
@@ -163,8 +165,9 @@ def _last_failure(rows: Sequence[RequestRow], *, left: bool) -> LastFailure | No
 
 
 def _fault(rows: Sequence[RequestRow]) -> LastFailure | None:
-    """Return the last failure of the provider after which it answered no new request for the model. Of requests at the same time,
-    an agent may need the one that failed. A request that the agent left soon counts least."""
+    """Return the provider's last failure after which the provider answered no new request for the model. Answers to requests that
+    were already open do not count, because the agent may need the one that failed. A request that the agent left soon is returned
+    only if there is no other."""
     asked_again: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         if row.state == "done" and not row.kind:

@@ -1,7 +1,7 @@
 """Upper bounds of a request's tokens and cost, which budgets reserve before the request is sent.
 
 A token has at least one byte, so a text has at most as many tokens as bytes. If the request has files, references or tools of the
-provider, its body does not show all tokens: then the model's context window is the bound.
+provider, its body does not show all tokens. The bound is then the model's context window.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def context_window(provider: ProviderName, model: str) -> int | None:
 
 
 def answer_cost_usd(provider: ProviderName, models: Sequence[str], answered_by: str, usage: TokenUsage) -> float | None:
-    """Return the price of an answer: that of the model that the answer names or, if this price is unknown, of the dearest of the
-    models that may have answered. models: the requested model, then the others; answered_by: "" if the answer names none."""
+    """Return the price of an answer. If the price of ``answered_by``, the model that the answer names, is unknown, this is the
+    price
+    of the dearest model that may have answered. ``models`` has the requested model first. ``answered_by`` is "" for no name."""
     if len(models) > 1:
         price = cost_usd(provider, answered_by, usage)
         if price is not None:
@@ -80,16 +81,16 @@ def _calculated(provider: ProviderName, model: str, usage: genai_prices.Usage) -
 
 _TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
 _LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
-_ASSUMED_OUTPUT: Final = 8192  # used if the maximum is unknown; then only requests without a budget are sent
+_ASSUMED_OUTPUT: Final = 8192  # assumed if the maximum is unknown, for requests to which no budget applies
 
 
 class _Model(NamedTuple):
     """Token limits of a model; None if unknown."""
 
     window: int | None
-    """Its context window."""
+    """Context window."""
     output: int | None
-    """Maximum of output tokens per answer."""
+    """Maximum number of output tokens per answer."""
 
 
 _UNKNOWN: Final = _Model(None, None)
@@ -110,25 +111,27 @@ _FAMILIES: Final[Mapping[str, _Model]] = {
     "gemini-2.5": _Model(1_048_576, 65_536),
     "gemini-3": _Model(1_048_576, 65_536),
 }
-"""Limits by prefix of the model's name; the longest matching prefix applies. None: use the context window that genai-prices
-lists."""
+"""Limits by prefix of the model's name. The longest matching prefix applies. For None, the context window that genai-prices lists
+applies."""
 
 
 class UpperBound(NamedTuple):
     """The upper bound of a request's usage."""
 
     most: Spent
-    """The most that it may use, whichever of the models that it names answers."""
+    """The most that the request may use, whichever of the models that it names answers."""
     of_own_model: Spent
-    """The most that it may use if the requested model answers."""
+    """The most that the request may use if the requested model answers."""
     unknown: str = ""
-    """Why the bound is unknown, and so assumed; "" if it is known."""
+    """Why the bound is only assumed, or "" if it is known."""
     by_content: bool = False
-    """Whether the reason is what else than its own model the request asks for."""
+    """Whether the bound is unknown because of the request's content: another model that it names, or a file, reference or tool."""
 
 
 def upper_bound(provider: ProviderName, parsed: ParsedRequest, *, long_context: bool = False) -> UpperBound:
-    """Return the upper bound of a request's usage. long_context: whether it asks for Anthropic's window of 1 million tokens."""
+    """Return the upper bound of a request's usage. ``long_context`` tells whether the request asks for Anthropic's window of 1
+    million
+    tokens."""
     own, unknown = _bound_for_model(provider, parsed, parsed.model, long_context)
     by_content = parsed.opaque
     most = own
@@ -141,7 +144,7 @@ def upper_bound(provider: ProviderName, parsed: ParsedRequest, *, long_context: 
 
 
 def _bound_for_model(provider: ProviderName, parsed: ParsedRequest, model: str, long_context: bool) -> tuple[Spent, str]:
-    """Return the most that the request may use if this model answers, and why this is unknown, "" if it is known."""
+    """Return the most that the request may use if this model answers, and why that is only assumed ("" if it is known)."""
     limits, listed = _limits(model), context_window(provider, model)
     window = _LONG_CONTEXT if long_context else limits.window or listed
     text = len(parsed.body) + _TEMPLATE_TOKENS
@@ -162,9 +165,9 @@ def _bound_for_model(provider: ProviderName, parsed: ParsedRequest, model: str, 
 
 
 def _most_cost(provider: ProviderName, model: str, most_input: int, most_output: int, *, caches: bool) -> float:
-    """Return the upper bound of the cost. It assumes that the provider reads nothing from its cache.
+    """Return the upper bound of the cost, for a provider that reads nothing from its cache.
 
-    caches: whether it may write all input to the cache, for an hour, which costs the most.
+    With ``caches``, the provider may write all input to its cache for an hour, which costs the most.
     """
     uses = [TokenUsage(input=most_input, output=most_output)]
     if caches:

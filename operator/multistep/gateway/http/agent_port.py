@@ -36,7 +36,8 @@ class AgentPort:
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request. If the agent disconnects after the request was sent, the answer is still read for its usage."""
+        """Answer a request. If the agent disconnects after the request was sent, the gateway still reads the answer for its
+        usage."""
         client = ClientConnection(request)
         task = asyncio.create_task(self._answered(client))
         self._tasks.add(task)
@@ -52,7 +53,7 @@ class AgentPort:
             raise
 
     async def stalls(self, request: web.Request) -> web.Response:
-        """Return how long the provider stalled the token's step, in seconds."""
+        """Answer with the seconds for which the provider stalled the token's step."""
         try:
             claims = self._claims(request, "openai")
         except Refused as refused:
@@ -97,12 +98,12 @@ class AgentPort:
             allowed = AllowedRequest(claims, route, parsed, credential, _wants_long_context(request), held)
             response = await Exchange(self._services, client, allowed).run()
             if not response.prepared:
-                await client.send(response)  # here, while the request counts as open: an unread answer occupies memory
+                await client.send(response)  # before the request stops counting as open, because an unread answer takes memory
             return response
 
     async def _unknown_path(self, request: web.Request) -> Refused:
-        """Return the refusal of a request to an unknown path, and record the last one of each step: a step that sends no other
-        requests is not the agent's failure."""
+        """Record a request to an unknown path, at most one per step, and return its refusal. If a step sends no other requests, the
+        operator does not count it as the agent's failure."""
         message = f"{request.method} {request.path[:200]} is not a path of a supported API"
         tokens = [token for provider in get_args(ProviderName) if (token := token_of(request, provider))]
         for token in tokens:
@@ -124,7 +125,7 @@ class AgentPort:
     async def _parsed(
         self, request: web.Request, route: Route, count_body: Callable[[int], None], claims: StepClaims
     ) -> tuple[ParsedRequest, float]:
-        """Return the request's parsed body, and for how many seconds this had to wait for the bodies of other steps."""
+        """Return the request's parsed body, and the seconds for which it waited until the bodies of other steps were parsed."""
         if any(encoding.lower() != "identity" for encoding in request.headers.getall("Content-Encoding", [])):
             raise Refused(415, "a compressed body is not supported")
         body = bytearray()

@@ -1,4 +1,4 @@
-"""The agent's connection: sends the answer, and knows whether the agent has left."""
+"""The agent's connection. It sends the answer, and knows whether the agent has disconnected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multistep.gateway.http.limit_connections import expect_next_head
 from multistep.gateway.pace import stopwatch
 
 STALLED_SECONDS = 60.0
-"""If the agent does not read for longer, its connection is broken."""
+"""If the agent does not read for longer, the gateway aborts its connection."""
 
 
 class ClientConnection:
@@ -28,7 +28,7 @@ class ClientConnection:
         self.sent = False
         """Whether the provider may charge for the request, because it may have received the request and has not refused it."""
         self.stalled_seconds = 0.0
-        """For how long the agent made the answer wait, because it did not read."""
+        """Time for which the gateway could not send the answer, because the agent did not read."""
 
     def leave(self) -> None:
         """Record that the agent has disconnected."""
@@ -75,7 +75,7 @@ class ClientConnection:
         self.stalled_seconds += seconds
 
     def abort(self) -> None:
-        """Break the connection, so that the agent does not mistake a cut-off answer for a complete one."""
+        """Abort the connection, so that the agent does not mistake a cut-off answer for a complete one."""
         self.leave()
         if self.request.transport is not None:
             self.request.transport.abort()

@@ -1,7 +1,7 @@
 """Forwards an answer to the agent, byte for byte, and records the answer's usage before the agent can see the answer's end.
 
-A request whose answer is relayed is never sent again. The ledger has the usage before the agent gets the last event, so the usage
-counts even if the agent then disconnects. If the provider's answer is cut off, the agent's connection is aborted.
+The gateway never sends a request again once it relays the answer. It records the usage before it sends the last event, so the usage
+counts even if the agent then disconnects. If the provider's answer is cut off, the gateway aborts the agent's connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KINDS: Final[Mapping[Blamed, Kind]] = {
     "Request": "",
 }
 SLOW_SECONDS: Final = 5.0
-"""If the agent made an answer wait for longer, that may be why the provider cut it off."""
+"""If the agent read its answer with a longer delay, the delay may be why the provider cut the answer off."""
 
 
 class Relay:
@@ -48,8 +48,8 @@ class Relay:
         outcome: RequestOutcome,
         start: bytes = b"",
     ) -> None:
-        """Prepare to forward an answer. key: the provider's key, which must not reach the agent; start: bytes of the answer that
-        were read already."""
+        """Prepare to forward an answer. ``key`` is the provider's key, which must not reach the agent. ``start`` has the bytes of
+        the answer that were already read."""
         self._client = client
         self._answer = answer
         self._parser = AnswerParser(api, reads_model=bool(parsed.others))
@@ -155,7 +155,7 @@ class Relay:
             message = f"the provider reported an error in its answer{words and f': {words}'}"
         elif not self._parser.answers and not self._encoded:
             message = "the provider's answer is no answer of the API"
-        elif self._parser.malformed:  # many agents fail with it; others ignore it
+        elif self._parser.malformed:  # many agents fail on such an event, others ignore it
             state = "done"
             message = "the provider's answer has an event that is no JSON"
         else:
@@ -168,9 +168,11 @@ class Relay:
         await self._outcome.finish("failed", status, TokenUsage(), kind, error_message(body, self._key))
 
     async def _kind_of(self, status: int, error: ProviderError) -> Kind:
-        """Return the kind of failure of an error. A model's name that works is not wrong: the agent may have chosen a request whose
-        error looks as if it were. If the provider answered another request of the trial for the model, key and model are right, so
-        the request caused a 403 or 404 that does not say why. (A provider answers a wrong path with the same 404 as a wrong model.)
+        """Return the kind of failure of an error.
+
+        An agent may choose a request whose error looks as if the model's name or the key were wrong. If the provider answered
+        another request of the trial for the model, both are right, so the request caused the error. (A provider answers a wrong
+        path with the same 404 as a wrong model.)
         """
         blamed = blame(status, error, references=self._parsed.opaque)
         if blamed in ("Model", "ModelByText", "Unclear"):
@@ -210,6 +212,6 @@ def error_message(body: bytes, key: str) -> str:
 
 
 def redact(text: str, key: str) -> str:
-    """Return a provider's text without the key and without characters that cannot be printed."""
+    """Return the start of a provider's text, without the key and without characters that cannot be printed."""
     printable = "".join(char if char.isprintable() else " " for char in text.replace(key, REDACTED)[:_MESSAGE_CHARACTERS])
     return printable.encode(errors="replace").decode()

@@ -15,10 +15,10 @@ _BY = ("agent", "model")
 
 
 class GatewayMetrics:
-    """The metrics, in their own registry."""
+    """The gateway's metrics, in a registry of their own."""
 
     def __init__(self, lanes: Lanes, label_sets: int, free_bytes: Callable[[], int]) -> None:
-        """Create the metrics. label_sets: maximum number of (agent, model) pairs; free_bytes: returns the free bytes of the
+        """Create the metrics, for at most ``label_sets`` pairs of agent and model. ``free_bytes`` returns the free bytes of the
         ledger's volume."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)

@@ -1,4 +1,6 @@
-"""Limits the memory that connections of agents, and requests whose heads are unfinished, need: an agent can open many of both."""
+"""Limits the memory for connections, and for requests whose head (request line and headers) has not arrived completely. An agent
+can
+open many of both."""
 
 from __future__ import annotations
 
@@ -12,25 +14,25 @@ from typing import Final, cast
 from aiohttp import web
 
 MAX_HEAD_BYTES: Final = 32 << 10
-"""Maximum bytes of a request's line and headers that arrive in several pieces."""
+"""Maximum bytes of a request's head that arrives in several pieces."""
 MAX_UNFINISHED: Final = 256
 """Maximum number of unfinished heads from one address."""
 MAX_CONNECTIONS: Final = 2048
-"""Maximum number of connections from one address. One without a request takes about 6 KiB and a file descriptor."""
+"""Maximum number of connections from one address. A connection without a request takes about 6 KiB and a file descriptor."""
 MAX_TOTAL: Final = 16_384
-"""Maximum number of connections of a port; fewer if the process may open fewer than four times as many files."""
+"""Maximum number of connections of a port. ``listen`` lowers it if the process may open fewer than four times as many files."""
 HEAD_SECONDS: Final = 30.0
-"""Maximum time until a connection has sent the head of a request."""
+"""Maximum seconds until a connection has sent the head of a request."""
 _RESERVED_FILES: Final = 256  # for the ledger and everything else that is not a connection
 _CHUNK_SIZES: Final = 1024  # a chunked body may have this many bytes of chunk sizes, plus an eighth of its content
 _END: Final = b"\r\n\r\n"
 
 
 class ConnectionLimits:
-    """The connections of a port, and the number of unfinished heads, by address."""
+    """Counts the connections of a port and the unfinished heads, by client address."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol], most: int = MAX_TOTAL) -> None:
-        """Create the limits. make: returns aiohttp's protocol for a new connection; most: maximum number of connections."""
+        """Allow at most ``most`` connections. ``make`` returns aiohttp's protocol for a new connection."""
         self.unfinished = Counter[str]()
         self._make = make
         self._most = most
@@ -42,7 +44,8 @@ class ConnectionLimits:
         return _Connection(self._make(), self)
 
     def add(self, address: str, connection: _Connection) -> bool:
-        """Count a new connection. Return whether it may stay; to make room for it, an idle one of another address may be ended."""
+        """Count a new connection, and return whether it may stay. To make room, this may end an idle connection of another
+        address."""
         own = self._connections.setdefault(address, {})
         own[connection] = None
         self._total += 1
@@ -57,7 +60,7 @@ class ConnectionLimits:
         return idle is not None
 
     def remove(self, address: str, connection: _Connection) -> None:
-        """Count a connection no longer. Idempotent."""
+        """Stop counting a connection. Idempotent."""
         own = self._connections.get(address, {})
         if connection in own:
             del own[connection]
@@ -67,8 +70,8 @@ class ConnectionLimits:
 
 
 async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: int) -> int:
-    """Start a server with these limits, and return its port. Its process may then open as many files as the container allows: many
-    runtimes allow 1024 at first, which the connections of one agent could use up."""
+    """Start a server with these limits, and return its port. This raises the process's limit of open files to the most that the
+    container allows, because many runtimes allow only 1024 at first, which one agent's connections could use up."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     runner.app.on_response_prepare.append(_expect_next_head)
@@ -82,17 +85,18 @@ async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: 
 
 
 async def _expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
-    """Expect the head of the connection's next request after an answer that is not a stream. on_response_prepare calls this before
-    the answer is sent, because aiohttp sends some answers without a handler. A handler that sends a stream calls
-    ``expect_next_head``, or closes the connection."""
+    """Prepare the connection for its next request, unless the answer is a stream. aiohttp calls this before it sends an answer,
+    also
+    for the answers that it sends without a handler. A handler that sends a stream calls ``expect_next_head`` itself, or closes the
+    connection."""
     if isinstance(response, web.Response):
         expect_next_head(request, response)
 
 
 def expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
-    """Expect the head of the connection's next request. Call this before the answer's end is sent, because the client may send its
-    next request at once. If not all of the request has arrived, or more than the request, close the connection after the answer:
-    then not all bytes of the next head could be counted."""
+    """Count the bytes that arrive next as the head of the connection's next request. Call this before the answer's end is sent,
+    because the client may then send its next request at once. If less or more than the whole request has arrived, the connection
+    is closed after the answer, because the bytes of the next head could not all be counted."""
     connection = None if request.transport is None else request.transport.get_protocol()
     if isinstance(connection, _Connection):
         body = getattr(request.content, "total_bytes", 0)  # aiohttp's reader of an empty body has no count
@@ -105,12 +109,13 @@ def expect_next_head(request: web.Request, response: web.StreamResponse) -> None
 
 
 class _Connection(asyncio.Protocol):
-    """Passes all calls to aiohttp's protocol. Breaks the connection if its head is too long, or if its address has too many
-    unfinished heads or too many connections."""
+    """Passes all calls to aiohttp's protocol. Aborts the connection if the head is too long, or if the client's address has too
+    many
+    unfinished heads or connections."""
 
     def __init__(self, inner: asyncio.Protocol, limits: ConnectionLimits) -> None:
         self.received = 0
-        """Number of bytes since the end of the last head."""
+        """Number of bytes that arrived after the end of the last head."""
         self._inner = inner
         self._limits = limits
         self._unfinished = limits.unfinished
@@ -119,7 +124,7 @@ class _Connection(asyncio.Protocol):
         self._address = ""
         self._in_head = True
         self._size = 0  # bytes of the unfinished head
-        self._tail = b""  # its last bytes, in which the end of the head may start
+        self._tail = b""  # the last bytes of the head, in which its end marker may start
 
     @property
     def idle(self) -> bool:
@@ -131,7 +136,7 @@ class _Connection(asyncio.Protocol):
         self._limit_head()
 
     def end(self) -> None:
-        """Break the connection. It no longer counts from now on: many new ones may arrive before it is lost."""
+        """Abort the connection, and stop counting it at once: many new ones may arrive before ``connection_lost`` is called."""
         assert self._transport is not None
         self._limits.remove(self._address, self)
         self._transport.abort()

@@ -1,8 +1,9 @@
-"""One request that passed all checks: queue and send it, relay the answer, and record it in the ledger.
+"""Queues and sends a request that passed all checks, relays the answer, and records both in the ledger.
 
-The gateway sends a request again only if no connection could be made, or if the provider refused it (429, 503, 529; no provider
-charges for these answers), unless the account has no credit or the request alone exceeds a rate limit. Each time before the request
-is sent, it waits in the queue.
+The gateway sends a request again only if no connection could be made, or if the provider refused it with 429, 503 or 529, for which
+no provider charges. It does not if the account has no credit, or if the request alone exceeds a rate limit. The request waits in
+the
+queue each time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
-_AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget; clients leave after 300 s
+_AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget: clients disconnect after 300
+# s
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,9 @@ class Exchange:
         self._bound = upper_bound(route.provider, allowed.parsed, long_context=allowed.long_context)
         self._outcome = RequestOutcome(services, client, allowed, self._lane, self._bound.most)
         self._refusal: _Refusal | None = None  # the provider's last refusal of this request
-        self._held_by: _Refusal | None = None  # the refusal because of which the request waits, or waited when the agent left
+        self._held_by: _Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
-        self._lost_seconds = 0.0  # time by which the trial's other requests shorten the hold, because of that wait
+        self._lost_seconds = 0.0  # time by which that wait for the trial's other requests shortens the hold
         self._waits = False  # whether the step counts as waiting for the provider, in services.silence
 
     async def run(self) -> web.StreamResponse:
@@ -136,7 +138,7 @@ class Exchange:
                 async with self._stalled_by_provider():
                     await self._lane.enter(claims.turn, self._step.uid, self._hold_left(), retry=self._refusal is not None)
                     entered = True
-        except BaseException:  # the agent may disconnect, or the ledger fail, while the stall is written
+        except BaseException:  # the agent may disconnect, or the ledger may fail, while the ledger records the stall
             if entered:
                 self._lane.give_back(self._step.uid)
             raise
@@ -154,8 +156,8 @@ class Exchange:
                 await asyncio.sleep(pause)
 
     def _stalled_by_provider(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the step counts as stalled, if the provider's refusal of this or another request causes the
-        wait."""
+        """Return a context for a wait. The step counts as stalled in it if the wait follows from the provider's refusal of this or
+        another request."""
         refused = self._refusal is not None or self._lane.narrowed
         return self._services.stalls.waiting(self._step) if refused else nullcontext()
 
@@ -165,12 +167,14 @@ class Exchange:
 
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._step)
-        crowds = error.over_share or own > self._lane.window  # the trial's own requests may make it wait, not the provider
+        crowds = error.over_share or own > self._lane.window  # the trial's own requests, not the provider, may be why this one
+        # waits
         shortened = self._lost_seconds > self._held_seconds - self._budget_seconds and not error.too_long
         if refusal is None:
             kind: Kind = "Own" if shortened or (crowds and not self._lane.narrowed) else "Provider"
         else:
-            kind = "Own" if shortened and refusal.status else "Provider"  # status 0: no agent can keep the gateway from connecting
+            kind = "Own" if shortened and refusal.status else "Provider"  # for status 0, the provider is to blame: no agent can
+            # keep the gateway from connecting
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._held_seconds:.0f} s; {why}"
         await self._outcome.finish("failed", refusal.status if refusal else HELD_TOO_LONG, TokenUsage(), kind, message)
@@ -179,8 +183,8 @@ class Exchange:
     # -- the agent leaves
 
     async def _leave(self) -> None:
-        """Record that the agent left, or that the step was closed, before the answer's end. If the provider refused the request
-        until then, this is the provider's failure."""
+        """Record that the agent left, or that the step was closed, before the answer's end. This is the provider's failure if the
+        provider had refused the request until then."""
         kind, message = self._blame_hold()
         status = 0 if self._held_by is None else self._held_by.status
         await self._outcome.finish("gone", status, self._usage_without_answer, kind, message)
@@ -265,7 +269,7 @@ class Exchange:
         return refusal
 
     async def _refused(self, answer: ClientResponse) -> _Refusal:
-        """Return the provider's refusal. Raises Refused if the request is not to be sent again."""
+        """Record and return the provider's refusal. Raises Refused if the request must not be sent again."""
         self._outcome.add_refusal(answer.status)
         body = await start_of(answer)
         message = f"{answer.status} {error_message(body, self._key)}"
@@ -278,7 +282,7 @@ class Exchange:
         return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
 
     def _pause_without_advice(self) -> float:
-        """Return the back-off in seconds if the provider sent no Retry-After. It doubles with each refusal of the request."""
+        """Return the seconds to wait if the provider sent no Retry-After. The wait doubles with each refusal of the request."""
         row = self._outcome.row
         return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
 

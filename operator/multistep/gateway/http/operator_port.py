@@ -20,7 +20,7 @@ from multistep.telemetry.metric_types import CONTENT_TYPE
 
 _OPEN_PATH: Final = "/metrics"
 MARGIN_SECONDS: Final = 10.0
-"""How much longer than drain_seconds an answer about a step waits for the step's open requests."""
+"""When the operator closes a step, the gateway waits for the step's open requests for drain_seconds and this time."""
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -29,18 +29,18 @@ class Opening(BaseModel):
     """The body of the request that opens a step."""
 
     key: str
-    """Id of the key that signs the step's token."""
+    """Id of the signing key of the step's token."""
     until: float
     """When the token expires, in seconds since the epoch."""
     fingerprint: str
-    """Fingerprint of the key."""
+    """Fingerprint of the signing key."""
 
 
 class OperatorPort:
     """The handlers of the operator's port."""
 
     def __init__(self, services: GatewayServices, keyring: Keyring, token: bytes) -> None:
-        """Create the handlers. token: the operator's bearer token."""
+        """Create the handlers. Each request except /metrics must carry ``token``, the operator's bearer token."""
         self._services = services
         self._keyring = keyring
         self._token = token
@@ -93,7 +93,8 @@ class OperatorPort:
         return web.Response(status=204)
 
     async def _renew(self, request: web.Request) -> web.Response:
-        """Take the key that the credential's source has now; a key that is null or invalid leaves the former one in use."""
+        """Replace a credential's key by the one that the operator read from its source. A key that is null or invalid changes
+        nothing."""
         id_ = request.match_info["id"]
         key = (await request.json()).get("key")
         if not self._services.credentials.has(id_):
@@ -105,7 +106,7 @@ class OperatorPort:
         return web.Response(status=204)
 
     async def _open(self, request: web.Request) -> web.Response:
-        """Record that a step starts. A gateway without this record cannot know which requests it missed. Idempotent."""
+        """Record that a step starts. The gateway needs this record to report which of the step's requests it missed. Idempotent."""
         step = _step(request)
         if time.monotonic() - self._started < self._services.settings.settle_seconds:
             return _error(503, "the gateway has just started, and not every node may reach it yet")
@@ -118,17 +119,17 @@ class OperatorPort:
         secret = self._keyring.secrets().get(opening.key)
         if secret is None:
             return _error(409, f"the signing key {opening.key} is not accepted")
-        if opening.fingerprint != fingerprint(secret):  # one of the two copies of the Secret is older
+        if opening.fingerprint != fingerprint(secret):  # the operator's or the gateway's copy of the Secret is out of date
             return _error(409, f"the signing key {opening.key} is another one here")
         await self._services.ledger.open_step(step, fingerprint(secret), opening.until)
         return web.Response(status=204)
 
     async def _missed(self, request: web.Request) -> web.Response:
-        """Return the times since the step's start in which its requests may not have been answered."""
+        """Answer with the times since the step's start in which the gateway may not have answered its requests."""
         return web.json_response(await self._services.ledger.missed_by(_step(request), self._keyring.absences))
 
     async def _close(self, request: web.Request) -> web.Response:
-        """Block the step's token, wait for the step's open requests, and return the step's usage. Idempotent."""
+        """Block the step's token, wait for the step's open requests, and answer with the step's usage. Idempotent."""
         step = _step(request)
         self._services.steps.close(step)
         self._services.silence.stop(step)

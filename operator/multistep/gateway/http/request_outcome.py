@@ -1,4 +1,4 @@
-"""What becomes of one request: its row in the ledger, and what its answer, or the lack of one, shows about the provider."""
+"""The outcome of one request: its row in the ledger, and what its answer, or the lack of one, shows about the provider."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multistep.gateway.model_api.error_answers import HELD_TOO_LONG
 from multistep.gateway.pace import Lane, stopwatch
 
 LEFT_SECONDS: Final = 10.0
-"""An agent that leaves a refused request before that may do so on purpose, to get another attempt."""
+"""An agent that leaves a refused request sooner may do so on purpose, to get another attempt."""
 
 
 class RequestOutcome:
@@ -27,11 +27,10 @@ class RequestOutcome:
     def __init__(
         self, services: GatewayServices, client: ClientConnection, allowed: AllowedRequest, lane: Lane, most: Spent
     ) -> None:
-        """Create the outcome of a request that is not in the ledger yet. most: upper bound of its tokens and
-        cost, to be reserved."""
+        """Create the outcome of a request that is not in the ledger yet. ``most`` is the upper bound of its usage."""
         self.row = open_row(allowed.claims, allowed.route.provider, allowed.parsed.model, most, client.arrived)
         self.number = 0
-        """This request's number in the order in which the lane sent its requests."""
+        """The request's position among all requests that its lane has sent."""
         self._services = services
         self._client = client
         self._allowed = allowed
@@ -42,11 +41,11 @@ class RequestOutcome:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the request's end is not recorded yet."""
+        """Whether the request's end is not recorded yet."""
         return self.row.state == "open"
 
     def add_held(self, seconds: float) -> None:
-        """Add a time for which the request was queued."""
+        """Add seconds for which the request was queued."""
         self.row = replace(self.row, held_seconds=self.row.held_seconds + seconds)
 
     def add_refusal(self, status: int) -> None:
@@ -55,11 +54,12 @@ class RequestOutcome:
         self.row = replace(self.row, **{field: getattr(self.row, field) + 1})
 
     def drop_reservation(self) -> None:
-        """Set the most that the request may use to 0: the agent's own choice, not a spent budget, is why it is refused."""
+        """Set the upper bound of the request's usage to 0, because the agent's own choice, not a spent budget, is why it is
+        refused."""
         self.row = replace(self.row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
 
     async def write(self) -> None:
-        """Write the row to the ledger, which has no rows of requests that use no tokens."""
+        """Write the row to the ledger, if the request uses tokens."""
         if self._allowed.route.counted:
             await self._services.ledger.write(self.row)
 
@@ -68,8 +68,8 @@ class RequestOutcome:
     ) -> None:
         """Record the end of the request. May be called again with newer usage.
 
-        usage: None if unknown; kind, message: why the request failed; answered_by: the model that the answer names, if the request
-        names several.
+        An unknown ``usage`` is None. ``kind`` and ``message`` say why the request failed. If the request names several models,
+        ``answered_by`` is the one that the answer names.
         """
         if state == "done":
             self._lane.answered = max(self._lane.answered, self.number)
@@ -93,35 +93,34 @@ class RequestOutcome:
     def blame_silence(self) -> Kind:
         """Return the kind of failure if the provider sent nothing for ``answer_timeout_seconds``.
 
-        A request can cause this itself, e.g. if it asks for a long answer that is not streamed, or for a tool of the agent's own
-        server. So the failure is the provider's only if it has completely answered no request of the lane that was sent later.
-        Answers to earlier requests do not count, because an overloaded provider may still complete them.
+        A request can cause such a silence itself, e.g. if it asks for a long answer that is not streamed, or for a tool of the
+        agent's own server. So it is the provider's failure only if the provider has completely answered no request that the lane
+        sent later. Answers to earlier requests do not count, because an overloaded provider may still complete them.
         """
         return "" if self._lane.reached > self.number else "Provider"
 
     def heard(self) -> None:
-        """Reset the step's silence: the provider sent a part of the answer."""
+        """Reset the step's silence, because the provider sent a part of the answer."""
         if not self._client.disconnected:
             self._services.silence.heard(self._step)
 
     def count_bytes(self, size: int) -> None:
-        """Count bytes of the answer that the gateway has in memory; a negative number: no longer. Raises AnswerTooLarge."""
+        """Add to the bytes of the answer that the gateway has in memory. A negative number subtracts. Raises AnswerTooLarge."""
         self._services.answers.count_bytes(self._step, size, self._in_memory)
         self._in_memory += size
 
     def free_memory(self) -> None:
-        """Count the answer's bytes no longer."""
+        """Stop counting the answer's bytes."""
         self.count_bytes(-self._in_memory)
 
     def parsing(self, size: int) -> AbstractAsyncContextManager[None]:
-        """Return a context in which to parse a large part of the answer, so that the gateway has time for other requests. size: in
-        bytes."""
+        """Return a context in which to parse a part of the answer of ``size`` bytes, as OpenSteps.parsing explains."""
         waiting = waiting_for_turn(self._services, self._step, self.add_held)
         return self._services.steps.parsing(self._step, size, self._allowed.claims.turn, waiting)
 
     async def model_works(self, *, for_others: bool) -> bool:
-        """Return whether the provider answered a request of the trial for the model. for_others: or of any trial since the
-        gateway's start."""
+        """Return whether the provider has answered a request of the trial for the model. With ``for_others``, requests of all
+        trials since the gateway's start count."""
         if for_others and self._lane.answered:
             return True
         return self._allowed.parsed.model in await self._services.ledger.answered(self._step.uid)
@@ -129,16 +128,17 @@ class RequestOutcome:
 
 @asynccontextmanager
 async def waiting_for_turn(services: GatewayServices, step: StepKey, add_held: Callable[[float], None]) -> AsyncIterator[None]:
-    """Return a context in which a document of the step waits for those of other steps to be parsed. This is not the agent's time:
-    it extends the agent's timeout as a stall of the provider does."""
+    """Return a context in which a document of the step waits until those of other steps are parsed. The wait counts as a stall of
+    the provider, so it extends the agent's timeout."""
     with stopwatch(add_held):
         async with services.stalls.waiting(step):
             yield
 
 
 def end_unparsed(row: RequestRow, held: float, message: str, *, left: bool) -> RequestRow:
-    """Return the row of a request that ended while other steps' documents kept it from being parsed. held: seconds for which it
-    waited; left: whether the agent left it."""
+    """Return the row of a request that ended after ``held`` seconds, in which it waited to be parsed. ``left`` tells whether the
+    agent
+    disconnected."""
     kind: Kind = "Left" if left and held < LEFT_SECONDS else "Provider"
     unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
     status = 0 if left else HELD_TOO_LONG
@@ -148,7 +148,7 @@ def end_unparsed(row: RequestRow, held: float, message: str, *, left: bool) -> R
 
 
 def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: float) -> RequestRow:
-    """Return the row of a request that is not sent yet. most: the most that it may use; began: seconds since the epoch."""
+    """Return the row of a request that is not sent yet and may use at most ``most``. ``began`` is in seconds since the epoch."""
     return RequestRow(
         id=uuid.uuid4().hex,
         step=str(claims.key),
@@ -164,7 +164,8 @@ def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: 
 
 
 def unknown_path_row(claims: StepClaims, message: str, began: float) -> RequestRow:
-    """Return the row of a request to an unknown path, one per step. began: seconds since the epoch."""
+    """Return the row of a request to an unknown path, of which the ledger keeps one per step. ``began`` is in seconds since the
+    epoch."""
     row = replace(open_row(claims, "", "", Spent(), began), id=f"path of {claims.key}")
     unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
     return row.end(state="failed", status=404, kind="Path", message=message, **unused)

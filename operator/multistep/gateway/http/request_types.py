@@ -1,4 +1,4 @@
-"""What the handlers of both ports share, and a request of an agent that passed all checks."""
+"""The services that the handlers of both ports share, and an agent's request that passed all checks."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class GatewayServices:
 
 @dataclass(frozen=True)
 class AllowedRequest:
-    """A request that passed all checks."""
+    """An agent's request that passed all checks."""
 
     claims: StepClaims
     route: Route
     parsed: ParsedRequest
     credential: Credential
-    """The provider's key as it was when the request arrived. Its id is claims.credential."""
+    """The provider's key at the time when the request arrived. Its id is claims.credential."""
     long_context: bool = False
     """Whether the request asks for Anthropic's context window of 1 million tokens."""
     held_seconds: float = 0.0
-    """For how long its body waited to be parsed."""
+    """Time for which the body waited to be parsed."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Return the requested model and the other models that may answer in its place."""
+        """The requested model, then the other models that may answer in its place."""
         return (self.parsed.model, *self.parsed.others)

@@ -10,18 +10,18 @@ from multistep.gateway.model_api.error_answers import HELD_TOO_LONG
 
 
 class BudgetRefusal(Exception):
-    """The request is refused because of a budget. The text is shown to the agent and in the trial's status."""
+    """A budget does not allow the request. The message is shown to the agent and in the trial's status."""
 
     def __init__(self, kind: Kind, message: str, *, own_choice: bool = False, status: int = 400) -> None:
         super().__init__(message)
         self.kind = kind
         self.status = status
         self.own_choice = own_choice
-        """Whether the reason is what the agent asks for. Then neither lost attempts nor the sweep's budget are to blame."""
+        """Whether the agent's own choice is the reason, rather than lost attempts or the sweep's budget."""
 
 
 async def reserve(services: GatewayServices, allowed: AllowedRequest, bound: UpperBound, seconds: float) -> Reservation:
-    """Reserve the upper bound; wait for room in the budgets for at most ``seconds``. Raises BudgetRefusal."""
+    """Reserve the upper bound in the budgets, and wait for at most ``seconds`` for room. Raises BudgetRefusal."""
     if not allowed.route.counted:
         return Reservation((), Spent())
     _refuse_without_bound(allowed, bound)
@@ -32,7 +32,7 @@ async def reserve(services: GatewayServices, allowed: AllowedRequest, bound: Upp
 
 
 def _refuse_without_bound(allowed: AllowedRequest, bound: UpperBound) -> None:
-    """Raise BudgetRefusal if a budget applies that cannot be kept, because the request has no upper bound of usage or cost."""
+    """Raise BudgetRefusal if a budget applies, but the request has no known upper bound of usage or cost."""
     claims, provider, model = allowed.claims, allowed.route.provider, allowed.parsed.model
     if claims.limits_cost:
         if not has_price(provider, model):
@@ -53,8 +53,8 @@ def _refuse_without_bound(allowed: AllowedRequest, bound: UpperBound) -> None:
 async def _refusal(services: GatewayServices, allowed: AllowedRequest, bound: UpperBound, error: BudgetSpent) -> BudgetRefusal:
     if error.by_own_requests:
         return BudgetRefusal("Own", str(error), status=HELD_TOO_LONG)
-    # An agent that asks for many answers, or names a dear model, could otherwise get any sweep suspended, or make lost attempts
-    # look as if they had used up the budget.
+    # An agent that asks for many answers, or names a dear model, must not get a sweep suspended, nor make lost attempts look as if
+    # they had used up the budget.
     if allowed.parsed.answers > 1 or await _fits_alone(services, allowed, bound):
         return BudgetRefusal("Budget", str(error), own_choice=True)
     smaller_fitted = error.alone and allowed.parsed.model in await services.ledger.answered(allowed.claims.key.uid)

@@ -1,4 +1,4 @@
-"""Sends a request to the provider, with the provider's key, and reads what an error says about sending it again."""
+"""Sends a request to the provider with the provider's key, and reads in a refusal whether and when to send it again."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class UpstreamRequest:
 
     def __init__(self, services: GatewayServices, request: web.Request, allowed: AllowedRequest, lane: Lane) -> None:
         self.credential = allowed.credential
-        """The key that was sent last, or will be sent."""
+        """The key with which the request was sent last, or will be sent first."""
         self.start = b""
         """The first bytes of the last answer, if they were read already."""
         self.parsed = allowed.parsed
-        """The body that was sent last, or will be sent."""
+        """The body that was sent last, or will be sent first."""
         if lane.refuses_stream_options:
             self._restore_body()
         self._services = services
@@ -49,9 +49,9 @@ class UpstreamRequest:
 
     async def send(self, seconds: float) -> ClientResponse:
         """Send the request, and return the answer. If the provider rejects the field that the gateway added to the body, send the
-        request again without it.
+        request again without the field.
 
-        seconds: how long to wait until the operator has read the Secret of a rejected key again.
+        If the provider rejects the key, wait for at most ``seconds`` until the operator has read the key's Secret again.
         """
         answer = await self._send_with_current_key(seconds)
         if self.parsed.original is None or answer.status not in _MAY_REJECT_FIELDS:
@@ -65,7 +65,7 @@ class UpstreamRequest:
         return await self._send_with_current_key(seconds)
 
     def _restore_body(self) -> None:
-        """Use the body as the agent sent it."""
+        """Remove the gateway's field from the body to send."""
         if self.parsed.original is not None:
             self.parsed = replace(self.parsed, body=self.parsed.original, original=None, strips_usage=False)
 
@@ -112,10 +112,10 @@ async def start_of(answer: ClientResponse) -> bytes:
 
 
 def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, *, own_api: bool) -> Kind | None:
-    """Return the kind of failure of a refusal (429, 503, 529) after which the request is not sent again; None for other refusals.
+    """Return the kind of failure of a refusal (429, 503, 529), or None if the request may be sent again.
 
-    own_api: whether the answer is of the provider itself. Other APIs use its code for an account without credit for rate limits,
-    too.
+    ``own_api`` tells whether the provider itself answered. Other servers use its error code for an account without credit also
+    for rate limits.
     """
     if answer.status != _TOO_MANY:
         return None
@@ -127,7 +127,7 @@ def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, 
 
 
 def advised_pause(answer: ClientResponse) -> float | None:
-    """Return the wait in seconds that the header Retry-After (a number or a date) asks for; None without a valid header."""
+    """Return the wait in seconds that the header Retry-After (a number or a date) asks for, or None without a valid header."""
     text = answer.headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         return float(text)

@@ -1,4 +1,4 @@
-"""The gateway process: its three HTTP servers and the services that their handlers share."""
+"""Runs the gateway process: three HTTP servers, and the services that their handlers share."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from multistep.gateway.pace import AnswerCounts, Lanes
 from multistep.gateway.settings import GatewaySettings
 
 MIN_TOKEN_BYTES: Final = 32
-_BEAT_SECONDS: Final = 5.0  # between two calls of RequestLedger.beat: a recorded downtime may start too early by up to this time
-_FORGET_SECONDS: Final = 86400.0  # between two calls of RequestLedger.forget, each of which reads the whole ledger
-_SHRINK_SECONDS: Final = 600.0  # between two times at which the memory that ended steps still use is freed
+_BEAT_SECONDS: Final = 5.0  # interval of RequestLedger.beat; a recorded downtime may start too early by up to this time
+_FORGET_SECONDS: Final = 86400.0  # interval of RequestLedger.forget, which reads the whole ledger
+_SHRINK_SECONDS: Final = 600.0  # interval at which the memory of ended steps is freed
 _CONNECT_SECONDS: Final = 10.0
 _KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
 _log: Final = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class GatewayPorts:
 async def running_gateway(settings: GatewaySettings, damaged: Callable[[], object] = lambda: None) -> AsyncIterator[GatewayPorts]:
     """Run the gateway inside the context. On exit, open requests have ``stop_seconds`` to finish.
 
-    damaged: called, from any thread, if the ledger is damaged; the process must end then, as the next one begins a new ledger.
+    If the ledger is damaged, ``damaged`` is called from any thread. The process must then end, so that the next one starts a new
+    ledger.
     """
     keyring = Keyring(settings.signing_keys_dir)
     token = settings.admin_token_file.read_bytes().strip()
@@ -71,12 +72,12 @@ async def running_gateway(settings: GatewaySettings, damaged: Callable[[], objec
         port = await _listen(stack, public, settings, settings.port)
         for work in (_forget(services.ledger), _shrink(services), _beat(services.ledger)):
             stack.callback(asyncio.create_task(work).cancel)
-        stack.callback(services.ledger.drain)  # runs first on exit: from then on no agent can connect, so the downtime starts
+        stack.callback(services.ledger.drain)  # runs first on exit: agents can no longer connect, so the downtime starts
         yield GatewayPorts(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
 
 
 def _probes() -> web.Application:
-    """Return the application of the kubelet's probes: it has a port of its own, whose connections no other port's can use up."""
+    """Return the application for the kubelet's probes. It gets a port of its own, so that agents cannot use up its connections."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")

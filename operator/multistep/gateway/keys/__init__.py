@@ -1,5 +1,5 @@
-"""Who may call which model, with whose key.
+"""The tokens with which steps call models, and the providers' keys.
 
-tokens         step tokens: step, models, budgets; keys that sign them, reread from the mounted Secret
+tokens         step tokens, and the keys that sign them, read from a mounted Secret
 credentials    the providers' keys, in memory only
 """

@@ -1,4 +1,4 @@
-"""The providers' keys, in memory only: the operator registers them again after the gateway restarts."""
+"""The providers' keys, in memory only. The operator registers them again after the gateway restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from multistep.providers import BASE_URL, ProviderName
 
 _KEPT_SECONDS: Final = 86400.0
-_CONFIRMED_SECONDS: Final = 10.0  # the operator is not asked again about a source's key for this time after it confirmed the key
+_CONFIRMED_SECONDS: Final = 10.0  # after the operator confirmed a key, the gateway does not ask for it again for this time
 
 
 class Credential(BaseModel):
@@ -27,9 +27,9 @@ class Credential(BaseModel):
     provider: ProviderName
     key: SecretStr
     base_url: str | None = Field(default=None, alias="baseURL", pattern=BASE_URL)
-    """E.g. ``https://api.openai.com/v1``; None for the provider's default URL."""
+    """URL of the API, e.g. ``https://api.openai.com/v1``. None stands for the provider's default URL."""
     source: str = Field(default="", max_length=600)
-    """From where the operator can read the key again: NAMESPACE/SECRET/KEY, or "" if it cannot."""
+    """NAMESPACE/SECRET/KEY from which the operator can read the key again, or ""."""
 
     @field_validator("key")
     @classmethod
@@ -50,7 +50,7 @@ class Credential(BaseModel):
         return {**self.model_dump(by_alias=True), "key": self.key.get_secret_value()}
 
     def without_source(self) -> Credential:
-        """Return this credential without its source. Those of one account of a provider are equal, whatever Secret has the key."""
+        """Return this credential without its source. Credentials of one account are then equal, whichever Secret has the key."""
         return self.model_copy(update={"source": ""})
 
     def with_key(self, key: str) -> Credential:
@@ -60,11 +60,11 @@ class Credential(BaseModel):
 
 @dataclass
 class _Registered:
-    """A registered credential."""
+    """A registered credential. Times are on the monotonic clock."""
 
     credential: Credential
     used_at: float
-    """When a request last needed it."""
+    """When a request last used the credential."""
     confirmed_at: float = -math.inf
     """When the operator last reported that the source still has this key."""
 
@@ -79,18 +79,18 @@ class Credentials:
         self._rejected = Counter[str]()
 
     def has(self, id_: str) -> bool:
-        """Return whether a credential is registered."""
+        """Return whether a credential with this id is registered."""
         return id_ in self._registered
 
     @property
     def wanted(self) -> list[str]:
-        """Return the ids of credentials that are not registered yet and for which requests wait."""
+        """The ids of the credentials that are not registered and for which requests wait."""
         return sorted(+self._wanted)
 
     @property
     def rejected(self) -> Mapping[str, str]:
-        """Return the sources of the keys that a provider rejected, by the credential's id, while requests wait for the operator to
-        read them again."""
+        """The sources of the keys that a provider rejected and that requests wait for the operator to read again, by the
+        credential's id."""
         return {id_: self._registered[id_].credential.source for id_ in +self._rejected}
 
     def register(self, id_: str, credential: Credential) -> None:
@@ -99,8 +99,8 @@ class Credentials:
         self._notify()
 
     def renew(self, id_: str, key: str | None) -> None:
-        """Replace a credential's key by the one that its source has now; None: the source cannot be read. Raises ValidationError
-        for an invalid key, KeyError for an unknown credential."""
+        """Replace a credential's key by the one that its source has now. None means that the source cannot be read, and keeps the
+        key. Raises ValidationError for an invalid key, KeyError for an unknown credential."""
         registered = self._registered[id_]
         if key is not None:
             registered.credential = registered.credential.with_key(key)
@@ -108,14 +108,15 @@ class Credentials:
         self._notify()
 
     def forget(self) -> None:
-        """Drop the credentials that no request needed for a day. If one does later, it waits until the operator registers it."""
+        """Drop the credentials that no request used for a day. A later request waits until the operator registers the
+        credential."""
         oldest = time.monotonic() - _KEPT_SECONDS
         self._registered = {
             id_: registered for id_, registered in self._registered.items() if registered.used_at > oldest or self._rejected[id_]
         }
 
     async def after_rejection(self, id_: str, rejected: Credential, seconds: float) -> Credential | None:
-        """Return the credential with which to send a request again whose key the provider rejected: the key may have been rotated.
+        """Return the credential with the key that its source has now, after the provider rejected a key that may have been rotated.
         Wait for at most ``seconds`` until the operator has read the source again. Return None if the key is still the same."""
         registered = self._registered.get(id_)
         if registered is None or not registered.credential.source:
@@ -137,7 +138,7 @@ class Credentials:
         self._changed = asyncio.Event()
 
     async def get(self, id_: str, seconds: float) -> Credential | None:
-        """Return a credential; wait for its registration for at most ``seconds``, then return None."""
+        """Return a credential. If it is not registered, wait for it for at most ``seconds``, then return None."""
         registered = self._registered.get(id_)
         if registered is not None:
             registered.used_at = time.monotonic()

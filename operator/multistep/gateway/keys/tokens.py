@@ -1,7 +1,7 @@
-"""Step tokens: a JWT (HS256) that names the step, the models that it may call, and the budgets that apply.
+"""Step tokens. Each is a JWT (HS256) that names a step, the models that the step may call, and the budgets that apply.
 
-The operator signs them with a secret that only it and the gateway have. A program uses its token as the provider's API key. The
-claims are sealed (encrypted): an agent, which can read its token, must not learn its trial, attempt or sweep from it.
+The operator signs them with a secret that only the operator and the gateway have. A program uses its token as the provider's API
+key. The claims are encrypted ("sealed"), because an agent must not learn its trial, attempt or sweep from its token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Role = Literal["agent", "verifier"]
 
 
 class InvalidToken(Exception):
-    """The token is not valid. The text is shown to the agent and does not contain the token."""
+    """The token is not valid. The message is shown to the agent, and does not contain the token."""
 
 
 class StepKey(NamedTuple):
@@ -50,7 +50,7 @@ class StepKey(NamedTuple):
 
 
 class SigningKey(NamedTuple):
-    """A secret that signs step tokens, with its id, which the token's header names."""
+    """A secret that signs step tokens. The header of a token names the key's id."""
 
     id: str
     secret: bytes
@@ -61,7 +61,7 @@ class _Model(BaseModel):
 
 
 class BudgetLimits(_Model):
-    """Maximum tokens and US dollars that may be used; None for no limit."""
+    """Maximum tokens and US dollars to use. None means no limit."""
 
     input_tokens: int | None = Field(default=None, alias="inputTokens", ge=0)
     output_tokens: int | None = Field(default=None, alias="outputTokens", ge=0)
@@ -72,19 +72,19 @@ class StepClaims(_Model):
     """The claims of a step token."""
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=1024)
-    """TRIALUID/ATTEMPT/STEP/ROLE."""
+    """The step, as TRIALUID/ATTEMPT/STEP/ROLE."""
     sweep: str = Field(default="", max_length=512)
-    """NAMESPACE/NAME/UID, or "". A new sweep may have the name of a deleted one."""
+    """The sweep, as NAMESPACE/NAME/UID, or "". The UID differs if a sweep is deleted and created again."""
     agent: str = ""
-    """The agent's name, for metrics."""
+    """Name of the agent, for metrics."""
     models: tuple[str, ...] = ()
-    """The allowed models; empty for any."""
+    """The allowed models. Empty allows any model."""
     limits: BudgetLimits = BudgetLimits()
-    """The budget of the trial, over all steps and attempts."""
+    """Budget of the trial, over all steps and attempts."""
     sweep_limits: BudgetLimits = Field(default=BudgetLimits(), alias="sweepLimits")
     """The budget of all trials of the sweep together."""
     refuses_tools: bool = Field(default=False, alias="refusesTools")
-    """Whether requests may not use tools of the provider."""
+    """Whether the gateway refuses requests that use tools of the provider."""
     credential: str = Field(min_length=1, max_length=253)
     """Id of the provider's key."""
     exp: int
@@ -92,22 +92,22 @@ class StepClaims(_Model):
 
     @property
     def key(self) -> StepKey:
-        """Return the identity of the step that sends requests with this token."""
+        """The step that sends requests with this token."""
         return StepKey(*self.sub.split("/"))
 
     @property
     def turn(self) -> str:
-        """Return the name under which requests take turns in a lane: the sweep, or the UID of a trial that has no sweep."""
+        """The name under which requests take turns in a lane: the sweep, or the UID of a trial that has no sweep."""
         return self.sweep or self.key.uid
 
     @property
     def limited(self) -> bool:
-        """Return whether any budget applies to the step's requests."""
+        """Whether any budget applies to the step's requests."""
         return any(limit is not None for limits in self._budgets for limit in limits.model_dump().values())
 
     @property
     def limits_cost(self) -> bool:
-        """Return whether a budget in US dollars applies to the step's requests."""
+        """Whether a budget in US dollars applies to the step's requests."""
         return any(limits.cost_usd is not None for limits in self._budgets)
 
     @property
@@ -123,7 +123,7 @@ def sign_token(claims: StepClaims, key: SigningKey) -> str:
 
 
 def verify_token(token: str, secrets: Mapping[str, bytes]) -> StepClaims:
-    """Return the token's claims. secrets: signing secrets by key id. Raises InvalidToken."""
+    """Return the token's claims. ``secrets`` has the signing secrets by key id. Raises InvalidToken."""
     try:
         secret = secrets.get(str(jwt.get_unverified_header(token).get("kid")))
         if secret is None:
@@ -148,13 +148,13 @@ def _unseal(text: str, secret: bytes) -> bytes:
 
 
 def _cipher(secret: bytes) -> AESGCM:
-    """Return the cipher of sealed claims. Its key is derived from the secret, so that no key both signs and encrypts."""
+    """Return the cipher for claims. Its key is derived from the secret, so that no key both signs and encrypts."""
     return AESGCM(hmac.digest(secret, b"multistep: sealed claims", "sha256"))
 
 
 def read_signing_keys(directory: Path) -> dict[str, bytes]:
-    """Return the signing secrets of a mounted Secret by key id, oldest first: its files k1, k2 and so on; the highest number is the
-    newest. Other files are ignored. Raises ValueError if a secret is too short or the directory has none."""
+    """Return the signing keys of a mounted Secret by id, oldest first. They are its files k1, k2 and so on, the newest with the
+    highest number. Other files are ignored. Raises ValueError if a key is too short or the directory has none."""
     numbers = {file: int(match[1]) for file in directory.iterdir() if (match := _KEY_ID.fullmatch(file.name))}
     keys = {file.name: file.read_bytes().strip() for file in sorted(numbers, key=numbers.__getitem__)}
     if not keys:
@@ -169,8 +169,9 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Keyring:
-    """The signing keys in a directory. The constructor raises ValueError if a key is too short or the directory has no key, OSError
-    if the directory is missing. Later errors are logged, and the former keys stay in use."""
+    """The signing keys in a directory, which is read again every 10 seconds. The constructor raises ValueError if a key is too
+    short or
+    there is none, and OSError if the directory is missing. Later errors are logged, and the former keys stay in use."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
@@ -182,7 +183,7 @@ class Keyring:
     def secrets(self) -> Mapping[str, bytes]:
         """Return the secrets by key id, oldest first, read at most 10 seconds ago.
 
-        Reading blocks the event loop, but only briefly: a mounted Secret is in memory (tmpfs).
+        Reading blocks the event loop only briefly, because a mounted Secret is in memory (tmpfs).
         """
         if not 0 <= self._clock() - self._read_at <= _REREAD_SECONDS:
             self._read()
@@ -190,7 +191,7 @@ class Keyring:
 
     def absences(self, key: str) -> Sequence[tuple[float, float]]:
         """Return start and end (seconds since the epoch) of the times in which the keyring did not have the key with this
-        fingerprint. A key that it never had since the process's start is missing since the epoch."""
+        fingerprint. For a key that it has not had since the process started, the time starts at the epoch."""
         self.secrets()
         return self._absences.get(key) or ([] if key in self._absences else [(0.0, self._clock())])
 
@@ -212,6 +213,6 @@ class Keyring:
 
 
 def fingerprint(secret: bytes) -> str:
-    """Return a text that identifies a signing key and does not reveal it. A key's id does not identify it: another key may get
-    it."""
+    """Return a text that identifies a signing key without revealing it. The key's id cannot identify it, because another key may
+    get the same id."""
     return hashlib.sha256(b"multistep: signing key\0" + secret).hexdigest()[:32]

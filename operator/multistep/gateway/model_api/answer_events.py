@@ -17,14 +17,15 @@ class AnswerEvent:
     """One event of a stream."""
 
     raw: bytes
-    """Its bytes, with the blank line that ends it."""
+    """The event's bytes, with the blank line that ends it."""
     data: bytes
-    """The text of its ``data:`` lines."""
+    """The text of the event's ``data:`` lines."""
     name: bytes = b""
 
 
 class EventReader:
-    """Regroups the pieces of a stream into events. The ``raw`` bytes of all events and of ``rest`` together are the stream."""
+    """Splits a stream, which arrives in pieces of any size, into events. The ``raw`` bytes of all events and ``rest`` make up the
+    stream."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -43,11 +44,11 @@ class EventReader:
 
     @property
     def pending(self) -> int:
-        """Return the number of bytes of the incomplete event."""
+        """The number of bytes of the incomplete event."""
         return len(self._pending)
 
     def rest(self) -> AnswerEvent | None:
-        """Return the incomplete event at the end of the stream; None if the last event is complete."""
+        """Return the incomplete event at the end of the stream, or None if the last event is complete."""
         left = bytes(self._pending)
         self._pending.clear()
         return _event(left) if left else None

@@ -1,6 +1,6 @@
-"""Bounds the memory for answers that the gateway cannot forward yet: whole documents, and events that are not complete.
+"""Limits the memory for answers that the gateway cannot forward yet: whole documents, and incomplete events.
 
-Tenants may choose the provider's URL, so an answer may have no end.
+Users may choose the provider's URL, so an answer may have no end.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ MAX_ANSWER: Final = 64 << 20
 MAX_STEP: Final = 96 << 20
 """Maximum bytes of the answers to all open requests of a step in memory."""
 MAX_TOTAL: Final = 256 << 20
-"""Bytes of all answers in memory above which an answer may not grow if its step has more than _ALWAYS."""
+"""Maximum bytes of all answers in memory, for answers of steps that have more than _ALWAYS bytes."""
 MAX_SMALL: Final = 128 << 20
-"""Bytes above MAX_TOTAL for the answers of steps that have at most _ALWAYS."""
+"""Bytes above MAX_TOTAL that are reserved for the answers of steps that have at most _ALWAYS bytes."""
 _ALWAYS: Final = 2 << 20
 
 
 class AnswerTooLarge(Exception):
-    """The gateway cannot keep an answer in memory. The text is shown to the agent."""
+    """The gateway has no memory for an answer. The message is shown to the agent."""
 
     def __init__(self, message: str, *, crowded: bool = False) -> None:
         super().__init__(message)
         self.crowded = crowded
-        """Whether the gateway has room for an answer of this size, but answers to other steps take it."""
+        """Whether the answer is small enough, but answers to other steps fill the memory."""
 
 
 class AnswerMemory:
-    """The bytes of answers in memory, by step."""
+    """Counts the bytes of answers in memory, by step."""
 
     def __init__(self) -> None:
         self._total = 0
         self._by_step = Counter[StepKey]()
 
     def count_bytes(self, step: StepKey, size: int, answer: int) -> None:
-        """Count further bytes of an answer; a negative size: they are no longer in memory. answer: bytes of the answer before.
+        """Add ``size`` to the bytes of an answer, which had ``answer`` bytes in memory before. A negative size subtracts.
 
-        Raises AnswerTooLarge, and counts nothing, if the answer, its step or all answers would have too many.
+        Raises AnswerTooLarge, and adds nothing, if the answer, its step or all answers together would have too many bytes.
         """
         of_step = self._by_step[step] + size
         total = self._total + size

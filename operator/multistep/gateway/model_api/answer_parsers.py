@@ -1,7 +1,7 @@
 """Parsers for the answers of the four model APIs: token usage, errors, and the marker that ends an answer.
 
 An answer without its end marker counts as cut off, even if the connection was closed properly, unless it has a finish reason and
-its usage. A complete document or stream without a part of an answer is no answer of the API.
+its usage. A document or stream may be complete and still contain no answer of the API, e.g. if it is a proxy's error page.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from multistep.gateway.model_api.error_blame import ProviderError, parse_error
 Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
-_MAX_COUNT: Final = 10**12  # a larger number of tokens is no number of tokens; sqlite cannot store numbers from 2**63 on
+_MAX_COUNT: Final = 10**12  # a larger number cannot be a count of tokens, and sqlite cannot store numbers from 2**63 on
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
 _ERROR_BYTES: Final = 1000
-_NAME: Final = 200  # characters of a model's name
+_NAME: Final = 200  # maximum characters of a model's name
 _MODEL_FIELDS: Final = (((), "model"), (("response",), "model"), (("message",), "model"), ((), "modelVersion"))
-_NOT_JSON: Final = object()  # result for text that is not JSON; None is the result for the valid JSON document null
-_TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. if the answer repeats such a part of its request
+_NOT_JSON: Final = object()  # result for text that is not JSON, to tell it from None, the result for the JSON document null
+_TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. in an answer that repeats a part of its request
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one answer."""
+    """Token counts of one answer."""
 
     input: int = 0
-    """Includes cached and written."""
+    """All tokens of input, with those in ``cached`` and ``written``."""
     cached: int = 0
-    """Read from the provider's cache."""
+    """Tokens of input that the provider read from its cache."""
     written: int = 0
-    """Written to the provider's cache."""
+    """Tokens of input that the provider wrote to its cache."""
     written_1h: int = 0
     """The part of ``written`` that the provider caches for 1 hour."""
     output: int = 0
@@ -45,25 +45,25 @@ class AnswerParser:
     """Parses one answer."""
 
     def __init__(self, api: ApiFormat, *, reads_model: bool = False) -> None:
-        """Create a parser. reads_model: whether to read the name of the model that answers."""
+        """Create a parser. With ``reads_model``, it also reads the name of the model that answers."""
         self.usage: TokenUsage | None = None
-        """None while it is unknown."""
+        """Tokens of the answer, or None while they are unknown."""
         self.ended = False
         """Whether the answer is complete."""
         self.answers = False
-        """Whether it has a part of an answer of the API."""
+        """Whether the document or stream contains at least a part of an answer of the API."""
         self.failure: ProviderError | None = None
-        """The error that it contains, if any."""
+        """The error that the answer contains, if any."""
         self.malformed = False
-        """Whether it has an event that is no JSON."""
+        """Whether the answer has an event that is no JSON."""
         self.model = ""
-        """The model that it names, "" for none."""
+        """The model that the answer names, or ""."""
         self._api = api
         self._reads_model = reads_model
         self._finished = False
 
     def event(self, data: bytes, name: bytes = b"") -> None:
-        """Read the data of one server-sent event. name: its name, b"" without one. Raises AnswerTooLarge."""
+        """Read the data of one server-sent event, whose name may be b"". Raises AnswerTooLarge."""
         data = data.strip()
         if not data:
             return
@@ -87,10 +87,9 @@ class AnswerParser:
         self.ended = document is not _NOT_JSON
 
     def close(self, *, usage_expected: bool) -> None:
-        """Record that the stream ended properly. It is complete without an end marker, too, if it has a finish reason and its
-        usage.
+        """Record that the stream ended properly. Without an end marker, it is complete if it has a finish reason and its usage.
 
-        usage_expected: whether the provider was asked for the usage.
+        ``usage_expected`` tells whether the gateway or the agent asked the provider for the usage.
         """
         self.ended = self.ended or (self._finished and (self.usage is not None or not usage_expected))
 
@@ -111,20 +110,20 @@ class AnswerParser:
 
 @dataclass(frozen=True)
 class ApiFormat:
-    """How one API expresses what the gateway reads of its answers and requests."""
+    """Functions that read the requests and answers of one API."""
 
     usage: Callable[[Document, TokenUsage | None], TokenUsage | None]
-    """Maps a document of an answer, and the usage so far, to the new usage."""
+    """Maps a document of an answer, and the usage until then, to the new usage."""
     answers_in: Callable[[Document], bool]
     """Whether a document is an answer or a part of one."""
     finishes: Callable[[Document], bool]
-    """Whether a document has the reason why the model stopped."""
+    """Whether a document has a finish reason, which says why the model stopped."""
     ends: Callable[[Document], bool]
     """Whether a document is the end of the answer."""
     fails: Callable[[Document], bool]
     """Whether a document reports an error."""
     output_limit: Callable[[Document], int | None]
-    """Maps a request to its maximum of output tokens per answer; None if it sets none."""
+    """Maps a request to its maximum of output tokens per answer, or to None if it sets none."""
     answers: Callable[[Document], int] = lambda _: 1
     """Maps a request to the number of answers that it asks for."""
 
@@ -141,20 +140,20 @@ def _parsed(text: bytes) -> Any:
 
 
 def _part(document: Any, *path: str) -> Any:
-    """Return the object at a path; an empty one if it is missing or not an object."""
+    """Return the object at a path, or an empty object if there is none."""
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}
 
 
 def _model(document: Document) -> str:
-    """Return the first characters of the model that a document names, in the way of any of the APIs; "" for none."""
+    """Return the start of the model's name in a document of any of the APIs, or ""."""
     named = [_part(document, *path).get(name) for path, name in _MODEL_FIELDS]
     return next((name[:_NAME] for name in named if isinstance(name, str)), "")
 
 
 def _count(document: Document, name: str, missing: int = 0) -> int:
-    """Return a number of tokens. missing: result if the document has none."""
+    """Return the count of tokens in a field, or ``missing`` if the document lacks the field."""
     value = document.get(name)
     if value is None:
         return missing
@@ -169,7 +168,7 @@ def _chat_usage(document: Document, before: TokenUsage | None) -> TokenUsage | N
         return before
     given = _count(counts, "prompt_tokens")
     cached = _count(_part(counts, "prompt_tokens_details"), "cached_tokens", _count(counts, "cached_tokens"))  # the latter for Kimi
-    # xAI, and Gemini's OpenAI-compatible API, count thinking tokens in total_tokens only.
+    # xAI and Gemini's OpenAI-compatible API count thinking tokens only in total_tokens.
     output = max(_count(counts, "completion_tokens"), _count(counts, "total_tokens") - given)
     return _at_least(before, TokenUsage(input=given, cached=cached, output=output))
 
@@ -183,7 +182,7 @@ def _responses_usage(document: Document, before: TokenUsage | None) -> TokenUsag
 
 
 def _at_least(before: TokenUsage | None, newer: TokenUsage) -> TokenUsage:
-    """Return the newer counts, of which none is less than before: some APIs end a stream with counts of 0."""
+    """Return the newer counts, or the former ones where they are larger, because some APIs end a stream with counts of 0."""
     if before is None:
         return newer
     latest = newer if newer.input >= before.input else before
@@ -191,10 +190,11 @@ def _at_least(before: TokenUsage | None, newer: TokenUsage) -> TokenUsage:
 
 
 def _messages_usage(document: Document, before: TokenUsage | None) -> TokenUsage | None:
-    """Return Anthropic's usage: message_start has the input; message_delta has the output so far, and may correct the input. A
-    number that an event lacks keeps its value, e.g. written_1h: message_delta lacks it.
+    """Return Anthropic's usage. The event message_start has the tokens of input. The event message_delta has the tokens of output
+    so
+    far, and may correct the input. A count that an event lacks keeps its value.
 
-    These counts leave out passes of the model that give no message, such as a compaction. If the answer lists such a pass, the
+    These counts leave out passes of the model that produce no message, such as a compaction. If the answer lists such a pass, the
     usage is the sum of all passes.
     """
     counts = _part(document, "message", "usage") or _part(document, "usage")
@@ -211,7 +211,8 @@ def _of_pass(counts: Document, known: TokenUsage) -> TokenUsage:
     cached = _count(counts, "cache_read_input_tokens", known.cached)
     written = _count(counts, "cache_creation_input_tokens", known.written)
     known_new = known.input - known.cached - known.written
-    new = max(_count(counts, "input_tokens", known_new), min(known_new, known.input - cached - written))  # tokens may become cached
+    new = max(_count(counts, "input_tokens", known_new), min(known_new, known.input - cached - written))  # a later event may count
+    # tokens as cached that were new before
     hour = _count(_part(counts, "cache_creation"), "ephemeral_1h_input_tokens", min(known.written_1h, written))
     return TokenUsage(new + cached + written, cached, written, hour, _count(counts, "output_tokens", known.output))
 
@@ -228,7 +229,7 @@ def _gemini_usage(document: Document, before: TokenUsage | None) -> TokenUsage |
 
 
 def _members(document: Document, name: str) -> list[Document]:
-    """Return the objects in a list of the document."""
+    """Return the objects in the list that a field contains, or an empty list."""
     members = document.get(name)
     return [member for member in members if isinstance(member, Mapping)] if isinstance(members, list) else []
 
@@ -271,22 +272,23 @@ def _has_error(document: Document) -> bool:
 
 
 def _largest(*limits: Any) -> int | None:
-    """Return the largest limit that is set; None if no limit is set, or if one is not a positive integer, because the provider may
-    ignore such a limit."""
+    """Return the largest limit that is set. Return None if no limit is set, or if one is not a positive integer, because the
+    provider
+    may ignore such a limit."""
     given = [limit for limit in limits if limit is not None]
     return min(max(given), _MAX_TOKENS) if given and all(type(limit) is int and limit > 0 for limit in given) else None
 
 
 def _answers(count: Any) -> int:
-    """Return the number of answers; if ``count`` is no integer, the providers' maximum, because a provider may convert it to any
-    number."""
+    """Return the number of answers that a request asks for. If ``count`` is no integer, this is the providers' maximum, because a
+    provider may convert the value to any number."""
     if count is None:
         return 1
     return min(max(count, 1), _MAX_ANSWERS) if type(count) is int else _MAX_ANSWERS
 
 
 def _gemini_limit(asked: Document) -> int | None:
-    """Return the maximum in generationConfig: the larger one, if it is set twice. Gemini also accepts the names in snake_case."""
+    """Return the maximum in generationConfig. Gemini also accepts names in snake_case. If both are set, the larger one counts."""
     configs = [_part(asked, name) for name in _GEMINI_CONFIGS]
     return _largest(*(config.get(name) for config in configs for name in ("maxOutputTokens", "max_output_tokens")))
 
@@ -300,7 +302,7 @@ CHAT: Final = ApiFormat(
     usage=_chat_usage,
     answers_in=_chat_answers,
     finishes=lambda chunk: any(choice.get("finish_reason") for choice in _members(chunk, "choices")),
-    ends=lambda _: False,  # a stream of this API ends with ``data: [DONE]``, see AnswerParser.event
+    ends=lambda _: False,  # AnswerParser.event reads the end of this API's streams, ``data: [DONE]``
     fails=_chat_fails,
     output_limit=lambda asked: _largest(asked.get("max_completion_tokens"), asked.get("max_tokens")),
     answers=lambda asked: _answers(asked.get("n")),

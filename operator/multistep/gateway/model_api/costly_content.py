@@ -1,4 +1,6 @@
-"""Searches a request's JSON for content that costs more than its text: files, references, tools of the provider, tiers, caching."""
+"""Searches a request's JSON for content that costs more than its text: files, references, tools that the provider runs, service
+tiers,
+caching."""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _TEXT_TOOL_FIELDS: Final = frozenset(("functionDeclarations", "function_declarat
 
 
 def is_opaque(document: Mapping[str, Any]) -> bool:
-    """Return whether a request may have more tokens of input than bytes: it has files, references, or tools of the provider."""
+    """Return whether a request may have more tokens of input than bytes, because of files, references or tools of the provider."""
     if any(document.get(name) for name in _REFERENCES):
         return True
     if any(_is_file(part) for part in _objects(document)):
@@ -52,9 +54,9 @@ def asks_for_caching(document: Mapping[str, Any]) -> bool:
 
 
 def other_models(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the models that may answer a request in the place of its own: of OpenRouter's ``models``, and of LiteLLM's
-    ``fallbacks``, ``context_window_fallbacks``, ``context_window_fallback_dict`` and so on. In the objects of a list, which may
-    have settings beside a model, only the field ``model`` and lists have names of models."""
+    """Yield the models that may answer a request in place of the requested model. The request names them in OpenRouter's field
+    ``models``, or in LiteLLM's ``fallbacks``, ``context_window_fallbacks``, ``context_window_fallback_dict`` and so on. A list may
+    contain objects with settings, in which only the field ``model`` and further lists have names of models."""
     named = [value for name, value in document.items() if plain_name(name) == "models" or "fallback" in plain_name(name)]
     todo = [each for value in named for each in (value.values() if isinstance(value, Mapping) else [value])]
     while todo:
@@ -68,7 +70,7 @@ def other_models(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def plain_name(name: str) -> str:
-    """Return a field's name in lower case without underscores, as servers that accept several spellings read it."""
+    """Return a field's name in lower case without underscores, because some servers accept several spellings."""
     return name.strip().casefold().replace("_", "")
 
 
@@ -100,10 +102,10 @@ def _objects(document: Any) -> Iterator[Mapping[str, Any]]:
 _FIELDS: Final = frozenset(
     ("mcpservers", "websearchoptions", "container", "prompt", "preset", "plugins", "searchparameters", "enablesearch", "websearch")
 )
-"""Top-level fields of OpenAI, Anthropic, OpenRouter, xAI and DashScope that have tools of the provider, or stored prompts and
-settings, which may have tools. All names here are in lower case without underscores."""
+"""Top-level fields (of OpenAI, Anthropic, OpenRouter, xAI and DashScope) that contain tools of the provider, or refer to stored
+prompts and settings, which may contain such tools. The names in this module are as ``plain_name`` returns them."""
 _MODELS: Final = re.compile(r":online\b|@preset/|search-preview|search-api|deep-research|(?:^|/)(?:sonar|compound)", re.IGNORECASE)
-"""Models that search by themselves: of OpenRouter, OpenAI, Perplexity and Groq; and stored settings in a model's place."""
+"""Names of models of OpenRouter, OpenAI, Perplexity and Groq that search the web without a tool, and of stored settings."""
 _AT_THE_AGENT: Final = re.compile(
     r"function|custom|namespace|local_shell|shell|apply_patch|computer|computer_use_preview|tool_search"
     r"|(?:bash|text_editor|computer|memory|tool_search_tool)_\w+"
@@ -114,12 +116,12 @@ _URLS: Final = frozenset(("imageurl", "fileurl", "fileuri", "videourl", "audiour
 _DATA: Final = frozenset(
     ("functioncall", "inputschema", "parameters", "parametersjsonschema", "jsonschema", "schema", "responseschema")
 )
-"""Fields whose content no provider acts on: arguments of calls, and schemas."""
+"""Fields with arguments of calls, or with schemas. No provider acts on their content."""
 
 
 def provider_content(document: Mapping[str, Any], model: str) -> str:
-    """Return what a request asks the provider to do or to fetch, as words for a message; "" for nothing. model: the requested
-    model."""
+    """Return a description of what a request to ``model`` asks the provider to run or to fetch, for a message. Return "" if it asks
+    for nothing."""
     if (searching := next(filter(_MODELS.search, (model, *other_models(document))), None)) is not None:
         return f"the model {searching[:100]!r}, which may search the web"
     for name, value in document.items():

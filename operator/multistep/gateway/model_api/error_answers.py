@@ -1,4 +1,4 @@
-"""The gateway's own errors, in each API's format. Agents show the message and decide by the status whether to retry."""
+"""The gateway's own errors, in each API's format. Agents show the message, and decide by the status whether to retry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from multistep.providers import ProviderName
 
 HELD_TOO_LONG: Final = 529
-"""HTTP status of the answer to a request that waited too long. Not 429, because codex exits at the first 429."""
+"""HTTP status of the answer to a request that waited too long. It is not 429, because the agent codex exits at the first 429."""
 RETRY_SECONDS: Final = 5
 
 _TYPES: Final = {
@@ -37,7 +37,7 @@ _GEMINI: Final = {
 
 
 class Refused(Exception):
-    """Raised to answer a request with an error of the gateway itself."""
+    """The gateway answers a request with an error of its own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

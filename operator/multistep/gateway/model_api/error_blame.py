@@ -1,7 +1,8 @@
-"""Who is to blame for a provider's error: the request, the provider, or the configuration (the key, the model, the account).
+"""Decides who is to blame for a provider's error: the request, the provider, or the configuration (the key, the model, the
+account).
 
-Providers describe one error in many shapes. The rules use the status, the fields for type, code and parameter (as number or text),
-and only if these do not decide, the message. tests/unit/gateway/answer_shapes.py lists the recorded shapes with their verdicts.
+Providers describe the same error in many shapes. The rules use the status and the fields for type, code and parameter. They use the
+message only if these do not decide. tests/unit/gateway/answer_shapes.py lists recorded errors and who is to blame for each.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from typing import Any, Final, Literal
 from multistep.gateway.model_api.answer_memory import has_too_many_parts
 
 Blamed = Literal["Request", "Provider", "Account", "Model", "ModelByText", "Unclear"]
-"""Account: the key or the account; Model: the model's name; ModelByText: the same, but only by the message; Unclear: the request,
-or the configuration, such as the key or the model, which only other requests show."""
+"""What an error blames.
+
+- Request: the agent's request.
+- Provider: the provider's service.
+- Account: the key or the account.
+- Model: the model's name.
+- ModelByText: the model's name, but only the message says so.
+- Unclear: the request or the configuration. Only the outcome of other requests can show which.
+"""
 
 _ACCOUNT_MESSAGES: Final = (
     *(
@@ -32,8 +40,8 @@ _ACCOUNT_MESSAGES: Final = (
 )
 _MODEL_MESSAGES: Final = ("model:", "models/")
 CONFIGURATION_MESSAGES: Final = (*_ACCOUNT_MESSAGES, *_MODEL_MESSAGES)
-"""How messages about credit, budgets, keys and models start, whose errors share their type with other errors. No field of a request
-may have such a name, as messages about unknown fields start with the field's name."""
+"""Starts of messages about credit, budgets, keys and models, for errors whose type does not decide. No field of a request may have
+such a name, because messages about unknown fields start with the field's name."""
 _OF_THE_ACCOUNT: Final = frozenset(
     (
         *("apikeyinvalid", "invalidapikey", "incorrectapikey", "authenticationerror", "billingerror", "budgetexceeded"),
@@ -43,7 +51,7 @@ _OF_THE_ACCOUNT: Final = frozenset(
     )
 )
 _ALSO_RATE_LIMITS: Final = frozenset(("insufficientquota", "quotaexhausted"))
-"""Some APIs use these, which OpenAI sends for an account without credit, for limits per minute, too."""
+"""Error codes that OpenAI sends for an account without credit, but some other APIs also for limits per minute."""
 _OF_THE_MODEL: Final = re.compile(
     r"(invalid|unknown|unsupported|unrecognized|nosuch|nonexistent|wrong)model(id|name|error)*"
     r"|model(id|name)?(isnot|is|not|doesnot)?(found|exist|exists|available|supported|allowed|accessible|permitted|accessdenied"
@@ -85,9 +93,10 @@ _REQUESTED: Final = r"request(?:ed\W{0,4}|(?:ed)?\b\D{0,24}(?=[\d,]{1,16}\s(?:\w
 _LIMIT_AND_REQUESTED: Final = re.compile(rf"{_LIMIT}.{{0,60}}?{_REQUESTED}", re.IGNORECASE | re.DOTALL)
 _REQUESTED_AND_LIMIT: Final = re.compile(rf"{_REQUESTED}.{{0,60}}?{_LIMIT}", re.IGNORECASE | re.DOTALL)
 _PER_MINUTE: Final = re.compile(r"([\d,]{1,16})\s(?:input |prompt |total )?tokens per min", re.IGNORECASE)
-_AMOUNTS_WITHIN: Final = 300  # characters of a message with its limit; tenants may choose the server, and patterns take time
+_AMOUNTS_WITHIN: Final = 300  # characters of a message to search for its limit: users may choose the server, and matching long
+# texts takes time
 _LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
-_BYTES_PER_TOKEN: Final = 6  # more than a usual text has, so that the number of tokens is not overestimated
+_BYTES_PER_TOKEN: Final = 6  # more than usual text has, so that the number of tokens is not overestimated
 _MAX_ERROR: Final = 1 << 20  # bytes; some servers repeat the request in their error
 _STATUS: Final = range(400, 600)
 _MODEL_STATUSES: Final = frozenset((200, 400, 403, 404, 422))
@@ -96,20 +105,20 @@ _MAX_DEPTH: Final = 6
 
 @dataclass(frozen=True)
 class ProviderError:
-    """A provider's error."""
+    """The parts of a provider's error that decide who is to blame."""
 
     words: frozenset[str] = frozenset()
-    """Its types, codes and reasons, as lower-case letters and digits only."""
+    """The error's types, codes and reasons, reduced to lower-case letters and digits."""
     codes: tuple[int, ...] = ()
-    """Those of them that are HTTP statuses."""
+    """The codes that are HTTP statuses."""
     fields: frozenset[str] = frozenset()
-    """Names of the request's fields that it blames."""
+    """Names of the request's fields that the error blames."""
     message: str = ""
 
 
 def parse_error(document: Any) -> ProviderError:
-    """Return the error in a JSON document, in whatever part of it: an object ``error``, ``errors`` or ``detail``, or the
-    document."""
+    """Return the error in a JSON document. It may be in an object ``error``, ``errors`` or ``detail``, or in the document
+    itself."""
     words: set[str] = set()
     codes: list[int] = []
     fields: set[str] = set()
@@ -129,7 +138,7 @@ def parse_error(document: Any) -> ProviderError:
 
 
 def error_in_body(body: bytes) -> ProviderError:
-    """Return the error in an answer's body. If the body is no JSON, or larger than any error, its start is the error's text."""
+    """Return the error in an answer's body. If the body is no JSON, or is too large, the message is the start of the body."""
     if len(body) <= _MAX_ERROR and not has_too_many_parts(body):
         with suppress(ValueError, RecursionError):
             return parse_error(json.loads(body))
@@ -152,8 +161,8 @@ def _parts(document: Any, depth: int) -> Iterator[Mapping[str, Any]]:
 
 
 def blame(status: int, error: ProviderError, *, references: bool = False) -> Blamed:
-    """Return whom an error blames. status: HTTP status, or 200 for an error in an answer; references: whether the request refers to
-    files, conversations or tools, of which a provider may report that they do not exist."""
+    """Return what an error blames. ``status`` is the HTTP status, which is 200 for an error inside an answer. ``references`` tells
+    whether the request refers to files, conversations or tools, which the provider may report as missing."""
     if status < min(_STATUS):
         status = next(iter(error.codes), status)
     return next((blamed for rule, blamed in _RULES if rule(status, error, references)), "Request")
@@ -170,7 +179,7 @@ _RULES: Final[tuple[tuple[_Rule, Blamed], ...]] = (
     (lambda status, _, __: status >= 500 or status in (408, 429), "Provider"),
     (lambda status, error, _: status < min(_STATUS) and not error.words & _REQUEST_OR_MODEL, "Provider"),
 )
-"""The first rule that holds decides; if none does, the request is to blame."""
+"""The first rule that applies decides. If none applies, the request is to blame."""
 
 
 def _names_account(status: int, error: ProviderError) -> bool:
@@ -188,12 +197,12 @@ def _describes_model(error: ProviderError) -> bool:
 
 
 def has_no_credit(error: ProviderError) -> bool:
-    """Return whether a 429 of OpenAI itself shows that the account has no credit, so that a later request fails, too."""
+    """Return whether a 429 of OpenAI itself shows that the account has no credit, so that later requests fail, too."""
     return "insufficientquota" in error.words
 
 
 def _number(value: Any) -> int | None:
-    """Return a number that may be given as text, e.g. "400"; None for anything else."""
+    """Return a number, also if it is given as text such as "400". Return None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
     text = str(value).strip()
@@ -209,10 +218,11 @@ def _last(loc: Any) -> Any:
 
 
 def exceeds_limit_alone(error: ProviderError, size: int = 0, headers: Mapping[str, str] = MappingProxyType({})) -> bool:
-    """Return whether a 429 shows that the request alone exceeds a limit of tokens, so that it always fails. If the limit is 0, the
-    account cannot use the model: this depends on no request.
+    """Return whether a 429 shows that the request alone exceeds a limit of tokens, so that it always fails. A limit of 0 does not
+    count, because then every request of the account fails.
 
-    size: bytes of the request's text, 0 if the tokens that count do not depend on them; headers: of the answer.
+    ``size`` is the number of bytes of the request's text, or 0 if the limited tokens do not depend on it. ``headers`` are the
+    answer's.
     """
     message = error.message[:_AMOUNTS_WITHIN]
     if not _OF_ALL_REQUESTS.search(error.message):

@@ -1,4 +1,4 @@
-"""Parses request bodies: the requested model, and the fields that bound the request's tokens.
+"""Parses the bodies of requests for the requested model, and for the fields that limit the request's tokens.
 
 The gateway changes a body only to ask the provider for the token usage of a chat stream.
 """
@@ -22,42 +22,42 @@ from multistep.gateway.model_api.routes import Route
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
-_NAME: Final = 201  # characters of another model's name, one more than a model's name may have
-_MAX_OTHERS: Final = 32  # other models whose prices are compared, as each takes 0.1 ms; the rest counts as one unknown model
-_MODEL: Final = re.compile(r"[!-~]{1,200}")  # visible ASCII: restricts names that agents choose and the ledger stores
-_MAX_FIELDS: Final = 1000  # fields of the body's top-level object; no API has as many as a hundred
+_NAME: Final = 201  # other models' names are cut to one character more than a valid name has, so that a longer name stays invalid
+_MAX_OTHERS: Final = 32  # other models whose prices are compared, in 0.1 ms each; further models count as one unknown model
+_MODEL: Final = re.compile(r"[!-~]{1,200}")  # agents choose the name, and the ledger stores it
+_MAX_FIELDS: Final = 1000  # maximum fields of the body's top-level object; every API has fewer than a hundred
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class InvalidBody(Exception):
-    """The body is not a JSON object that all JSON parsers read alike. The message is shown to the agent."""
+    """The body is not a JSON object, or is one that JSON parsers read in different ways. The message is shown to the agent."""
 
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """A request's body, as far as the gateway reads it."""
+    """The parts of a request's body that the gateway reads."""
 
     body: bytes
     """The bytes to send to the provider."""
     model: str
     original: bytes | None = None
-    """The body as the agent sent it, if the gateway added to ``body`` that the provider is to report the usage of a stream."""
+    """The body as the agent sent it. Set if ``body`` differs: there, the gateway asks for the usage of a stream."""
     strips_usage: bool = False
-    """Whether to remove the event with the usage from the answer's stream, because the agent did not ask for it."""
+    """Whether to remove the event with the usage from the answer, because the agent did not ask for the usage."""
     output_tokens: int | None = None
-    """The request's maximum of output tokens for all its answers together; None if it sets none."""
+    """Maximum of output tokens that the request sets for all its answers together, or None."""
     answers: int = 1
     """Number of answers that the request asks for."""
     opaque: bool = False
-    """Whether it may have more tokens of input than bytes (costly_content.is_opaque)."""
+    """Whether the request may have more tokens of input than bytes (costly_content.is_opaque)."""
     caches: bool = False
-    """Whether it asks Anthropic to cache parts of its input."""
+    """Whether the request asks Anthropic to cache parts of its input."""
     tier: bool = False
-    """Whether it names a service tier that may cost more than the usual one."""
+    """Whether the request names a service tier that may cost more than the usual one."""
     others: tuple[str, ...] = ()
-    """Names of other models that may answer it."""
+    """Names of other models that may answer the request."""
     by_provider: str = ""
-    """What it asks the provider to do or to fetch (costly_content.provider_content), if that was searched for."""
+    """What the request asks the provider to run or to fetch (costly_content.provider_content). "" without ``searches_tools``."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Member:
 
 
 def parse_request(body: bytes, route: Route, *, searches_tools: bool = False) -> ParsedRequest:
-    """Parse a request's body. searches_tools: whether to search it for tools of the provider. Raises InvalidBody."""
+    """Parse a request's body. With ``searches_tools``, also search it for tools of the provider. Raises InvalidBody."""
     if not body:
         return ParsedRequest(body, route.model)
     text, members = _members(body)
@@ -105,7 +105,7 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
 
 
 def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
-    """Return the body's text with stream_options.include_usage set. Text outside of stream_options, e.g. numbers, is unchanged."""
+    """Return the body's text with stream_options.include_usage set. All other text stays as the agent wrote it."""
     member = members.get("stream_options")
     if member is None:
         start = text.index("{") + 1
@@ -117,8 +117,8 @@ def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
 def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
     """Return the body's text and the members of its JSON object.
 
-    Members whose names are equal, or differ only in case, are rejected: parsers disagree which one counts, so a token that allows
-    one model could be used for another.
+    Raises an error if names of members are equal or differ only in case. Parsers disagree which member counts, so a token that
+    allows one model could be used for another.
     """
     if has_too_many_parts(body):
         raise InvalidBody(f"the body has more than {MAX_PARTS:,} values")

@@ -1,4 +1,4 @@
-"""The paths that the gateway forwards, each with and without the API's version; every other path is answered with 404."""
+"""The paths that the gateway forwards, with and without the API's version. The gateway answers every other path with 404."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ BASE_URLS: Final = {provider.name: provider.base_url for provider in PROVIDERS}
 """The providers' default base URLs, to which the gateway appends the rest of a request's path."""
 
 STALLS_PATH: Final = "/multistep/stalls"
-"""Path at which the agent host asks how long the provider stalled its step. It is not forwarded."""
+"""Path at which the agent host asks how long the provider stalled its step. The gateway answers it itself."""
 
 _MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An allowed request."""
+    """What the gateway knows of a request from its method and path."""
 
     provider: ProviderName
     api: ApiFormat
     path: str
     """URL path after the provider's base URL."""
     model: str
-    """Model in the path, or ""."""
+    """The model that the path names, or ""."""
     counted: bool
     """Whether the request uses tokens."""
 
@@ -57,7 +57,7 @@ _SLASHES: Final = re.compile(r"//+")
 
 
 def find_route(method: str, path: str) -> Route | None:
-    """Return the route of a request; None if it is not allowed. path: the URL's path, decoded."""
+    """Return the route of a request, or None if the gateway does not forward it. ``path`` is the URL's path, decoded."""
     path = _SLASHES.sub("/", path).removesuffix("/")
     for allowed, provider, pattern, api, counted in _ROUTES:
         if method == allowed and (match := pattern.fullmatch(path)):
