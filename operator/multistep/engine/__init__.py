@@ -1,7 +1,8 @@
-"""All decisions, as pure functions: no IO, no clock, no asyncio. The current time and the observed state are arguments.
+"""All decisions, as pure functions: they do no IO and read no clock. The current time and the observed state are arguments.
 
-A trial's script is a generator of operations. The journal is rebuilt by replaying the records of finished operations into the
-script, which then yields the next operation. So a restarted operator continues exactly where the last one stopped. Open
+A trial's script is a generator that yields the trial's operations, which are requests to the runner in the pod. To continue a
+trial, the operator runs the script from its start and sends the stored records of the finished operations into it. The script fills
+the journal, and then yields the next operation. So a restarted operator continues exactly where the last one stopped. Open
 script/trial_script.py and script/replay.py first. A package imports only those below it:
 
 builds/       state of a build -> next action

@@ -1,7 +1,7 @@
-"""Builds of images in the cluster.
+"""Decides how the operator builds images in the cluster.
 
-In: answer of the registry, the builder's pod, records of its two runners. Out: the next action, commands. Open
-next_build_action.py first.
+In: the answer of the registry, the state of the builder's pod, and the records of the pod's two runners. Out: the next action and
+its commands. Open next_build_action.py first.
 
 next_build_action    what a build does next, and its command lines
 """

@@ -1,9 +1,12 @@
-"""Decides the next action of an image build, from the registry, the builder's pod and the records of its two runners. Pure.
+"""Decides the next action of an image build.
+
+The inputs are the answer of the registry, the state of the builder's pod and the records of the pod's two runners. All functions
+are pure.
 
 The registry is the source of truth: the build is finished when the registry has the image's tag. The pod's name is derived from
 the build's digest, so all trials that need the image share one pod, also after a restart of the operator. The pod's container
 ``main`` builds the image and writes it to a file, the only thing that it shares with the container ``push``, which pushes the
-image. Each operation has a deterministic id, so the runner runs it at most once.
+image. Each of the two containers has a runner. Each operation has a deterministic id, so the runner runs it at most once.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ VERIFY_SECONDS: Final = 30.0  # time within which the registry must show a pushe
 LAST_PUSH_PAUSE_SECONDS: Final = 60.0
 PUSHING_SECONDS: Final = 7200.0  # time for the pushes, after which the operator replaces the builder's pod
 _SHOWN_LINES: Final = 12
-_LINE_CHARACTERS: Final = 400  # maximum length of a shown line; the start is cut, because an error names its cause at the end
+_LINE_CHARACTERS: Final = 400  # maximum length of a shown line; longer lines lose their start, as errors name the cause at the end
 _MAX_CHARACTERS: Final = 1500
-# buildah's last line if it cannot pull a base image. The output of RUN commands is in earlier lines, so it is never matched.
+# Matches the last line of buildah's output if buildah cannot pull a base image. RUN commands cannot forge it: they end earlier.
 _PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")
 _UNREACHABLE = re.compile(
     r"connection refused|connection reset|i/o timeout|timed? ?out|no such host|temporary failure|no route to host|unexpected EOF"
@@ -44,7 +47,7 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 
-# buildah's last line if the node's disk is full. A volume's sizeLimit causes no such error: the kubelet evicts the pod instead.
+# Matches the last line of buildah's output if the node's disk is full. A volume over its sizeLimit has its pod evicted instead.
 _DISK_FULL = re.compile(r"^Error: .*no space left on device")
 
 
@@ -53,10 +56,11 @@ class BuildLimits:
     """Limits of one build."""
 
     seconds: float
-    """Timeout of the build without the push."""
+    """Timeout of the build, without the push."""
     memory: str = ""
+    """Memory limit as written in the pod's spec, for messages."""
     storage: str = ""
-    """memory, storage: as in the pod's spec, for messages."""
+    """Size limit of the pod's volumes as written in the pod's spec, for messages."""
 
     @property
     def pod_seconds(self) -> float:
@@ -70,15 +74,15 @@ class BuildState:
 
     now: float
     image: str = ""
-    """Digest of the image in the registry, "" if it does not exist."""
+    """Digest of the image in the registry, "" if the registry does not have the image."""
     unreachable: str = ""
-    """Why the registry cannot be queried, "" if it answered."""
+    """Why the registry did not answer, "" if it did."""
     pod: PodFacts | None = None
-    """The builder's pod."""
+    """The builder's pod, None if it does not exist."""
     push_ended: str = ""
-    """How its container ``push`` ended, "" while it runs."""
+    """How the pod's container ``push`` ended, "" while it runs."""
     records: Mapping[str, Record] | None = None
-    """The records of both runners, None if the pod does not run, so that the records were not read."""
+    """The records of both runners, None if the operator could not read them because the pod does not run."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class CreateBuilder:
 
 @dataclass(frozen=True)
 class StartBuild:
-    """Decision: upload the context, then start the build. Operations that have a record are not repeated."""
+    """Decision: upload the build context, then start the build. Operations that already have a record are skipped."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class StartPush:
     """Decision: push the image."""
 
     id: str
-    """Id of the operation."""
+    """Id of the push operation."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,10 @@ class BuildPause:
 
 @dataclass(frozen=True)
 class BuildBroken:
-    """Decision: give up the build, because the image cannot be built from this task, or because too many pods were lost. Delete the
-    pod, and fail the trials that need the image."""
+    """Decision: delete the pod and fail the trials that need the image, because another try would not help.
+
+    Either the image cannot be built from this task, or too many pods were lost.
+    """
 
     reason: str
     message: str
@@ -136,7 +142,7 @@ Decision: TypeAlias = ImageBuilt | CreateBuilder | StartBuild | StartPush | Buil
 
 
 def next_build_action(seen: BuildState, limits: BuildLimits) -> Decision:
-    """Return the next decision of the build."""
+    """Return what the operator does next for a build, given its observed state."""
     if seen.image:
         return ImageBuilt(seen.image)
     pod = seen.pod
@@ -161,7 +167,7 @@ def next_build_action(seen: BuildState, limits: BuildLimits) -> Decision:
 
 
 def last_lines(log: str) -> str:
-    """Return the last lines of a build's log, for messages."""
+    """Return the last lines of a build's log, shortened for use in a message."""
     lines = [line.rstrip()[-_LINE_CHARACTERS:] for line in log.strip().splitlines()][-_SHOWN_LINES:]
     return "\n".join(lines)[-_MAX_CHARACTERS:]
 
@@ -221,8 +227,10 @@ def _outside_cause(log: str) -> str | None:
 
 
 def _push(seen: BuildState, records: Mapping[str, Record]) -> Decision:
-    """Return the decision about the push. Failed pushes are retried with back-off, so that a temporary outage of the registry does
-    not require another build."""
+    """Return the next decision after a successful build: start, await or retry the push.
+
+    Failed pushes are retried with back-off, so a temporary outage of the registry does not require another build.
+    """
     tried = _pushes(records)
     if not tried:
         return StartPush(f"{_PUSH}1")
@@ -249,7 +257,7 @@ def _pushes(records: Mapping[str, Record]) -> Sequence[Record]:
 
 
 def has_pushed(records: Mapping[str, Record]) -> bool:
-    """Return whether a push has ended, so that the registry may have the image."""
+    """Return whether any push has finished, which means that the registry may have the image."""
     return any(push.done for push in _pushes(records))
 
 
@@ -260,11 +268,12 @@ def _push_error(records: Mapping[str, Record]) -> str:
 
 @dataclass
 class BuilderRetries:
-    """Counts the pods of one build that were lost in a row."""
+    """Counts how many pods of one build were lost in a row."""
 
     most: int
     """Maximum number of lost pods; one more fails the build."""
     losses: int = 0
+    """Number of pods lost so far."""
 
     def lost(self, loss: BuilderLost) -> BuildPause | BuildBroken:
         """Count a lost pod. Return the pause before the next pod is created, or the failure if too many pods were lost."""
@@ -275,13 +284,13 @@ class BuilderRetries:
 
 
 WORK: Final = "/build"  # writable volume of the container ``main``
-OUT: Final = "/out"  # volume with the built image, which the container ``push`` can only read
-AUTH: Final = "/auth"  # in-memory volume of the container ``push``, with the registry's credentials during a push
+OUT: Final = "/out"  # volume with the built image; read-only in the container ``push``
+AUTH: Final = "/auth"  # in-memory volume of the container ``push``; contains the registry's credentials during a push
 
 _CONTEXT: Final = f"{WORK}/context"
 _CONFIG: Final = f"{WORK}/config"
 _IMAGE_FILE: Final = f"docker-archive:{OUT}/image.tar"
-_IMAGE: Final = "localhost/multistep/task:latest"  # in the builder's own storage
+_IMAGE: Final = "localhost/multistep/task:latest"  # name of the image in the builder's own storage
 _BUILD_SCRIPT: Final = f'buildah build "$@"\nbuildah push --quiet {_IMAGE} {_IMAGE_FILE}:{_IMAGE}'
 # The credentials are passed on stdin, which the runner does not record. umask 077: only this container's user can read config.json.
 _PUSH_SCRIPT: Final = f"""umask 077
@@ -291,7 +300,10 @@ skopeo copy --authfile {AUTH}/config.json "$@\""""
 
 
 def build_operations(build: ImageBuild, registries: str, timeout: float) -> Sequence[Reset | Upload | Start]:
-    """Return the operations of a build in order; the last one is the build itself. registries: content of registries.conf."""
+    """Return the operations of a build in order. The last one is the build itself.
+
+    ``registries`` is the content of registries.conf. ``timeout`` is in seconds.
+    """
     context = "/".join(filter(None, [_CONTEXT, build.directory]))
     options = ["--isolation=chroot", "--format=docker", "--layers=false", f"--tag={_IMAGE}", f"--file={context}/{build.dockerfile}"]
     options += [f"--build-arg={name}={value}" for name, value in sorted(build.args.items())]
@@ -320,7 +332,10 @@ def build_operations(build: ImageBuild, registries: str, timeout: float) -> Sequ
 
 
 def push_operation(id: str, image: str, timeout: float, *, insecure: bool) -> Start:
-    """Return the operation that pushes the built image. image: the image's reference; insecure: whether the registry has no TLS."""
+    """Return the operation that pushes the built image to the reference ``image``, with a timeout in seconds.
+
+    ``insecure`` means that the registry does not use TLS.
+    """
     options = [f"--dest-tls-verify={json.dumps(not insecure)}", f"{_IMAGE_FILE}:{_IMAGE}", f"docker://{image}"]
     return Start(
         id,
@@ -332,10 +347,10 @@ def push_operation(id: str, image: str, timeout: float, *, insecure: bool) -> St
 
 
 def registries_conf(mirrors: Mapping[str, Sequence[str]], registry: str, insecure: Callable[[str], bool]) -> str:
-    """Return the content of registries.conf for base images.
+    """Return the content of registries.conf, which configures where buildah pulls base images.
 
-    mirrors: mirrors by registry, tried in order before the registry itself; registry: host of the registry of built images, which
-    may also have base images; insecure: function that returns whether a host has no TLS.
+    ``mirrors`` lists the mirrors of each registry, which buildah tries in order before the registry itself. ``registry`` is the
+    host of the registry for built images, which may also have base images. ``insecure`` returns whether a host does not use TLS.
     """
     lines = ['unqualified-search-registries = ["docker.io"]', 'short-name-mode = "permissive"']
     for name in dict.fromkeys([*mirrors, registry]):

@@ -1,7 +1,7 @@
-"""What has happened in a trial: operations and their records.
+"""Models what has happened in a trial: its operations and their records.
 
-In: records of the runner. Out: Journal, which scores, status and results are computed from. Open journal.py and operations.py
-first.
+In: records of the runner. Out: the Journal, from which other packages compute scores, status and results. Open journal.py and
+operations.py first.
 
 operations        requests to the runner, each with an id that makes it idempotent
 journal           progress of a trial, rebuilt from its records

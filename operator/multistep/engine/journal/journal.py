@@ -1,4 +1,7 @@
-"""The journal: a trial's progress, rebuilt by replaying its records. Times are seconds since the epoch, by the pod's clock."""
+"""The journal: a trial's progress, rebuilt by replaying its records.
+
+All times are seconds since the epoch, according to the pod's clock.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ class StepException:
     """The error of a step or a trial."""
 
     type: str
-    """Harbor's bare class name."""
+    """Name of Harbor's exception class, without its module."""
     message: str
     phase: str = ""
-    """Where it occurred, "" for the trial itself."""
+    """Phase in which the error occurred, "" for an error of the trial itself."""
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Collected:
     types: Sequence[str] = ()
     """Type of each artifact entry, as in engine.plan.select_artifacts.artifacts_manifest."""
     count: int = 0
+    """Number of copied files."""
     bytes: int = 0
     incomplete: tuple[str, ...] = ()
     """One line for each source that was not copied completely."""
@@ -40,11 +44,12 @@ class Collected:
 
 @dataclass(frozen=True)
 class TamperingTraces:
-    """The traces of tampering of one kind (api.trial.status.TamperingKind) that one step of an attempt has."""
+    """The traces of tampering that the operator found in one step of one attempt, all of the same kind."""
 
     kind: str
+    """One of api.trial.status.TamperingKind."""
     attempt: int
-    """Number of that attempt."""
+    """Number of the attempt."""
     items: tuple[str, ...]
     """The first traces: paths of files, names of processes, or texts."""
     count: int
@@ -53,13 +58,14 @@ class TamperingTraces:
 
 @dataclass(frozen=True)
 class AgentInfo:
-    """A Harbor agent, as it describes itself."""
+    """A Harbor agent's description of itself."""
 
     name: str
     version: str
     model_name: str | None = None
+    """None if the agent reports no model."""
     model_provider: str | None = None
-    """model_name, model_provider: None if the agent reports no model."""
+    """None if the agent reports no model."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class AttemptLost:
     """Failure reason of the attempt, or of the trial if ``final`` (api.trial.failure_table)."""
     message: str
     final: bool = False
-    """Whether the trial fails without a retry, because another attempt would fail, too."""
+    """Whether the trial fails without a retry, because another attempt would fail too."""
 
 
 @dataclass
@@ -86,53 +92,53 @@ class StepRun:
     rewards: dict[str, Number] | None = None
     """The step's rewards; None without a verifier result."""
     omitted_rewards: int = 0
-    """Number of rewards that are missing, because the status from which the step was read omits them."""
+    """Number of rewards that are not in ``rewards``, because the status from which the step was read omits them."""
     known_score: tuple[float, bool] | None = None
-    """Score and ``passed`` in the step's status, if rewards are missing."""
+    """Score and ``passed`` from the step's status, set if rewards are missing."""
     exception: StepException | None = None
     gate_failure: str | None = None
     gate_passed: bool | None = None
     collected: Collected | None = None
     verifier_image_id: str | None = None
-    """Image of the separate verifier; None without one."""
+    """Image of the step's separate verifier, None if the step has none. A separate verifier runs in a pod of its own."""
     untouched: bool | None = None
-    """Whether the separate verifier's pod has no files of the agent yet; None before there is a pod."""
+    """Whether the separate verifier's pod has no files of the agent yet; None before that pod exists."""
     printed: dict[str, str] = field(default_factory=dict)
     """Phase -> end of its output, for phases whose output is in no file."""
     usage: Usage | None = None
-    """Model usage of a hosted agent."""
+    """Model usage of the step's agent, None unless the agent runs in the agent host."""
     network: Network | None = None
-    """The network in force in the agent's pod; None: the environment's network."""
+    """The network that currently applies in the agent's pod; None means the environment's network."""
     egress: EgressStatus | None = None
-    """Connections that were refused to the step's pods; None without an egress sidecar."""
+    """Connections of the step's pods that the egress sidecars refused; None without an egress sidecar."""
     metadata: Mapping[str, Any] | None = None
     """Metadata that the agent returned, for result.json."""
     checkpoint: CheckpointStatus | None = None
     findings: tuple[TamperingTraces, ...] = ()
-    """Traces of tampering, found before the verification (engine.script.inspect_environment)."""
+    """Traces of tampering that the operator found before the verification (engine.script.inspect_environment)."""
     verdict_differences: tuple[TamperingTraces, ...] = ()
-    """Differences between the two verdicts, or why they were not compared (compare_verdicts)."""
+    """Differences between the step's two verdicts, or why they were not compared (engine.script.compare_verdicts)."""
     trial: str | None = None
-    """Name of the trial that ran the step; None: this trial."""
+    """Name of the trial that ran the step; None means this trial."""
     lost: AttemptLost | None = None
-    """Why the attempt ended in this step; set if the step has no result, e.g. because the model provider failed."""
+    """Why the attempt ended in this step without a result, e.g. because the model provider failed."""
 
     def fail(self, exception: StepException | None) -> None:
-        """Record an exception, unless the step already has one, as in Harbor 0.25."""
+        """Set the step's exception, unless it already has one. Harbor 0.25 does the same."""
         self.exception = self.exception or exception
 
     def began(self, phase: str, record: Record) -> None:
-        """Record the start of a phase with the first of its records. The phase lasts until ``timed``."""
+        """Set the start of a phase from its first record. The phase lasts until ``timed`` sets its end."""
         self.timings.setdefault(phase, (record.started_at, None))
 
     def timed(self, phase: str, record: Record) -> None:
-        """Record the start and end of a phase; several records of one phase form one span."""
+        """Set the start and end of a phase from one of its records. Several records of one phase form one span."""
         start, _ = self.timings.get(phase, (record.started_at, None))
         self.timings[phase] = (start, record.ended_at)
 
     @property
     def durations(self) -> dict[str, float]:
-        """Return the seconds per finished phase."""
+        """Return the duration of each finished phase in seconds."""
         return {phase: end - start for phase, (start, end) in self.timings.items() if end is not None}
 
 
@@ -155,13 +161,13 @@ class Journal:
     all_steps: bool = False
     """Whether every step ran."""
     agent: AgentInfo | None = None
-    """Description of a hosted agent."""
+    """Description of a hosted agent, one that runs in the agent host."""
     agent_setup: tuple[float, float | None] | None = None
-    """Start and end of a hosted agent's setup."""
+    """Start and end of a hosted agent's setup. The end is None while the setup runs."""
     setup_usage: Usage | None = None
-    """The setup's model usage."""
+    """Model usage of a hosted agent's setup."""
     class_ran_at: float | None = None
-    """When the setup of a custom agent class started, since the class may have caused every later failure; None before, and for
-    other agents."""
+    """When the setup of a custom agent class started; None before, and for other agents. The class may have caused every failure
+    after this time."""
     lost: AttemptLost | None = None
     """Why the attempt has no result, None if it has one."""

@@ -1,7 +1,7 @@
 """The operations of a trial: requests to the pod's runner (docs/internals/runner-protocol.md), each with an id.
 
-Ids are ``ATTEMPT/STEP/OPERATION``. Operations are idempotent by their id: a restarted operator repeats a request under the same
-id.
+An id has the form ``ATTEMPT/STEP/OPERATION``. It makes an operation idempotent: a restarted operator repeats a request with the
+same id, and the runner performs it only once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LOGS_VERIFIER = "/logs/verifier"
 TESTS = "/tests"
 SOLUTION = "/solution"
 
-HOST_OUTPUT = "/run/multistep-host/output.txt"  # file in the agent host's container with the output of the agent host's commands
-HOST_OUTCOME = "/run/multistep-host/outcome.json"  # file in the agent host's container, written at the end of each setup and step
+HOST_OUTPUT = "/run/multistep-host/output.txt"  # file in the agent host's container: the output of the agent host's commands
+HOST_OUTCOME = "/run/multistep-host/outcome.json"  # file in the agent host's container: the outcome of the last setup or step
 
 OUTPUT_LIMIT_BYTES = 100 * 2**20
 CAPTURE_LIMIT_BYTES = 64 * 2**10
@@ -42,7 +42,7 @@ _APART: Mapping[str, Place] = {"verifier": "verifier", "host": "host"}
 
 
 def operation_id(attempt: int, step: str, place: Place, operation: str) -> str:
-    """Return the id of an operation. step: name of the step, "" outside of steps."""
+    """Return the id of an operation. ``step`` is the name of the step, or "" outside of steps."""
     return f"{attempt}/{step}/{'' if place == 'agent' else f'{place}/'}{operation}"
 
 
@@ -60,13 +60,14 @@ class ResetDirectory:
     mode: int = 0o777
     """Permission bits."""
     user: str = ""
+    """Owner of the directory."""
     keep: bool = False
-    """Whether to retain existing contents."""
+    """Whether to keep the contents of an existing directory."""
 
 
 @dataclass(frozen=True)
 class Reset:
-    """Create or empty directories. A link or a file at a directory's path is replaced by the directory."""
+    """Create or empty directories. If the path is a link or a file, a directory replaces it."""
 
     id: str
     directories: tuple[ResetDirectory, ...]
@@ -75,7 +76,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Upload:
-    """Upload content of the task into a directory of the environment; existing files with other names are retained."""
+    """Upload content of the task into a directory of the environment. Existing files with other names are kept."""
 
     id: str
     target: str
@@ -94,21 +95,25 @@ class Start:
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
-    """Seconds, None for no timeout; 0 or less: do not start it."""
+    """Timeout in seconds, None for no timeout. With 0 or less the command is not started, and the phase counts as timed out."""
     make_executable: str = ""
+    """Path of a file that gets execute permission before the start."""
     remove: tuple[str, ...] = ()
     """Files deleted before the start."""
     output: str = ""
+    """Path of the file to which the runner writes the command's output."""
     exit_code_file: str = ""
+    """Path of the file to which the runner writes a non-zero exit code."""
     captures: tuple[str, ...] = ()
-    """Files read at the end, after all processes of the phase have exited."""
+    """Files whose contents are in the record. The runner reads them after all processes of the phase have exited."""
     kill_at_end: bool = False
+    """Whether to kill the processes that the command left running."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Healthcheck:
-    """Retry a command until it succeeds or its retries are used up, as in Harbor 0.25. Times in seconds."""
+    """Retry a command until it succeeds or its retries are used up, as in Harbor 0.25. All times are in seconds."""
 
     id: str
     argv: tuple[str, ...]
@@ -124,7 +129,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start a command that runs in the background until the pod is deleted. The record only shows whether it was started."""
+    """Start a command that runs in the background until the pod is deleted. The record shows only whether it was started."""
 
     id: str
     argv: tuple[str, ...]
@@ -147,7 +152,7 @@ class ServiceHook:
 
 @dataclass(frozen=True)
 class Note:
-    """Store data in a record, which also gets the current time of the pod's clock."""
+    """Store ``data`` in a record. The record also has the current time of the pod's clock."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -160,12 +165,12 @@ class Source:
 
     path: str
     exclude: tuple[str, ...] = ()
-    """Tar patterns; matching files of a directory are not collected."""
+    """Tar patterns. Files of the directory that match one of them are not collected."""
     sent: tuple[str, ...] = ()
-    """Files below the path ("" for the path itself) whose contents the operator does not download, because the pod has sent them
-    to the object store."""
+    """Files below the path ("" for the path itself) that the operator does not download, because the pod has already sent them to
+    the object store."""
     container: str = ""
-    """Name of the service's container that has the path, "" for the trial's own container."""
+    """Name of the service's container that contains the path, "" for the trial's own container."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class Collect:
     step: int
     """Index of the step."""
     sources: tuple[Source, ...]
-    """First the log directories that belong to ``part`` (LOGS[part]), then the artifacts."""
+    """First the log directories for ``part`` (LOGS[part]), then the artifacts."""
     part: Part = "all"
     """Which of the step's outputs to copy."""
     where: Place = "agent"
@@ -184,10 +189,11 @@ class Collect:
 
 @dataclass(frozen=True)
 class AwaitVerifierPod:
-    """Wait for the pod of a step's separate verifier, and read its WORKDIR."""
+    """Wait until the pod of a step's separate verifier runs, and read the container's working directory."""
 
     id: str
     step: int
+    """Index of the step."""
     where: Place = "verifier"
 
 
@@ -199,8 +205,9 @@ class Transfer:
     target: str
     """A directory of the verifier's environment."""
     step: int
+    """Index of the step."""
     entry: int
-    """step, entry: index of the step, and of the artifact entry in it."""
+    """Index of the artifact entry in the step."""
     where: Place = "verifier"
 
 
@@ -218,13 +225,13 @@ class Release:
 class Admit:
     """Allow the agent host to run commands in the environment as ``user``, until a Dismiss.
 
-    The record contains the token with which the agent host identifies itself.
+    The record contains the token with which the agent host authenticates.
     """
 
     id: str
     user: str = ""
     root: bool = False
-    """Whether to allow any user, also root."""
+    """Whether to allow every user, including root."""
     where: Place = "agent"
 
 
@@ -236,7 +243,7 @@ class Dismiss:
     admission: str
     """Id of the Admit."""
     kill: bool
-    """Whether to kill also the processes that these commands left running."""
+    """Whether to also kill the processes that these commands left running."""
     where: Place = "agent"
 
 
@@ -251,11 +258,11 @@ class HostCall:
     request: Mapping[str, Any]
     """The command's input."""
     timeout: float | None = None
-    """Seconds, None for no timeout."""
+    """Timeout in seconds, None for no timeout."""
     max_stalled: float = 0.0
-    """Maximum extension of the timeout in seconds, while the provider refuses requests."""
+    """Maximum number of seconds by which the timeout is extended while the model provider refuses requests."""
     model_access: str = ""
-    """Step name under which the model gateway counts usage; "": the agent does not use the gateway."""
+    """Name of the step under which the model gateway counts usage, "" if the agent does not use the gateway."""
     where: Place = "host"
 
 
@@ -270,8 +277,11 @@ class CloseModelAccess:
 
 @dataclass(frozen=True)
 class SwitchNetwork:
-    """Have the pod's egress sidecar put a network in force. The record's result confirms the switch, and lists the connections that
-    the sidecar refused since the previous switch (engine.script.network_switch)."""
+    """Make the pod's egress sidecar apply another network.
+
+    The record's result confirms the switch and lists the connections that the sidecar has refused since the previous switch
+    (engine.script.network_switch).
+    """
 
     id: str
     network: Network
@@ -293,11 +303,12 @@ class Checkpoint:
     max_bytes: int
     """Maximum size of the changes."""
     complete: bool = True
-    """False if the step's verifier needs the checkpoint before the step finishes; a later Checkpoint adds the step's records."""
+    """Whether the checkpoint also contains the step's records. It is False if the step's verifier needs the checkpoint before the
+    step finishes; a later Checkpoint then adds the records."""
     alone: bool = False
-    """Whether the checkpoint contains all changes since the image and so needs no earlier checkpoint."""
+    """Whether the checkpoint contains all changes since the image, so that it can be restored without an earlier checkpoint."""
     temporary: bool = False
-    """Whether the checkpoint is only for comparing the step's verdicts: it is deleted after the comparison, no later checkpoint
+    """Whether the checkpoint is only for comparing the step's verdicts. It is deleted after the comparison, no later checkpoint
     builds on it, and the trial does not wait for storage space."""
     final: bool = False
     """Whether the trial finishes with this step, so that no later attempt resumes from the checkpoint."""
@@ -306,24 +317,25 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Restore:
-    """Restore a checkpoint in a fresh environment."""
+    """Restore a checkpoint in an environment in which nothing has run."""
 
     id: str
     step: int | None = None
-    """Index of the step to verify; None to restore the checkpoint from which the attempt resumes."""
+    """Index of the step whose checkpoint a verifier needs; None for the checkpoint from which the attempt resumes."""
     paths: tuple[str, ...] = ()
-    """Restore only these directories; (): restore everything."""
+    """The directories to restore; an empty tuple means everything."""
     where: Place = "agent"
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Record the state of the environment before the first agent runs."""
+    """Record the state of the environment before the first agent runs (engine.script.inspect_environment)."""
 
     id: str
     user: str
+    """User of the verification."""
     env: Mapping[str, str]
-    """user, env: user and environment variables of the verification (engine.script.inspect_environment)."""
+    """Environment variables of the verification."""
     where: Place = "agent"
 
 
@@ -333,8 +345,9 @@ class Inspect:
 
     id: str
     user: str
+    """User of the verification."""
     env: Mapping[str, str]
-    """user, env: user and environment variables of the verification."""
+    """Environment variables of the verification."""
     where: Place = "agent"
 
 
@@ -360,7 +373,7 @@ Operation: TypeAlias = (
     | Baseline
     | Inspect
 )
-PHASES = (Start, Healthcheck, HostCall)  # long operations: the operator starts them, then waits until they are finished
+PHASES = (Start, Healthcheck, HostCall)  # long operations; the operator starts one, and later reads that it has finished
 
 T = TypeVar("T")
 Script: TypeAlias = Generator[Operation, Record, T]

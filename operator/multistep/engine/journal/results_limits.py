@@ -1,4 +1,4 @@
-"""Limits collected results, in bytes and files, per step, trial and namespace. Pure.
+"""Limits how many bytes and files a step, a trial and a namespace may store as results. All functions are pure.
 
 An agent controls the size of the collected files. Without limits one trial could fill the results volume for all others.
 """
@@ -12,9 +12,9 @@ from typing import Any
 from multistep.api.trial.runner_records import Fields, Record
 from multistep.engine.journal.operations import CAPTURE_LIMIT_BYTES, Collect
 
-SURVEYED_FILES = 64  # maximum number of large files that the runner lists in its answer to a Survey, and that are sent per Collect
-MAX_BYTES = 5_000_000_000  # maximum size of a file: object stores accept no more in one request
-URL_SECONDS = 300.0  # validity of a signed URL: the request must start within it
+SURVEYED_FILES = 64  # maximum number of large files that the runner lists in its answer to a Survey
+MAX_BYTES = 5_000_000_000  # maximum size of a file, because object stores accept no more in one request
+URL_SECONDS = 300.0  # a signed URL accepts requests that start within this time
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,10 @@ class LargeFile:
 
     @classmethod
     def from_json(cls, value: object, sources: int) -> LargeFile:
-        """Parse an entry of the runner's survey. Raises RunnerError."""
+        """Parse an entry of the runner's answer to a Survey. Raises RunnerError if it is malformed.
+
+        ``sources`` is the number of sources of the Collect.
+        """
         fields = Fields(value, "a large file")
         source, size = fields.integer("source"), fields.integer("size")
         large = cls(source, fields.text("path", 1024), size, fields.boolean("binary"))
@@ -51,23 +54,23 @@ class LargeFile:
 
 @dataclass(frozen=True)
 class Survey:
-    """A request to the runner to list the large files. The list is stored in a record."""
+    """A request to the runner to list the large files of a Collect. The record of the request has the list."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class Send:
-    """A request to the runner to send one file."""
+    """A request to the runner to send one file to the object store."""
 
     id: str
     number: int
-    """Index of the file in the survey."""
+    """Index of the file in the answer to the Survey."""
     file: LargeFile
 
     @property
     def seconds(self) -> float:
-        """Return the timeout in seconds: 120, plus 1 per MB."""
+        """Return the timeout in seconds: 120, plus one second per MB."""
         return 120.0 + self.file.size / 1_000_000
 
 
@@ -76,7 +79,7 @@ class SentFile:
     """A file that the runner reported as sent."""
 
     number: int
-    """Index in the survey."""
+    """Index of the file in the answer to the Survey."""
     file: LargeFile
     sha256: str
     version: str
@@ -85,19 +88,19 @@ class SentFile:
 
 @dataclass(frozen=True)
 class UploadProgress:
-    """Progress of the direct upload."""
+    """Progress of a direct upload, in which the runner sends large files from the pod to the object store."""
 
     next: Survey | Send | None = None
     """The next request, None if no request is left."""
     running: Record | None = None
-    """The record of ``next`` if the runner has started it."""
+    """The record of ``next``, None if the runner has not started it."""
     sent: tuple[SentFile, ...] = ()
     failure: str = ""
-    """Why the remaining files are not sent, "" if none failed."""
+    """Why one file could not be sent, so that the remaining files are not sent either; "" if no file failed."""
 
 
 def upload_progress(collect: Collect, records: Mapping[str, Record]) -> UploadProgress:
-    """Return the progress of the direct upload of a Collect's large files, according to the runner's records."""
+    """Return how far the direct upload of a Collect's large files has got, according to the runner's records."""
     survey = records.get(f"{collect.id}-survey")
     if survey is None:
         return UploadProgress(Survey(f"{collect.id}-survey"))
@@ -115,13 +118,13 @@ def upload_progress(collect: Collect, records: Mapping[str, Record]) -> UploadPr
     return UploadProgress(sent=tuple(sent))
 
 
-NO_LIMIT = 2**62  # more bytes or files than any volume has
+NO_LIMIT = 2**62  # a number of bytes or files that no volume reaches
 _REWARD_FILES = frozenset({"verifier/reward.json", "verifier/reward.txt"})
 
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of results."""
+    """An amount of stored results."""
 
     bytes: int = 0
     files: int = 0
@@ -150,19 +153,22 @@ class ResultsLimits:
 
 @dataclass(frozen=True)
 class Headroom:
-    """The bytes and files of a step's outputs that one Collect may still store within the limits of step, trial and namespace."""
+    """How many bytes and files one Collect may still store within the limits of its step, trial and namespace."""
 
     bytes: int
     files: int
     bytes_of: str = "step"
+    """Which limit ("step", "trial" or "namespace") leaves the fewest bytes, for error messages."""
     files_of: str = "step"
-    """bytes_of, files_of: the limit ("step", "trial" or "namespace") that leaves the fewest bytes or files; error messages name
-    it."""
+    """Which limit ("step", "trial" or "namespace") leaves the fewest files, for error messages."""
 
     @property
     def survey_bytes(self) -> int:
-        """Return the minimum size in bytes of a file that the runner lists as large. SURVEYED_FILES files of this size exceed
-        ``bytes``, so a list of SURVEYED_FILES entries can contain all large files that can be stored."""
+        """Return the size in bytes from which on the runner lists a file as large.
+
+        SURVEYED_FILES files of this size exceed ``bytes``, so a list of SURVEYED_FILES entries has room for all large files that
+        fit.
+        """
         return self.bytes // SURVEYED_FILES + 1
 
     def refusal(self, size: int) -> str:
@@ -171,7 +177,10 @@ class Headroom:
 
 
 def remaining_headroom(limits: ResultsLimits, *, step: Amount, trial: Amount, namespace: Amount) -> Headroom:
-    """Return how much a Collect may store. step, trial, namespace: their stored results, except files that the Collect replaces."""
+    """Return how much a Collect may still store.
+
+    ``step``, ``trial`` and ``namespace`` are the amounts that these have stored, without files that the Collect replaces.
+    """
     left = {"step": limits.step - step, "trial": limits.trial - trial, "namespace": limits.namespace - namespace}
     bytes_of = min(left, key=lambda name: left[name].bytes)
     files_of = min(left, key=lambda name: left[name].files)
@@ -190,26 +199,27 @@ def too_large(files: Iterable[LargeFile], available: Headroom) -> tuple[LargeFil
 
 
 def crowded_out(files: Sequence[LargeFile], available: Headroom, alone: Headroom) -> tuple[LargeFile, ...]:
-    """Return the files that do not fit into ``available``, but would if the namespace had no other trial (``alone``)."""
+    """Return the files that do not fit into ``available``, but fit into ``alone``, the headroom if the namespace had no other
+    trial."""
     never = too_large(files, alone)
     return tuple(file for file in too_large(files, available) if file not in never)
 
 
 @dataclass
 class Filling:
-    """Counts the accepted files while the operator unpacks a download."""
+    """Counts the accepted files while the operator unpacks a download, and refuses those that exceed the limits."""
 
     headroom: Headroom
     """The limits of the download."""
     used: Amount = field(default_factory=Amount)
-    """The accepted amount."""
+    """The amount that was accepted so far."""
 
     def refuse(self, path: str, size: int) -> str:
-        """Return "" and count the file if it fits, else return why it does not fit.
+        """Count a file and return "" if it fits, else return why it does not fit.
 
         A reward file of at most CAPTURE_LIMIT_BYTES always fits, and the agent's logs get at most half of ``headroom``, so they
-        cannot displace a verdict. path: the file's path in the step's results; size: bytes of its contents, including the holes of
-        a sparse file.
+        cannot displace a verdict. ``path`` is the file's path in the step's results. ``size`` is the number of bytes of its
+        contents, including the holes of a sparse file.
         """
         after, share = self.used + Amount(size, 1), 2 if path.startswith("agent/") else 1
         if not (path in _REWARD_FILES and size <= CAPTURE_LIMIT_BYTES):

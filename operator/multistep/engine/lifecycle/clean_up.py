@@ -10,7 +10,7 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle.decisions import CleanUp, Situation
 from multistep.engine.lifecycle.stop_and_suspend import DEADLINE_EXCEEDED, STOPPED
 
-_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # their pods may still have processes
+_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # then processes may still run in the pod
 
 
 def clean_up(s: Situation) -> CleanUp | None:
@@ -21,13 +21,13 @@ def clean_up(s: Situation) -> CleanUp | None:
 
 
 def needs_inspection(trial: MultiStepTrial) -> bool:
-    """Return whether podCleanup OnSuccess retains the pod: the trial Failed, or has an exception."""
+    """Return whether podCleanup OnSuccess retains the pod, because the trial has the condition Failed or an exception."""
     failed = holds(trial.status, "Failed") is not None
     return failed or trial.status.exception is not None or any(step.exception for step in trial.status.steps)
 
 
 def _pod_removal(s: Situation) -> float | None:
-    """Return the seconds until the finished trial's pods are deleted; None if they are retained, or no longer exist.
+    """Return the seconds until the finished trial's pods are deleted, None if they are retained or no longer exist.
 
     The pod of a trial that was stopped or missed its deadline is always deleted, because its processes would keep running. A pod
     that Kueue admitted uses quota of its queue while it exists, so it is retained for at most podTTLSecondsAfterFinished.

@@ -15,7 +15,7 @@ class ServiceEnd:
 
     name: str
     how: str
-    """Text, e.g. "ended with status 1 (Error)"."""
+    """A description such as "ended with status 1 (Error)"."""
     exit_code: int | None
     out_of_memory: bool = False
     unhealthy: bool = False
@@ -24,10 +24,10 @@ class ServiceEnd:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """The state of a trial's pod, as the API server reports it. Times: seconds since the epoch.
+    """The state of a trial's pod, as the API server reports it. All times are seconds since the epoch.
 
-    The operator keeps one for each pod. With slots an instance takes 0.5 instead of 1.8 KB, because Python shares the keys only of
-    instances with at most 30 attributes.
+    The operator keeps an instance for each pod. With slots an instance takes 0.5 instead of 1.8 KB, because Python shares
+    dictionary keys only between instances with at most 30 attributes.
     """
 
     name: str
@@ -37,35 +37,36 @@ class PodFacts:
     created_at: float
     scheduled_at: float | None = None
     started_at: float | None = None
-    """Start time of the running container."""
+    """Start time of the trial's container, None while that container does not run."""
     unschedulable: str = ""
     """The scheduler's message while the pod fits no node."""
     gates: tuple[str, ...] = ()
     """Names of the pod's scheduling gates."""
     queue: str | None = None
-    """Kueue's queue; None: Kueue does not manage the pod; "": the pod names no queue."""
+    """Kueue's queue, "" if the pod names none; None if Kueue does not manage the pod."""
     node: str = ""
     deleting: bool = False
     disruption: str = ""
-    """Reason of the DisruptionTarget condition."""
+    """Reason of the pod's condition DisruptionTarget."""
     reason: str = ""
     """status.reason, e.g. Evicted."""
     message: str = ""
     waiting_reason: str = ""
-    """Why the container has not started, e.g. ErrImagePull."""
+    """Why the trial's container has not started, e.g. ErrImagePull."""
     waiting_message: str = ""
     running: bool = False
     ready: bool = False
     terminated: bool = False
     init_failed: bool = False
-    """An init container failed that is neither a service nor the egress sidecar, so main did not start."""
+    """Whether an init container failed that is neither a service nor the egress sidecar. The trial's container then did not
+    start."""
     unfilled: str = ""
-    """Service (main: the trial's container) whose volumes the failed init container should have filled."""
+    """The service whose volumes the failed init container was to fill; ``main`` stands for the trial's container."""
     exit_code: int | None = None
     exit_reason: str = ""
     exit_message: str = ""
     restarted: bool = False
-    """If true, exit_code, exit_reason and exit_message describe the run before the restart."""
+    """Whether the container was restarted. exit_code, exit_reason and exit_message then describe the run before the restart."""
     container_id: str = ""
     """Id of the trial's container."""
     image_id: str = ""
@@ -79,13 +80,13 @@ class PodFacts:
     shard: str = ""
     """Shard of the operator that created the pod."""
     host_key: str = field(default="", repr=False)
-    """The agent host's key for sealed requests (sealed_messages), "" without one."""
+    """The key with which the agent host's requests are sealed (runner_client.sealed_messages), "" without an agent host."""
     host_ended: str = ""
     """How the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs."""
     host_exit_code: int | None = None
     host_out_of_memory: bool = False
     service: ServiceEnd | None = None
-    """The first needed service that ended, None if all needed services run."""
+    """The first service that ended although the pod needs it, None if all needed services run."""
     egress_ended: str = ""
     """How the egress sidecar's container ended last, e.g. "ended with status 1 (Error)"; "" if it never did."""
     egress_exit_code: int | None = None
@@ -97,7 +98,7 @@ ViolationReason: TypeAlias = Literal["RunnerBroken", "Tampered", "ExecSessionsKi
 
 @dataclass(frozen=True)
 class ProtocolViolation:
-    """A series of failed exec sessions with a pod's runner or its egress sidecar that no broken connection explains."""
+    """A series of exec sessions with a pod's runner or egress sidecar that failed for another reason than a broken connection."""
 
     message: str
     """Error of the last session."""
@@ -106,13 +107,13 @@ class ProtocolViolation:
     times: int = 1
     """Number of failed sessions in a row."""
     reason: ViolationReason = "RunnerBroken"
-    """Failure reason of the trial or its attempt if the series gets too long."""
+    """Reason with which the trial or its attempt fails if the series gets too long."""
 
     @classmethod
     def after(
         cls, former: ProtocolViolation | None, message: str, now: float, reason: ViolationReason = "RunnerBroken"
     ) -> ProtocolViolation:
-        """Return the series with one more failed session. former: the series before it; None if the session before succeeded."""
+        """Return the series ``former`` with one more failed session. ``former`` is None if the session before succeeded."""
         return cls(message, former.since if former else now, former.times + 1 if former else 1, reason)
 
 
@@ -129,14 +130,14 @@ class Situation:
     verifier: PodFacts | None = None
     """The pod that status.verifier names, while a step is verified separately."""
     violation: ProtocolViolation | None = None
-    """The protocol violation of the last exec session; None if that session had none."""
+    """The protocol violation of the last exec session, None if that session had none."""
     compares_verdicts: bool = False
-    """Whether the verifier's pod only verifies a second time."""
+    """Whether the verifier's pod only verifies the step a second time, to compare the verdicts."""
     verified_apart: bool = False
-    """Whether the current step has a separate verifier, so that it is verified only in another pod."""
+    """Whether the current step has a separate verifier, which means that it is verified only in another pod."""
 
     def owns(self, pod: PodFacts | None) -> bool:
-        """Return whether the pod is the trial's own."""
+        """Return whether the trial is the pod's owner."""
         return pod is not None and pod.owner_uid == self.trial.metadata.uid
 
 
@@ -170,12 +171,12 @@ class AdoptVerifierPod:
 
 @dataclass(frozen=True)
 class Drive:
-    """Decision: run or resume the trial's script, its sequence of runner operations, in the pod."""
+    """Decision: run or resume the trial's script, which is its sequence of runner operations, in the pod."""
 
 
 @dataclass(frozen=True)
 class DriveWithoutVerifier:
-    """Decision: as Drive, but without the pod in which the step was to be verified again."""
+    """Decision: the same as Drive, but without the pod that was to verify the step a second time."""
 
     why: str
     """Why that pod cannot be used."""
@@ -183,14 +184,16 @@ class DriveWithoutVerifier:
 
 @dataclass(frozen=True)
 class Wait:
-    """Decision: wait for a watch event, at most ``seconds`` (None: no limit)."""
+    """Decision: wait for a watch event."""
 
     reason: str
+    """Reason for the trial's conditions."""
     message: str = ""
-    """reason, message: texts for the trial's conditions."""
+    """Message for the trial's conditions."""
     seconds: float | None = None
+    """Maximum wait, None for no limit."""
     gated: bool = False
-    """Whether the trial waits for a queue or the results volume; this wait does not count toward the trial's deadline."""
+    """Whether the trial waits for a queue or the results volume. Such a wait does not count toward the trial's deadline."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,10 @@ class Resume:
 
 @dataclass(frozen=True)
 class FailAttempt:
-    """Decision: record the attempt as failed, because an infrastructure failure or a suspension ended it. Start another attempt if
-    a retry is left. A suspension does not use up a retry."""
+    """Decision: record the attempt as failed, because an infrastructure failure or a suspension ended it.
+
+    The operator starts another attempt if a retry is left. A suspension does not use up a retry.
+    """
 
     reason: str
     message: str
@@ -217,10 +222,14 @@ class PhaseDied:
     """Decision: complete the trial with the rewards that it has, because a process in the pod ended one of the pod's containers."""
 
     type: str
+    """Harbor's name of the exception."""
     message: str
     phase: str | None = None
-    """The phase to blame; None for the running phase. During a separate verification, the phase to blame for the end of the
-    agent's container is the agent's phase, because only processes that the agent left behind still run in that container."""
+    """The phase to blame, None for the running phase.
+
+    If the agent's container ends during a separate verification, the agent's phase is to blame, because only processes that the
+    agent left behind still run in that container.
+    """
     untouched: bool = False
     """Whether the container is in a separate verifier's pod that has no files of the agent yet."""
 
@@ -237,14 +246,15 @@ class Fail:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """Decision: delete a finished trial's pods in ``pod_in`` seconds and the trial itself in ``trial_in`` seconds; None: never."""
+    """Decision: delete a finished trial's pods in ``pod_in`` seconds and the trial itself in ``trial_in`` seconds (None for
+    never)."""
 
     pod_in: float | None
     trial_in: float | None
 
     @property
     def next(self) -> float | None:
-        """Return the seconds until the next deletion that is not due yet; None if there is none."""
+        """Return the seconds until the next deletion that is not due yet, None if there is none."""
         return min((seconds for seconds in (self.pod_in, self.trial_in) if seconds), default=None)
 
 

@@ -1,4 +1,4 @@
-"""Causes of failures outside of the script: services, evictions, the model gateway. Pure."""
+"""Rules about failures that services, evictions or the model gateway cause. All functions are pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from multistep.engine.plan.plan_services import CONTAINER_PREFIX
 from multistep.engine.score.usage_totals import ModelReport
 
 KILLED_FROM_OUTSIDE: Final = frozenset({137, 255})
-"""Statuses of a container that its own processes cannot cause. 137: SIGKILL, the only signal that no process in the container can
-send to process 1; 255: the node does not know the exit status."""
+"""Exit statuses of a container that its own processes cannot cause.
+
+137 means SIGKILL, which no process in the container can send to process 1. 255 means that the node does not know the exit status.
+"""
 
 
 def ended_by_signal(exit_code: int | None) -> bool:
-    """Return whether a signal ended a container (128 + its number), or its status is unknown to the node (255). If no process but
-    process 1 runs in the container, as in the egress sidecar's, every signal comes from outside the pod."""
+    """Return whether a signal ended a container (status 128 + signal), or the node does not know its exit status (255).
+
+    In a container that has no process beside process 1, such as the egress sidecar's, every signal comes from outside the pod.
+    """
     return exit_code is not None and exit_code > _FIRST_SIGNAL
 
 
@@ -56,19 +60,24 @@ def service_ended(s: Situation) -> Decision | None:
 
 
 def _output(s: Situation, service: str) -> str:
-    """Return which command shows the service's output; "" for a service of a verifier, whose output is not kept."""
+    """Return the end of a message, which names the command that shows the service's output.
+
+    Return "" for a service of a verifier, because its output is not kept.
+    """
     where = s.trial.metadata
     return "" if s.pod is s.verifier else f"; its output: multistep logs {where.name} --service {service} -n {where.namespace}"
 
 
 def volumes_unfilled(service: str, how: str) -> Fail:
-    """Return the failure of a trial if the files of a service's image cannot be copied to a new volume. A retry does not help,
-    because the copy would fail in every pod."""
+    """Return the failure of a trial for which the files of a service's image could not be copied to a new volume.
+
+    The trial is not retried, because the copy would fail in every pod.
+    """
     return Fail(SERVICE_FAILED, f"the volumes of service {service}: the copy of its image's files {how}", "EnvironmentStartError")
 
 
 def agent_ran(status: TrialStatus) -> bool:
-    """Return whether an agent has run in the trial's pod, so that the agent's processes may still run."""
+    """Return whether an agent has run in the trial's pod, which means that some of its processes may still run."""
     if status.agent_setup_time is not None:
         return True
     if not status.steps:
@@ -77,8 +86,10 @@ def agent_ran(status: TrialStatus) -> bool:
 
 
 OWN_EXCESS_BYTES = 2**30
-"""A pod counts as the cause of the node's pressure if its usage exceeds its request by at least this amount. A smaller excess is
-normal, because many pods request 0 bytes."""
+"""A pod counts as the cause of the node's pressure if its usage exceeds its request by at least this amount.
+
+A smaller excess is normal, because many pods request 0 bytes.
+"""
 
 _OF_LIMITS = (
     "usage exceeds the total limit of containers",
@@ -91,9 +102,9 @@ _TYPES = {"memory": "OutOfMemoryError", "ephemeral-storage": "OutOfDiskError"}
 
 
 def own_usage_exception(message: str, *, disrupted: bool) -> str | None:
-    """Return the exception type to record if the pod's own usage caused its eviction; None if the node caused it.
+    """Return the type of the exception to record if the pod's own usage caused its eviction, None if the node caused the eviction.
 
-    message: the kubelet's eviction message; disrupted: whether the pod has the condition DisruptionTarget.
+    ``message`` is the kubelet's eviction message. ``disrupted`` is whether the pod has the condition DisruptionTarget.
     """
     if not disrupted and any(text in message for text in _OF_LIMITS):
         return "OutOfDiskError"
@@ -107,9 +118,13 @@ Interruption: TypeAlias = Fail | FailAttempt | PhaseDied
 
 
 def unless_model_failed(decision: Interruption, trial: MultiStepTrial, models: ModelReport | None, now: float) -> Interruption:
-    """Return the decision. If the gateway was down while the agent ran, lose the attempt instead of blaming the agent for the end
-    of its container, and let a missed deadline be no result of the agent. So be it if the provider failed or rejected the agent's
-    last request, or kept the agent waiting for half of the deadline. found: the gateway's report on the current step."""
+    """Return the decision, changed if the model gateway or the model provider failed while the agent ran.
+
+    If the gateway was down, the end of a container fails the attempt instead of counting against the agent, and a missed deadline
+    counts as a failure of the gateway. A missed deadline counts as a failure of the provider if the provider failed, rejected the
+    agent's last request, or kept the agent waiting for half of the deadline. ``models`` is the gateway's report on the current
+    step.
+    """
     steps = trial.status.steps
     if models is None or not steps or (steps[-1].phase or "").lower() != AGENT:
         return decision

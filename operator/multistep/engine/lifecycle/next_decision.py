@@ -62,16 +62,17 @@ _WHAT_FAILED: Mapping[ViolationReason, str] = {
 }
 _OF_INFRASTRUCTURE = frozenset({"EgressRefused", "PodUnknown"})
 _NEXT_ATTEMPT = Backoff(first=1.0, last=60.0)
-# Violations of the runner's protocol are tolerated up to this time and number in a row: a terminating container may cause a few.
+# A trial fails only after this many violations of the runner's protocol in a row, over at least this time. A container that is
+# being terminated may cause a few.
 _VIOLATION_SECONDS = 60
 _VIOLATION_TIMES = 5
-# Replaces _VIOLATION_SECONDS for killed exec sessions: longer than a container's termination, which also kills sessions. And for a
-# pod that its node does not know: longer than the restart of a kubelet, which reads its pods first.
+# Replaces _VIOLATION_SECONDS for two reasons. The termination of a container also kills exec sessions, but takes less than 90 s. A
+# node does not know its pods while its kubelet restarts, which takes less than 300 s.
 _LONGER_SECONDS: Mapping[ViolationReason, int] = {"ExecSessionsKilled": 90, "PodUnknown": 300}
 _NEVER_RAN = frozenset({"StartError", "ContainerCannotRun"})  # the container runtime could not start the container
-_SWEEP_SECONDS = 30.0  # within this time, a sweep suspends its trials after its budget refused a request
-_NAME_TAKEN_SECONDS = 60  # within this time, garbage collection deletes the pod of an earlier trial of the same name
-_FORBIDDEN_SECONDS = 60  # within this time, a new namespace gets its ServiceAccount; later rejections are due to a policy
+_SWEEP_SECONDS = 30.0  # a sweep suspends its trials within this time after its budget refused a request
+_NAME_TAKEN_SECONDS = 60  # Kubernetes deletes the pod of an earlier trial of the same name within this time
+_FORBIDDEN_SECONDS = 60  # a new namespace gets its ServiceAccount within this time; a later rejection is due to a policy
 
 
 def decide(situation: Situation) -> Decision:
@@ -87,7 +88,7 @@ def _cut_short(s: Situation) -> Decision | None:
 
 
 def _suspended_without_pod(s: Situation) -> Decision | None:
-    """Create no pod for a suspended trial. If the operator created one before it crashed, later rules adopt this pod."""
+    """Suspend the trial without creating a pod. If the operator created a pod before it crashed, later rules adopt this pod."""
     return Suspend() if must_have_no_pod(s.trial) and not s.owns(s.pod) else None
 
 
@@ -104,8 +105,11 @@ def _not_started(s: Situation) -> Decision | None:
 
 
 def _backing_off(s: Situation) -> Decision | None:
-    """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s. After the sweep's budget refused a
-    request, wait until the sweep has suspended the trial, instead of starting a pod that the suspension releases at once."""
+    """Delay the next attempt after an infrastructure failure by 1 s, 2 s, 4 s, ... at most 60 s.
+
+    After the sweep's budget refused a request, wait at least until the sweep has suspended the trial. Otherwise the operator would
+    create a pod that the suspension deletes at once.
+    """
     former = s.trial.status.attempts
     ended = former[-1].completion_time if former else None
     if ended is None or s.pod is not None or s.trial.status.pod_uid is not None:
@@ -148,8 +152,11 @@ def _name_taken(pod: PodFacts) -> Wait:
 
 
 def _pod_unknown(s: Situation) -> Decision | None:
-    """Adopt a pod of the trial that the status does not show yet. If it is being deleted, wait: nothing ran in it. Adopt it all the
-    same, so that the attempt fails, if its node is lost or drained, or if it stays: nothing may ever finish its deletion."""
+    """Adopt a pod of the trial that the status does not name yet.
+
+    If the pod is being deleted, wait until it is gone, because nothing ran in it. But adopt a pod whose node is lost or drained, or
+    whose deletion does not finish in time: then the attempt fails instead of waiting forever.
+    """
     if s.pod is None or s.trial.status.pod_uid is not None:
         return None
     goes_soon = s.pod.deleting and not s.pod.disruption and s.now < s.pod.created_at + _NAME_TAKEN_SECONDS
@@ -165,15 +172,20 @@ def _evicted_by_itself(s: Situation) -> Decision | None:
 
 
 def _died(s: Situation, type_: str, message: str) -> Decision:
-    """Return the decision for a container that its own processes ended. PhaseDied: after a step of the attempt, or the setup of a
-    custom agent class, started. Fail: before. FailAttempt: between a restore and the attempt's first step, because the restored
-    files may be the cause; and for a regrade's own pod, in which neither agent nor verifier runs."""
+    """Return the decision for a container that its own processes ended.
+
+    Return PhaseDied after the start of a step of the attempt, or of the setup of a custom agent class, and Fail before. Return
+    FailAttempt between a restore and the attempt's first step, because the restored files may be the cause. Also return FailAttempt
+    for a regrade's own pod, in which neither an agent nor a verifier runs.
+    """
     if s.trial.spec.regrade is not None and s.pod is not s.verifier:
         return FailAttempt("ContainerEnded", message)
     if s.trial.status.has_own_step:
         return PhaseDied(type_, message, _charged_phase(s))
     resumed = s.trial.status.resumed
-    if s.trial.status.agent_setup_time is not None and not (resumed and any(resumed.attempts)):  # no files of this trial's agent
+    if s.trial.status.agent_setup_time is not None and not (
+        resumed and any(resumed.attempts)
+    ):  # no own agent's files were restored
         return PhaseDied(type_, message, AGENT_SETUP)
     if resumed is not None:
         return FailAttempt(RESTORE_FAILED, f"after the restore: {message}")
@@ -181,15 +193,17 @@ def _died(s: Situation, type_: str, message: str) -> Decision:
 
 
 def _charged_phase(s: Situation) -> str | None:
-    """Return the phase to blame for the end of a container; None for the running phase. For the agent's container it is AGENT while
-    the step is verified in another pod, because only processes of the agent run in this container then."""
+    """Return the phase to blame for the end of a container, None for the running phase.
+
+    While a step is verified in another pod, only processes of the agent run in the agent's container, so AGENT is to blame.
+    """
     status, verifiers = s.trial.status, s.pod is s.verifier
     verifying = bool(status.steps) and status.steps[-1].phase == VERIFIER.capitalize()
     return AGENT if not verifiers and (status.verifier is not None or (s.verified_apart and verifying)) else None
 
 
 def _pod_taken(s: Situation) -> Decision | None:
-    """Fail the attempt if the pod was deleted, evicted or preempted: an infrastructure failure in every phase."""
+    """Fail the attempt if the pod was deleted, evicted or preempted. This is an infrastructure failure in every phase."""
     if s.pod is None:
         return None
     if s.pod.disruption:
@@ -231,9 +245,11 @@ def _container_replaced(s: Situation) -> Decision | None:
 
 
 def _host_ended(s: Situation) -> Decision | None:
-    """Decide what the end of the agent host's container means. Before any step and before the setup of a custom class, the attempt
-    fails. Later, the agent is blamed if the host ran out of memory or exited, because the agent can cause this; the attempt fails
-    if the host was killed from outside its container."""
+    """Fail the attempt, or blame the agent, if the agent host's container ended.
+
+    The attempt fails if neither a step nor the setup of a custom agent class had started, or if the host was killed from outside
+    its container. In all other cases the agent is to blame, because it can make the host run out of memory or exit.
+    """
     if s.pod is None or not s.pod.host_ended:
         return None
     ended = f"the agent host {s.pod.host_ended}"
@@ -248,9 +264,11 @@ def _host_ended(s: Situation) -> Decision | None:
 
 
 def _egress_ended(s: Situation) -> Decision | None:
-    """Fail the attempt, because the pod lost its network, if the egress sidecar ended before any step and before the setup of a
-    custom agent class, or was killed from outside its container. Else decide as for a container that its own processes ended
-    (_died), because the pod's processes can make the sidecar exit or run out of memory."""
+    """Fail the attempt or the trial if the egress sidecar ended, because the pod has no network without it.
+
+    The attempt fails if neither a step nor the setup of a custom agent class had started, or if the sidecar was killed from outside
+    its container. In all other cases _died decides, because the pod's processes can make the sidecar exit or run out of memory.
+    """
     if s.pod is None or not s.pod.egress_ended or not s.pod.running:
         return None
     ended = f"the egress sidecar {s.pod.egress_ended}"
@@ -268,8 +286,10 @@ def _limit_and_phase(s: Situation) -> str:
 
 
 def _suspended_with_pod(s: Situation) -> Decision | None:
-    """End the attempt of a suspended trial, which deletes its pod, if spec.suspendPolicy requires this. A pod that does not run yet
-    has no state to lose, so it is deleted under every policy."""
+    """End the attempt of a suspended trial if spec.suspendPolicy requires that its pod is deleted.
+
+    A pod that does not run yet has no state to lose, so it is deleted under every policy.
+    """
     if s.pod is None or not s.trial.spec.suspend:
         return None
     started = s.trial.status.has_own_step
@@ -282,8 +302,10 @@ def _suspended_with_pod(s: Situation) -> Decision | None:
 
 
 def _verifier(s: Situation) -> Decision | None:
-    """Apply the rules for the agent's pod to the pod of a separate verifier. If that pod fails and the verifier only compares
-    verdicts, continue without it."""
+    """Apply the rules for the agent's pod to the pod of a separate verifier.
+
+    If that pod fails and is only for comparing verdicts, the trial continues without it.
+    """
     named = s.trial.status.verifier
     if named is None:
         return None
@@ -313,9 +335,11 @@ def _paused(s: Situation) -> Decision | None:
 
 
 def _runner_broken(s: Situation) -> Decision | None:
-    """Fail a trial whose runner violates the protocol repeatedly: a retry would help an agent that replaced the runner. Fail only
-    the attempt if the egress sidecar refuses, or the node does not know the pod: no agent causes that. If the pod only compares
-    verdicts, first go on without it."""
+    """Fail a trial whose runner violates the protocol repeatedly. A retry would help an agent that replaced the runner.
+
+    Only the attempt fails if the egress sidecar refuses a switch or the node does not know the pod, because no agent can cause
+    that. If a pod that compares verdicts may be the cause, the trial first continues without that pod.
+    """
     violation = s.violation
     if violation is None:
         return None
@@ -360,16 +384,19 @@ RULES: tuple[Rule, ...] = (
 
 
 def count_failed_attempts(attempts: Sequence[AttemptStatus]) -> int:
-    """Return the number of attempts that infrastructure failures ended. A suspension, a spent budget of the sweep, room for other
-    trials' verifiers, and a checkpoint that cannot be restored (at most two per trial, choose_checkpoint) use up no retry."""
+    """Return the number of attempts that used up a retry, because an infrastructure failure ended them.
+
+    Four other reasons use up no retry: a suspension, a spent budget of the sweep, a pod that was deleted to make room for verifiers
+    of other trials, and a checkpoint that cannot be restored (at most two per trial, see engine.script.choose_checkpoint).
+    """
     return sum(attempt.reason not in (SUSPENDED, SWEEP_BUDGET_SPENT, MADE_ROOM, RESTORE_FAILED) for attempt in attempts)
 
 
 def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | None, now: float) -> Wait | Fail:
-    """Return the decision after the API server rejected a pod. rejection: the decision to wait and retry; since: time of the
-    first try to create the pod.
+    """Return the decision after the API server rejected a pod: ``rejection``, which waits and retries, or Fail.
 
-    Quota rejections are retried without limit. Policy rejections are retried for 60 s, and at least once; then the trial fails.
+    Quota rejections are retried without limit. Policy rejections are retried at least once and for 60 s after ``since``, the time
+    of the first try to create the pod. Then the trial fails.
     """
     before = any(condition.type == "Reconciling" and condition.reason == rejection.reason for condition in trial.status.conditions)
     if rejection.reason == "PodForbidden" and before and (since is None or now >= since.timestamp() + _FORBIDDEN_SECONDS):
@@ -378,7 +405,7 @@ def after_rejection(trial: MultiStepTrial, rejection: Wait, since: datetime | No
 
 
 def attempt_start(trial: MultiStepTrial) -> datetime | None:
-    """Return the start time of the current attempt: the end of the previous attempt, else the start of the trial."""
+    """Return the start time of the current attempt, which is the end of the previous attempt, or the start of the trial."""
     former = trial.status.attempts
     return former[-1].completion_time if former else trial.status.start_time
 

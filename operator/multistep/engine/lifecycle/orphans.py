@@ -15,11 +15,12 @@ Fate = Literal["Stay", "MarkGone", "Unmark", "Remove"]
 
 
 def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace: float) -> str:
-    """Return why a pod is an orphan; "" if it is not.
+    """Return why a pod is an orphan, "" if it is none.
 
-    trial: the trial that the pod's owner reference names, read after the pod; None if it does not exist. A trial's status names
-    each pod before the pod is created, except its first pod, which is written as soon as it exists. So a pod that the status of a
-    started or finished trial does not name is not needed any more. grace: age in seconds below which a pod is never an orphan.
+    ``trial`` is the trial that the pod's owner reference names, read after the pod; None if that trial does not exist. The status
+    names each pod before the operator creates it, except the first pod, which it names soon after its creation. So a pod that the
+    status of a started or finished trial does not name is no longer needed. A pod younger than ``grace`` seconds is never an
+    orphan.
     """
     if pod.deleting or now - pod.created_at < grace:
         return ""
@@ -39,16 +40,19 @@ def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace:
 
 
 def builder_orphaned(created_at: float, *, wanted: bool, deleting: bool, now: float, grace: float) -> bool:
-    """Return whether a builder's pod is an orphan: no trial waits for its image. grace: age in seconds below which a
-    builder's pod is never an orphan."""
+    """Return whether a builder's pod is an orphan, because no trial waits for its image.
+
+    A pod younger than ``grace`` seconds is never an orphan.
+    """
     return not wanted and not deleting and now - created_at >= grace
 
 
 def fate_of_results(*, alive: bool, gone_since: float | None, now: float, keep: float | None) -> Fate:
     """Return what to do with a trial's results on the volume.
 
-    alive: whether the trial exists; gone_since: time at which the trial was first found missing, None if it never was; keep:
-    retention in seconds after that time, None for unlimited. Results are never deleted when the trial is first found missing.
+    ``alive`` is whether the trial exists. ``gone_since`` is the time at which the garbage collector first found the trial missing,
+    None if it never did. ``keep`` is the retention in seconds after that time, None for unlimited. Results are never deleted when
+    the trial is first found missing.
     """
     if alive:
         return "Stay" if gone_since is None else "Unmark"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from multistep.engine.lifecycle.decisions import Decision, Fail, PodFacts, Rule, Situation, Wait
 from multistep.engine.lifecycle.stop_and_suspend import QUEUED_BY_KUEUE, SCHEDULING_GATED
 
-# CreateContainerConfigError and RunContainerError are not in this set: restarts of the API server or of containerd cause them, too.
+# Maps each waiting reason with which a pod never starts to a hint that the kubelet's message lacks. CreateContainerConfigError and
+# RunContainerError are not such reasons, because restarts of the API server or of containerd cause them too.
 _NEVER_STARTS = {
     "InvalidImageName": "",
     "ErrImageNeverPull": "; load the image into the cluster's nodes, or set spec.environment.imagePullPolicy to IfNotPresent",
-}  # by reason: what to do, if the kubelet's message does not say it
-# Parts of messages about failed pulls. If an image does not exist in a private registry, the message may have parts of both tuples,
-# so _NO_ACCESS is checked first.
+}
+# Parts of the kubelet's messages about failed pulls. If an image does not exist in a private registry, the message may have parts
+# of both tuples, so _NO_ACCESS is checked first.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist", "name unknown", "repository name not known")
 _NO_ACCESS = (
     "insufficient_scope",
@@ -28,8 +29,11 @@ _PULLING = frozenset({"ErrImagePull", "ImagePullBackOff"})
 
 
 def _gated(s: Situation) -> Decision | None:
-    """Wait until the pod's scheduling gates are removed. The pod's watch event ends the wait. There is no timed requeue: many pods
-    may be gated for hours, so polling would be costly."""
+    """Wait until the pod's scheduling gates are removed.
+
+    A watch event of the pod ends the wait. The trial is not requeued by time, because many pods may be gated for hours and polling
+    would be costly.
+    """
     if s.pod is None or not s.pod.gates:
         return None
     if s.pod.queue is None:
@@ -79,8 +83,10 @@ START_RULES: tuple[Rule, ...] = (_gated, _cannot_start, _start_too_slow, _starti
 
 
 def starting_message(attempt: int | None, pod_name: str | None) -> str:
-    """Return the status message for the time from a pod's creation until the pod runs or fails. The message does not depend on the
-    pod's progress, to save status writes."""
+    """Return the status message for the time from a pod's creation until the pod runs or fails.
+
+    The message does not depend on the pod's progress, which saves status writes.
+    """
     return f"attempt {attempt}: waiting for pod {pod_name}"
 
 

@@ -1,4 +1,8 @@
-"""What stops or suspends a trial: spec.stop, spec.activeDeadlineSeconds, spec.suspend, scheduling gates, models' slots. Pure."""
+"""Decides whether a trial is stopped, past its deadline or suspended. All functions are pure.
+
+The causes are spec.stop, spec.activeDeadlineSeconds, spec.suspend, scheduling gates of the pod, and limits on concurrent trials per
+model.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +18,36 @@ SCHEDULING_GATED = "SchedulingGated"
 QUEUED_FOR_MODEL = "QueuedForModel"
 RESULTS_NOT_WRITABLE = "ResultsNotWritable"
 WAITS_FOR_VERIFIERS = "WaitsForVerifiers"
-# Reasons of suspensions by a queue, or because results cannot be written. A suspension by spec.suspend has another reason.
+# Reasons of the condition Suspended if a queue or the results volume makes the trial wait. spec.suspend leads to other reasons.
 _GATED_REASONS = frozenset({QUEUED_BY_KUEUE, SCHEDULING_GATED, QUEUED_FOR_MODEL, RESULTS_NOT_WRITABLE, WAITS_FOR_VERIFIERS})
 
 
 def must_have_no_pod(trial: MultiStepTrial) -> bool:
-    """Return whether the trial is suspended and must get no pod. The operator does not read its task until the trial is resumed."""
+    """Return whether the trial is suspended and must not get a pod. The operator reads its task only after it is resumed."""
     waits = trial.spec.suspend and not prestarts(trial)
     return waits and not trial.spec.stop and trial.status.pod_uid is None
 
 
 def prestarts(trial: MultiStepTrial) -> bool:
-    """Return whether the trial gets a pod while it is suspended (spec.prestart). Only the first attempt gets a pod early: if this
-    pod fails or is deleted, the next pod is created after the trial is resumed."""
+    """Return whether the trial gets a pod while it is suspended (spec.prestart).
+
+    Only the first attempt gets a pod early. If this pod fails or is deleted, the operator creates the next one after the trial is
+    resumed.
+    """
     return trial.spec.prestart and not trial.status.attempts
 
 
 def is_suspended(trial: MultiStepTrial) -> bool:
-    """Return whether the status reports a suspension by spec.suspend: the trial has no pod, or it is paused between steps."""
+    """Return whether the status reports that spec.suspend suspended the trial. It then has no pod, or is paused between steps."""
     since = suspended_since(trial.status)
     return since is not None and since.reason not in _GATED_REASONS
 
 
 def suspension(trial: MultiStepTrial) -> tuple[str, str]:
-    """Return reason and message of a suspended trial: its state, and the effect of setting spec.suspend to false."""
+    """Return reason and message of the condition of a suspended trial.
+
+    The message has the trial's state and the effect of setting spec.suspend to false.
+    """
     status = trial.status
     if status.attempt is None:
         return "Suspended", "spec.suspend is true; set it to false to start"
@@ -67,7 +77,7 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 
 
 def stop_or_deadline(trial: MultiStepTrial, now: float) -> Fail | None:
-    """Return the failure of a trial with spec.stop or a deadline that has passed; None for other trials."""
+    """Return the failure of a trial that has spec.stop or has missed its deadline, None for other trials."""
     if trial.spec.stop:
         return Fail(STOPPED, "the trial was stopped: spec.stop is true")
     limit, left = trial.spec.active_deadline_seconds, _active_seconds_left(trial, now)
@@ -77,7 +87,7 @@ def stop_or_deadline(trial: MultiStepTrial, now: float) -> Fail | None:
 
 
 def next_deadline(trial: MultiStepTrial, now: float) -> float | None:
-    """Return the seconds until the trial's deadline; None if it has no deadline, or while it is suspended."""
+    """Return the seconds until the trial's deadline, None if it has no deadline or is suspended."""
     left = _active_seconds_left(trial, now)
     return None if left is None or suspended_since(trial.status) is not None else max(0.0, left)
 

@@ -19,23 +19,26 @@ from multistep.api.task.task_toml import (
 from multistep.api.trial.spec import ResourcesSpec
 from multistep.errors import InvalidTask
 
-Term = list[dict[str, Any]]  # matchExpressions, all of which must match
+Term = list[dict[str, Any]]  # the matchExpressions of a node selector term; a node must match all of them
 
 
 def with_limits(environment: EnvironmentConfig, main: Service) -> EnvironmentConfig:
-    """Return the environment with the limits that a compose file sets for main in place of the task's (Harbor 0.25 merges them)."""
+    """Return the environment with the limits that a compose file sets for its service ``main``.
+
+    They replace the limits of task.toml, as in Harbor 0.25.
+    """
     given = {"cpus": main.cpus, "memory_mb": math.ceil(main.memory_bytes / 2**20)}
     return environment.model_copy(update={name: value for name, value in given.items() if value})
 
 
 def with_overrides(environment: EnvironmentConfig, resources: ResourcesSpec) -> EnvironmentConfig:
-    """Return the environment with the trial's resources in place of the task's, as Harbor 0.25's override_cpus etc."""
+    """Return the environment with the resources of the trial's spec in place of the task's, like Harbor 0.25's override_cpus."""
     given = {name: getattr(resources, name) for name in ResourcesSpec.model_fields}
     return environment.model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
 def requests_and_limits(environment: EnvironmentConfig) -> dict[str, Any]:
-    """Return equal requests and limits, so that a trial gets exactly the resources that the task requests."""
+    """Return a container's requests and limits. Both are equal, so a trial gets exactly the resources that its task requests."""
     amounts = {
         "cpu": environment.cpus and f"{environment.cpus:g}",
         "memory": environment.memory_mb and f"{environment.memory_mb}Mi",
@@ -48,10 +51,9 @@ def requests_and_limits(environment: EnvironmentConfig) -> dict[str, Any]:
 
 
 def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
-    """Return the node selector terms, of which a node must match one; [] if every node fits. known: node labels by GPU type, in
-    lower case.
+    """Return the node selector terms for the environment's GPUs or TPU. A node must match one of them; [] matches every node.
 
-    Raises InvalidTask for an unknown type of GPU or TPU.
+    ``known`` maps each GPU type in lower case to the node labels for it. Raises InvalidTask for an unknown type of GPU or TPU.
     """
     if environment.tpu is not None:
         named = environment.tpu.type.lower().strip()
@@ -70,13 +72,13 @@ def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
 
 
 def node_affinity(terms: Sequence[Term], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod's affinity that requires one of the terms in addition to ``given``, the pod template's affinity."""
+    """Return a pod's affinity, which requires one of the terms in addition to ``given``, the affinity of the pod template."""
     node = dict(given.get("nodeAffinity") or {})
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     others = (node.get(required) or {}).get("nodeSelectorTerms") or [{}]
     both = [
         {**other, "matchExpressions": [*(other.get("matchExpressions") or []), *term]} for other in others for term in terms
-    ]  # terms are alternatives, so each of the template's terms is combined with each new term
+    ]  # node selector terms are alternatives, so each of the template's terms is combined with each new term
     return {**given, "nodeAffinity": {**node, required: {"nodeSelectorTerms": both}}}
 
 

@@ -1,4 +1,4 @@
-"""The plan of a Harbor agent (spec.agent gives its name or import path), which the agent host runs."""
+"""The plan of a Harbor agent, which the agent host runs beside the environment. spec.agent has its name or import path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multistep.api.trial.spec import TrialSpec
 from multistep.engine.plan.phase_timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
-_SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.25, unless its class has another one
+_SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.25, unless SETUP_SECONDS has another one for the agent
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class HostedAgent:
 
     spec: AgentSpec
     setup_timeout: float | None
-    """Seconds, None for no timeout."""
+    """Timeout of the agent's setup in seconds, None for no timeout."""
     resume: bool = False
     """Whether each step resumes the trajectory of the step before."""
     credentials: Mapping[str, str] = field(default_factory=dict)
-    """Values of the secret variables."""
+    """Values of the agent's secret variables, such as API keys."""
     mcp_servers: Sequence[Mapping[str, Any]] = ()
     skills_dir: str | None = None
 
@@ -36,16 +36,20 @@ class HostedAgent:
 
     @property
     def direct_variables(self) -> dict[str, str]:
-        """Return the variables of an agent that calls the provider directly: its API keys, and spec.agent's base URL if set. A file
-        from which a Secret was created often ends with a newline, which is no part of the key."""
+        """Return the variables of an agent that calls the provider directly: its API keys, and spec.agent's base URL if set.
+
+        A newline at the end of a key is removed. It often comes from the file from which the Secret was created.
+        """
         keys = {name: key.rstrip("\r\n") for name, key in self.credentials.items()}
         names = self.spec.url_variables if self.spec.base_url else ()
         return {**keys, **dict.fromkeys(names, self.spec.base_url or "")}
 
 
 def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bool) -> None:
-    """Raise InvalidSpec for an agent whose model cannot be reached from a phase with this network_mode. relayed: whether the model
-    gateway is reachable in every mode."""
+    """Raise InvalidSpec if the agent cannot reach its model in a phase with this network_mode.
+
+    ``relayed`` means that pods can reach the model gateway in every mode.
+    """
     if mode == "public":
         return
     if agent.uses_gateway and not relayed:
@@ -61,7 +65,7 @@ def refuse_unreachable_model(agent: AgentSpec, mode: NetworkMode, *, relayed: bo
 
 
 def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, str]) -> HostedAgent:
-    """Return the plan of a trial's Harbor agent. credentials: values of the agent's secret variables."""
+    """Return the plan of a trial's Harbor agent. ``credentials`` has the values of the agent's secret variables."""
     environment = config.environment
     return HostedAgent(
         spec=spec.agent,

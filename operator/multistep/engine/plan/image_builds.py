@@ -21,8 +21,8 @@ from multistep.errors import InvalidSpec, InvalidTask
 
 ENVIRONMENT = "environment"
 TESTS = "tests"
-FROM_DOCKERFILE = Build(ENVIRONMENT)  # the build of environment/Dockerfile, also for `build: .` in a compose file
-Images = Mapping[str, str]  # images that were built from a task's Dockerfiles, by the build's name
+FROM_DOCKERFILE = Build(ENVIRONMENT)  # the build of environment/Dockerfile; `build: .` in a compose file means the same
+Images = Mapping[str, str]  # the images that the cluster built from a task's Dockerfiles, by ImageBuild.name
 NO_IMAGES: Images = MappingProxyType({})
 
 
@@ -31,18 +31,18 @@ class ImageBuild:
     """An image to build from files of the task."""
 
     name: str
-    """Key by which a plan finds the image: the path of the Dockerfile's directory in the task, or COMPOSE_FILE/SERVICE."""
+    """Key under which a plan finds the image: the path of the Dockerfile's directory in the task, or COMPOSE_FILE/SERVICE."""
     content: Content
-    """The upload with the build context."""
+    """The part of the task that is uploaded to the builder's pod. It contains the build context."""
     root: str
-    """The directory of the task that is uploaded."""
+    """Path in the task of the directory that is uploaded."""
     directory: str = ""
-    """The context's path in ``root``, "" for ``root`` itself."""
+    """Path of the build context in ``root``, "" for ``root`` itself."""
     dockerfile: str = "Dockerfile"
-    """Path in the context."""
+    """Path of the Dockerfile in the build context."""
     args: Mapping[str, str] = field(default_factory=dict)
     target: str = ""
-    """The stage to build, "" for the last one."""
+    """The stage of the Dockerfile to build, "" for the last one."""
 
     @property
     def path(self) -> str:
@@ -51,8 +51,10 @@ class ImageBuild:
 
 
 def needed_builds(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, variables: Mapping[str, str]) -> list[ImageBuild]:
-    """Return the builds of the images that a trial needs and that neither the spec nor the task names. variables: the trial's
-    variables, for build arguments in compose files. Raises InvalidSpec and InvalidTask."""
+    """Return the builds of the images that a trial needs and that neither the spec nor the task names.
+
+    ``variables`` are the trial's variables, which build arguments in compose files may use. Raises InvalidSpec and InvalidTask.
+    """
     builds = list(_environment(config, layout, spec, variables))
     for step in () if spec.verifier.disable else steps_of(config):
         defined = verifier_definition(config, layout, step, files_of(config, layout, step))
@@ -95,8 +97,11 @@ def _services(services: Services, content: Content, spec: TrialSpec, env: Mappin
 
 
 def _service(services: Services, service: Service, content: Content, env: Mapping[str, str]) -> ImageBuild:
-    """Return the build of a service's image. content: the upload of the compose file's directory; env: variables that the build
-    arguments may use. Raises InvalidTask for a context outside of the upload."""
+    """Return the build of a service's image.
+
+    ``content`` is the upload of the compose file's directory. ``env`` has the variables that the build arguments may use. Raises
+    InvalidTask for a build context outside of the upload.
+    """
     assert service.build is not None
     build, root = service.build, posixpath.dirname(services.path)
     if build.context != root and not build.context.startswith(f"{root}/"):
@@ -114,13 +119,13 @@ def service_build(services: Services, service: str) -> str:
 
 
 def build_id(build: ImageBuild, context: str, platform: str) -> str:
-    """Return the digest of a build's inputs, in hexadecimal digits. context: SHA-256 of the upload with the context."""
+    """Return the SHA-256 of a build's inputs as hexadecimal digits. ``context`` is the SHA-256 of the uploaded files."""
     inputs = [context, build.directory, build.dockerfile, sorted(build.args.items()), build.target, platform]
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 
 def verifier_image(defined: VerifierDefinition, images: Images) -> str | None:
-    """Return a separate verifier's own image; None if it has none. Raises InvalidSpec if the image must be built first."""
+    """Return a separate verifier's own image, None if it has none. Raises InvalidSpec if the image must be built first."""
     if defined.image is not None or not defined.tests:
         return defined.image
     if defined.tests not in images:
@@ -130,11 +135,10 @@ def verifier_image(defined: VerifierDefinition, images: Images) -> str | None:
 
 
 def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images: Images) -> str:
-    """Return the image of the trial's container. The image in the compose file overrides docker_image, as in Harbor 0.25
+    """Return the image of the trial's container. An image in the compose file overrides docker_image, as in Harbor 0.25
     (docker.docker).
 
-    images: images that the cluster built. Raises InvalidSpec if the image must be built first, InvalidTask if the task names no
-    image and has no Dockerfile.
+    Raises InvalidSpec if the image must be built first, and InvalidTask if the task names no image and has no Dockerfile.
     """
     if spec.environment.image:
         return spec.environment.image
@@ -163,9 +167,12 @@ def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images:
 def services_of(
     services: Services | None, image: str, spec: TrialSpec, env: Mapping[str, str], variables: Mapping[str, str], images: Images
 ) -> PodServices | None:
-    """Return the plan of a pod's services; None if the pod has none. image: image of the pod's main container; env: values of
-    environment.env; variables: the trial's variables; images: images that the cluster built. Raises InvalidTask; InvalidSpec for
-    an image that must be built first, and for a field of the spec that needs a restore, which would lose the services' state."""
+    """Return the plan of a pod's services, None if the pod has none.
+
+    ``image`` is the image of the pod's main container, ``env`` the resolved environment.env, and ``variables`` the trial's
+    variables. Raises InvalidTask. Raises InvalidSpec if an image must be built first, or if a field of the spec requires restoring
+    an environment, because that would lose the services' state.
+    """
     if services is None:
         return None
     _refuse_restores(spec)
@@ -174,7 +181,7 @@ def services_of(
 
 
 def _refuse_restores(spec: TrialSpec) -> None:
-    """Raise InvalidSpec if a field of the spec requires restoring an environment, because no checkpoint has the services' state."""
+    """Raise InvalidSpec if a field of the spec requires restoring an environment. No checkpoint contains the services' state."""
     lost = "the task has services, whose state is in no checkpoint"
     if spec.verifier.isolation != "Declared":
         raise InvalidSpec(f"spec.verifier.isolation: must be Declared, got {spec.verifier.isolation}: {lost}")

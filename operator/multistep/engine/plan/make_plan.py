@@ -33,13 +33,16 @@ from multistep.engine.plan.verifier_environment import VerifierDefinition, Verif
 from multistep.errors import InvalidSpec
 
 MAX_ENTRIES: Final = 50_000
-MAX_HOSTS: Final = 2_000  # fewer than MAX_ENTRIES, because parsing an address takes longer than copying an entry
+MAX_HOSTS: Final = 2_000  # smaller than MAX_ENTRIES, because parsing an address takes longer than copying an entry
 MAX_CHARACTERS: Final = 4 << 20
-MAX_ARTIFACTS: Final = 4_000  # of one step: the runner's record of a collection has at most 64 KiB
+MAX_ARTIFACTS: Final = 4_000  # maximum for one step, because the runner's record of a Collect has at most 64 KiB
 
 
 def refuse_large(config: TaskConfig, steps: Sequence[StepConfig], spec: TrialSpec, variables: int) -> None:
-    """Raise InvalidSpec if the steps together have too many entries. variables: number of trial variables that a step inherits."""
+    """Raise InvalidSpec if the steps together have too many entries.
+
+    ``variables`` is the number of variables that each step inherits from the trial.
+    """
     own, number = config.verifier, len(steps)
     separate = own.environment or EnvironmentConfig()
     for index, step in enumerate(steps):
@@ -109,8 +112,11 @@ def make_plan(
     egress: Egress = "Disabled",
     images: Images = NO_IMAGES,
 ) -> TrialPlan:
-    """Return the plan of a trial. name: name of the task if task.toml has none; egress: how the networks of trial pods are limited;
-    images: images built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask."""
+    """Return the plan of a trial.
+
+    ``name`` is the task's name if task.toml has none. ``egress`` is the operator's way to limit the networks of trial pods.
+    ``images`` are the images built from the task's Dockerfiles. Raises InvalidSpec or InvalidTask.
+    """
     refuse_unsupported(config, layout, spec.agent)
     steps = steps_of(config)
     refuse_large(config, steps, spec, len(env.verifier) + len(env.environment))
@@ -119,7 +125,7 @@ def make_plan(
 
 
 def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> TrialPlan:
-    """Return the plan without its services, and without the variables and the WORKDIR that the compose file sets for main."""
+    """Return the plan without its services, and without what the compose file sets for its service ``main``."""
     config, layout, spec, env, reach = inputs.config, inputs.layout, inputs.spec, inputs.env, inputs.networks
     branch = part_of_task(spec, [step.name for step in steps], single=not config.steps)
     return TrialPlan(
@@ -149,7 +155,10 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
 
 
 def _with_services(plan: TrialPlan, inputs: _Inputs) -> TrialPlan:
-    """Return the plan with its services. For main, task.toml takes precedence over the compose file."""
+    """Return the plan with its services and with the variables and working directory that the compose file sets for ``main``.
+
+    Those of task.toml take precedence.
+    """
     services = services_of(inputs.layout.compose, inputs.image, inputs.spec, inputs.own_env, inputs.env.variables, inputs.images)
     if services is None:
         return plan
@@ -214,12 +223,15 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
 
 
 def _restored(config: TaskConfig, spec: TrialSpec, apart: Apart) -> VerifierEnvironment | None:
-    """Return the environment of a fresh pod in which the agent's files are restored, for a verifier without an environment of its
-    own. Return None if the trial is no regrade and spec.verifier.isolation is Declared."""
+    """Return the environment of a new pod in which the agent's files are restored, for a verifier without an environment of its
+    own.
+
+    Return None if spec.verifier.isolation is Declared and the trial is not a regrade.
+    """
     if spec.verifier.isolation == "Declared" and spec.regrade is None:
         return None
     same = apart(VerifierDefinition("environment", config.environment, None))
-    # The healthcheck and the upload of environment/ apply only to a start from the image.
+    # A restored environment needs neither the healthcheck nor the upload of environment/. Both are for a start from the image.
     return replace(same, healthcheck=None, files=False, restored=tuple(spec.verifier.paths))
 
 
@@ -230,7 +242,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Verifie
     services = services_of(
         defined.services if defined.bundled else layout.compose, image, spec, own_env, env.variables, inputs.images
     )
-    of_other_image = defined.bundled and own is config.environment  # the healthcheck is for the agent's image
+    of_other_image = defined.bundled and own is config.environment  # then the healthcheck is meant for the agent's image
     return VerifierEnvironment(
         config=own,
         image=image,
@@ -245,7 +257,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Verifie
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return ``text`` and the extra instructions, separated by blank lines, as in Harbor 0.25 (load); None if ``text`` is None."""
+    """Return ``text`` and the extra instructions, separated by blank lines as in Harbor 0.25; None if ``text`` is None."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])
@@ -269,7 +281,7 @@ def _start_timeout(config: TaskConfig, spec: TrialSpec) -> float:
 
 
 def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
-    """Return the healthcheck with its numbers limited to the range that the runner accepts; task.toml may have any numbers."""
+    """Return the healthcheck with its numbers limited to the range that the runner accepts."""
     if check is None:
         return None
     times = ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec")
@@ -278,18 +290,21 @@ def _healthcheck(check: HealthcheckConfig | None) -> HealthcheckConfig | None:
 
 
 def _uploads_environment(config: TaskConfig, layout: TaskLayout) -> bool:
-    """Return whether to upload environment/. With a Dockerfile, environment/ is the build context, so the image has its files."""
+    """Return whether to upload environment/. If the task has a Dockerfile, its image already contains these files."""
     return layout.environment_files and bool(config.environment.docker_image) and not (layout.dockerfile or layout.compose)
 
 
 def _checkpoints(config: TaskConfig, spec: CheckpointsSpec) -> CheckpointsSpec | None:
-    """Return the checkpoint spec; None if the trial stores none. Without [[steps]], only a later trial can use a checkpoint."""
+    """Return the spec of the trial's checkpoints, None if it stores none.
+
+    In a task without [[steps]] only a later trial can use a checkpoint.
+    """
     made = spec.policy == "AfterStep" and (bool(config.steps) or spec.keep == "WithResults")
     return spec if made else None
 
 
 def _user(own: User | None, inherited: User | None = None, *, override: User | None = None) -> str:
-    """Return the user of a phase; "" for the image's USER."""
+    """Return the user of a phase, "" for the USER of the image."""
     for user in (override, own, inherited):
         if user is not None and user != "":
             return str(user)

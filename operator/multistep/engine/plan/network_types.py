@@ -1,4 +1,4 @@
-"""The networks of a trial's environments and phases: what each may reach. engine.plan.phase_networks resolves them."""
+"""The types of the networks of a trial's environments and phases, which engine.plan.phase_networks resolves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Network:
 
     mode: NetworkMode = "public"
     hosts: tuple[str, ...] = ()
-    """Host names, ``*.`` followed by a name, IP addresses and CIDRs, only for mode ``allowlist``."""
+    """Allowed host names, patterns such as ``*.example.com``, IP addresses and CIDRs. Empty unless the mode is ``allowlist``."""
     gateway: bool = False
     """Whether the pod may also reach the model gateway, although the mode limits its network."""
 
@@ -34,8 +34,9 @@ class StepNetworks:
     """The networks of one step."""
 
     agent: Network
+    """Network of the agent's phase."""
     verifier: Network
-    """agent, verifier: networks of these phases."""
+    """Network of the verifier's phase."""
     verifiers_pod: Network
     """Network of the verifier's own pod outside of the verifier's phase."""
     shared: bool
@@ -51,6 +52,6 @@ class Networks:
     environment: Network
     """Network of the agent's pod outside of the phases of agent and verifier."""
     steps: tuple[StepNetworks, ...]
-    """Networks of each step."""
+    """The networks of each step."""
     sidecar: bool
     """Whether the agent's pod has an egress sidecar."""

@@ -1,5 +1,7 @@
-"""Resolves the networks of a trial's environments and phases as in Harbor 0.25 (network policies), and rejects networks
-that the operator cannot enforce with its setting ``egress``."""
+"""Resolves the networks of a trial's environments and phases, as Harbor 0.25 resolves its network policies.
+
+It rejects networks that the operator cannot enforce with its setting ``egress``.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ class Policy(Protocol):
 
 
 def plan_networks(config: TaskConfig, layout: TaskLayout, steps: Sequence[StepConfig], spec: TrialSpec, egress: Egress) -> Networks:
-    """Return the networks of a trial. Raises InvalidSpec for a network that the operator cannot enforce, or that cuts the agent off
-    from its model."""
+    """Return the networks of a trial.
+
+    Raises InvalidSpec if the operator cannot enforce a network, or if the agent cannot reach its model in one.
+    """
     environment = _environment("environment", config.environment, egress)
     step_networks = tuple(_of_step(config, layout, spec, index, step, egress) for index, step in enumerate(steps))
     agents = [environment, *(step.agent for step in step_networks)]
@@ -60,7 +64,7 @@ def _of_step(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, index: int
 
 
 def _environment(where: str, policy: Policy, egress: Egress) -> Network:
-    """Return the network of an environment. Raises InvalidSpec."""
+    """Return the network of an environment. Raises InvalidSpec if the operator cannot enforce it."""
     mode = policy.network_mode or "public"
     if mode == "public":
         return PUBLIC
@@ -74,8 +78,11 @@ def _environment(where: str, policy: Policy, egress: Egress) -> Network:
 
 
 def _phase(named: Sequence[tuple[str, Policy]], environment: Policy, egress: Egress) -> Network:
-    """Return the network of a phase: the last policy in ``named`` with a network_mode defines it, else the environment's policy.
-    named: path in task.toml and policy, first the task's, then the step's. Raises InvalidSpec."""
+    """Return the network of a phase.
+
+    ``named`` has the task's policy and then the step's, each with its path in task.toml. The last one with a network_mode applies.
+    If there is none, the environment's policy applies. Raises InvalidSpec if the operator cannot enforce the network.
+    """
     given = environment
     for where, policy in named:
         if policy.network_mode is None:
@@ -94,8 +101,7 @@ def _with_gateway(network: Network) -> Network:
 
 
 def _with_hosts(network: Network, hosts: Sequence[str]) -> Network:
-    """Return the network with the hosts of the model's API, which the agent's phase reaches beside the task's list, as in Harbor
-    0.25."""
+    """Return the network with the hosts of the model's API added to an allowlist, as in Harbor 0.25."""
     more = tuple(host for host in hosts if host not in network.hosts)
     return replace(network, hosts=network.hosts + more) if network.mode == "allowlist" else network
 

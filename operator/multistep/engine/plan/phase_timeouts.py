@@ -1,10 +1,10 @@
-"""Computes the timeouts of phases, in seconds, as Harbor 0.25 does (trial options)."""
+"""Computes the timeouts of phases in seconds, as Harbor 0.25 does from the options of a trial."""
 
 from __future__ import annotations
 
 import math
 
-LONGEST_SECONDS = 1e9  # 31 years: a longer timeout counts as no timeout, because it would overflow the runner's clock
+LONGEST_SECONDS = 1e9  # 31 years; a longer timeout counts as no timeout, because it would overflow the runner's clock
 
 
 def resolve_limit(
@@ -15,11 +15,10 @@ def resolve_limit(
     multiplier: float | None,
     default_multiplier: float,
 ) -> float | None:
-    """Return the effective timeout: ``override`` (0 or None: ``base``), at most ``maximum`` (0 or None: none), times the
-    multiplier.
+    """Return the effective timeout of a phase, None for no timeout.
 
-    The multiplier is ``multiplier``, the phase's own, or ``default_multiplier`` if the phase has none. Without base and override
-    there is no timeout.
+    The timeout is ``override``, or ``base`` if ``override`` is 0 or None. It is limited to ``maximum``, unless that is 0 or None,
+    and then multiplied by ``multiplier``, or by ``default_multiplier`` if the phase has no multiplier of its own.
     """
     limit = override or base
     if limit is None:
@@ -29,10 +28,10 @@ def resolve_limit(
 
 
 def real_limit(seconds: float) -> float | None:
-    """Return the timeout; None (no timeout) for NaN, infinity and numbers >= LONGEST_SECONDS, which task.toml may have."""
+    """Return a timeout from task.toml, None (no timeout) for NaN, infinity and numbers of at least LONGEST_SECONDS."""
     return seconds if math.isfinite(seconds) and seconds < LONGEST_SECONDS else None
 
 
 def real_pause(seconds: float) -> float:
-    """Return a pause between 0 and LONGEST_SECONDS; 0 for NaN."""
+    """Return a pause from task.toml, limited to the range from 0 to LONGEST_SECONDS. NaN becomes 0."""
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), LONGEST_SECONDS)

@@ -30,20 +30,22 @@ class TrialEnv:
     """The environment variables of a trial's spec, with the values of Secrets and ConfigMaps resolved."""
 
     variables: Env = field(default_factory=dict)
+    """spec.variables, which templates in task.toml may use."""
     environment: Env = field(default_factory=dict)
     agent: Env = field(default_factory=dict)
     verifier: Env = field(default_factory=dict)
     credentials: Env = field(default_factory=dict)
+    """The agent's secret variables, such as API keys."""
 
 
 @dataclass(frozen=True)
 class Hook:
-    """A collect hook: runs after the agent, before the verifier; its failure is ignored."""
+    """A collect hook, which is a command that runs after the agent and before the verifier. Its failure is ignored."""
 
     command: str
     user: str
     timeout: float | None
-    """Seconds, None for no timeout."""
+    """Timeout in seconds, None for no timeout."""
     service: str = MAIN
     """The service in whose container the hook runs."""
 
@@ -54,15 +56,17 @@ class VerifierPlan:
 
     user: str
     timeout: float | None
-    """Seconds, None for no timeout."""
+    """Timeout in seconds, None for no timeout."""
     env: Env | Unresolved
     """The environment variables, or the error if a template names an unset variable."""
     task_tests: bool
+    """Whether the task's own tests/ is uploaded."""
     step_tests: bool
+    """Whether the step's tests/ is uploaded."""
     environment: VerifierEnvironment | None = None
-    """A separate verifier's environment, None if the verifier runs in the agent's environment."""
+    """The environment of a separate verifier, None if the verifier runs in the agent's environment."""
     second_environment: VerifierEnvironment | None = None
-    """The environment of a second verification, whose verdict is compared with the first one, None for no second verification."""
+    """The environment of a second verification, whose verdict is compared with the first one; None for no second verification."""
     network: Network = PUBLIC
     """Network of the verifier's phase."""
 
@@ -79,14 +83,17 @@ class StepPlan:
     workdir: bool
     """Whether the step has a workdir."""
     setup: bool
+    """Whether the step's workdir has setup.sh."""
     resume: bool
-    """setup, resume: whether its workdir has setup.sh or resume.sh."""
+    """Whether the step's workdir has resume.sh."""
     healthcheck: HealthcheckConfig | None
     agent_user: str
     agent_timeout: float | None
-    """Seconds, None for no timeout."""
+    """Timeout of the agent's phase in seconds, None for no timeout."""
     solution_directory: str | None
+    """The directory below steps/ that has the step's solution/, None for the task's root."""
     solve_script: bool
+    """Whether the solution has solve.sh."""
     hooks: tuple[Hook, ...]
     verifier: VerifierPlan | None
     min_reward: float | Mapping[str, float] | None
@@ -96,22 +103,22 @@ class StepPlan:
 
     @property
     def verified_apart(self) -> bool:
-        """Return whether the step has a separate verifier. The verifier's files then never exist in the agent's environment."""
+        """Return whether the step has a separate verifier, whose files are then never in the agent's environment."""
         return self.verifier is not None and self.verifier.environment is not None
 
     @property
     def verifiers_environment(self) -> VerifierEnvironment | None:
-        """Return the environment of the verifier's own pod, for the first or the second verification; None without such a pod."""
+        """Return the environment of the pod for a separate verification, whether first or second; None without such a pod."""
         return (self.verifier.environment or self.verifier.second_environment) if self.verifier else None
 
     @property
     def compares_verdicts(self) -> bool:
-        """Return whether the step is verified in the agent's environment and again in a fresh pod, to compare the verdicts."""
+        """Return whether the step is verified in the agent's environment and again in a new pod, to compare the verdicts."""
         return self.verifier is not None and self.verifier.second_environment is not None
 
     @property
     def verified_restored(self) -> bool:
-        """Return whether the step is verified in a fresh pod, in which the environment's files are restored."""
+        """Return whether the step is verified in a new pod in which the environment's files are restored."""
         apart = self.verifiers_environment
         return apart is not None and apart.restored is not None
 
@@ -136,7 +143,7 @@ class TrialPlan:
     strategy: Literal["mean", "final"] | None
     abort_on_agent_error: bool
     single: bool
-    """Whether the task has no [[steps]]; a few rules differ then, as in Harbor 0.25 (single-step trial)."""
+    """Whether the task has no [[steps]]. A few rules then differ, as in Harbor 0.25's single-step trials."""
     network: Network = PUBLIC
     """Network of the agent's pod outside of the phases of agent and verifier."""
     sidecar: bool = False
@@ -145,7 +152,7 @@ class TrialPlan:
     checkpoints: CheckpointsSpec | None = None
     """Spec of the checkpoints from which later attempts resume, None if the trial stores none."""
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)
-    """Limits of the checkpoints for verifiers' pods."""
+    """Limits of the checkpoints that are restored in verifiers' pods."""
     branch: TaskPart = WHOLE_TASK
     """The part of the task that the trial runs."""
     regrade: bool = False
@@ -176,15 +183,18 @@ _NOBODY_KNOWN: Final[Mapping[str, Identity]] = MappingProxyType({})
 def isolation(
     plan: TrialPlan, default_user: str, known: Mapping[str, Identity] = _NOBODY_KNOWN, *, may_become_root: bool = False
 ) -> Isolation:
-    """Return how well verdicts are isolated from agents, for the least isolated step.
+    """Return how well verdicts are isolated from agents in the least isolated step.
 
-    Separate: every verifier runs in a pod of its own. Restored: as Separate, but the agent's files are restored in at least one of
-    the verifiers' pods. User: no agent is root, in root's group or a verifier's user, so no agent can change verdicts or runner.
-    Shared: all other cases. A collect hook counts like the agent: it runs in a directory that the agent filled, where Git, for
-    example, runs commands of the directory's own configuration.
-    default_user: user of a phase that configures none. known: ids of users in the image. may_become_root: whether the image has a
-    program such as sudo, by which any user may become root. With a custom agent class that is
-    not preinstalled, Shared replaces User: the installation runs as root, so the class could prepare a way to become root later.
+    Separate means that every verifier runs in a pod of its own. Restored means the same, but the agent's files are restored in at
+    least one of these pods. User means that no agent is root, in root's group or a verifier's user, so no agent can change verdicts
+    or the runner. Shared means all other cases.
+
+    A collect hook counts as an agent, because it runs in a directory that the agent filled. There, Git, for example, runs commands
+    from the directory's own configuration. A custom agent class that must be installed leads to Shared, because the installation
+    runs as root and could prepare a way to become root later.
+
+    ``default_user`` is the user of phases that configure none. ``known`` has the ids of users in the image. ``may_become_root``
+    means that the image has a program such as sudo, by which any user may become root.
     """
     verifiers = [step.verifier for step in plan.steps if step.verifier]
     shared = [verifier for verifier in verifiers if verifier.environment is None]
@@ -200,14 +210,14 @@ def isolation(
 
 
 def users_of(plan: TrialPlan) -> set[str]:
-    """Return the users of the plan whose ids decide about the isolation."""
+    """Return the users of the plan's agents, hooks and verifiers. Their ids decide about the isolation."""
     verifiers = {step.verifier.user for step in plan.steps if step.verifier}
     users = verifiers | {step.agent_user for step in plan.steps} | {hook.user for step in plan.steps for hook in step.hooks}
     return {user for user in users if user}
 
 
 def _may_be_one(user: str, other: str, known: Mapping[str, Identity]) -> bool:
-    """Return whether two users may have the same uid. Only the image defines the uid of a user name, except for root."""
+    """Return whether two users may have the same uid. The uid of a user name other than root depends on the image."""
     uids = [_uid(user, known), _uid(other, known)]
     if None not in uids:
         return uids[0] == uids[1]

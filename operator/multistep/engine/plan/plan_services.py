@@ -1,4 +1,4 @@
-"""Plans a pod's services: converts the services of a compose file to init containers, host names and volumes of the pod. Pure."""
+"""Converts the services of a compose file to init containers, host names and volumes of a pod. All functions are pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _LONGEST_NAME = 63 - len(CONTAINER_PREFIX)
 
 @dataclass(frozen=True)
 class StartupProbe:
-    """The probe of a service, which must succeed before the next container starts."""
+    """The startup probe of a service. It must succeed before the next container starts."""
 
     argv: tuple[str, ...]
     period: int
+    """Seconds between two probes."""
     timeout: int
-    """period, timeout: seconds."""
+    """Timeout of one probe in seconds."""
     failures: int
     """Number of failed probes after which the service is unhealthy."""
 
@@ -54,16 +55,17 @@ class PodServices:
     order: tuple[ServicePlan, ...]
     """The services in the order in which they start, before the trial's container."""
     main: Service
-    """The compose file's service of the trial's container."""
+    """The service of the compose file that describes the trial's container."""
     names: tuple[str, ...]
-    """All host names of 127.0.0.1."""
+    """All host names that the pod resolves to 127.0.0.1."""
     hosts: tuple[Host, ...] = ()
+    """The same as api.task.layout.Services.hosts."""
     files: str = ""
-    """hosts, files: as in api.task.layout.Services."""
+    """The same as api.task.layout.Services.files."""
 
     @property
     def background(self) -> tuple[str, ...]:
-        """Return the command that runs in the trial's container in the background; () for none."""
+        """Return the command that runs in the background of the trial's container, () for none."""
         return (*(self.main.entrypoint or ()), *(self.main.command or ()))
 
     def container_of(self, service: str) -> str:
@@ -72,20 +74,20 @@ class PodServices:
 
     @property
     def may_end(self) -> tuple[str, ...]:
-        """Return the containers whose termination is no failure: services that Compose would restart."""
+        """Return the containers that may terminate without failing the trial, because Compose would restart their services."""
         return tuple(plan.container for plan in self.order if not plan.once and plan.service.restarts)
 
 
 def placeholder(name: str) -> str:
-    """Return the placeholder of a variable in a parsed compose file. The variable's value is only known for a trial."""
+    """Return the placeholder of a variable in a parsed compose file. The variable gets its value from each trial's spec."""
     return f"\ue000{name}\ue001"
 
 
 def plan_services(services: Services, image: str, images: Mapping[str, str], env: Mapping[str, str]) -> PodServices:
     """Return the plan of a pod's services.
 
-    image: image of the pod's main container; images: images by service that replace the compose file's image or build; env: values
-    of the placeholders. Raises InvalidTask, and InvalidSpec for an image that must be built first.
+    ``image`` is the image of the pod's main container. ``images`` has, by service, the images that replace the compose file's image
+    or build. ``env`` has the values of the placeholders. Raises InvalidTask, and InvalidSpec for an image that must be built first.
     """
     resolved = [_service_with_values(service, env) for service in services.services]
     whole = replace(services, services=tuple(resolved))
@@ -105,21 +107,27 @@ def plan_services(services: Services, image: str, images: Mapping[str, str], env
 
 
 def container_name(service: str) -> str:
-    """Return the name of a service's container."""
+    """Return the name of the container in which a service runs."""
     return CONTAINER_PREFIX + re.sub(r"[^a-z0-9]+", "-", service.lower()).strip("-")
 
 
 def startup_probe(check: ServiceHealthcheck) -> StartupProbe:
-    """Convert a healthcheck to a probe. The probe fails no earlier than Docker reports the service unhealthy: after the start
-    period plus retries times the interval. It runs at least as often as the healthcheck, but at most once per second."""
+    """Convert a healthcheck to a startup probe.
+
+    The probe fails no earlier than Docker would report the service unhealthy, which is after the start period plus retries times
+    the interval. It runs at least as often as the healthcheck, but at most once per second.
+    """
     period = max(1, math.floor(min(check.interval, check.start_interval)))
     seconds = check.start_period + check.retries * check.interval
     return StartupProbe(check.argv, period, max(1, math.ceil(check.timeout)), max(1, math.ceil(seconds / period)))
 
 
 def values_of(services: Services, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the placeholders in a compose file. env: values of environment.env; variables: the trial's variables.
-    Raises InvalidTask for a variable that is not set."""
+    """Return the values of the placeholders in a compose file.
+
+    ``env`` is the resolved environment.env, and ``variables`` are the trial's variables. Raises InvalidTask for a variable that is
+    not set.
+    """
     for name, place in services.variables.items():
         if name not in variables:
             text = f"uses ${{{name}}}, which is not set: add it to spec.variables, or write ${{{name}:-DEFAULT}}"
@@ -165,8 +173,10 @@ def _image(services: Services, service: Service, image: str, images: Mapping[str
 
 
 def _ordered(services: Services) -> Iterator[Service]:
-    """Yield the services other than main, each after the services that it depends on. The parser has rejected circular
-    dependencies."""
+    """Yield the services other than main, each after the services that it depends on.
+
+    There are no circular dependencies, because the parser rejects them.
+    """
     by_name = {service.name: service for service in services.others}
     done: set[str] = set()
 
@@ -192,7 +202,10 @@ def _refuse_waiting_for_main(services: Services, service: Service, condition: st
 
 
 def _refuse_meeting(services: Services) -> None:
-    """Raise InvalidTask for services that cannot share one pod: equal ports or container names, or names that are no host names."""
+    """Raise InvalidTask for services that cannot share one pod.
+
+    Two services must not have the same port or container name, and every name must be a valid host name.
+    """
     ports: dict[str, str] = {}
     containers: dict[str, str] = {}
     for service in services.services:
@@ -218,11 +231,11 @@ class PodVolume:
     """A volume of the pod."""
 
     name: str
-    """Unique in the pod."""
+    """Name of the volume, unique in the pod."""
     memory: bool = False
-    """Whether it is in memory."""
+    """Whether the volume is in memory."""
     size_bytes: int = 0
-    """Maximum size, 0 for no limit."""
+    """Maximum size in bytes, 0 for no limit."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +257,7 @@ class PodMounts:
     by_service: Mapping[str, tuple[PodMount, ...]] = field(default_factory=dict)
 
     def of(self, service: str) -> tuple[PodMount, ...]:
-        """Return the mounts of a service."""
+        """Return the mounts of one service's container."""
         return self.by_service.get(service, ())
 
     @property
@@ -257,7 +270,10 @@ FILES_VOLUME: Final = "svc-files"
 
 
 def plan_mounts(services: PodServices) -> PodMounts:
-    """Return the mounts of all containers. A new named volume gets the files of the image of the first service that mounts it."""
+    """Return the mounts of all containers.
+
+    As in Compose, a new named volume gets the files of the image of the first service that mounts it.
+    """
     filled: set[str] = set()
     numbers = iter(range(10**6))
     named: dict[str, PodVolume] = {}

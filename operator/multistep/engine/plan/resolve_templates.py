@@ -1,4 +1,4 @@
-"""Resolves ``${NAME}`` and ``${NAME:-default}`` in environment values from the trial's variables, as in Harbor 0.25 (utils.env)."""
+"""Replaces ``${NAME}`` and ``${NAME:-default}`` in environment values by the trial's variables, as in Harbor 0.25 (utils.env)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 
 class Unresolved(Exception):
-    """A template names a variable that is not set, and has no default. name: the variable that is not set; key: the environment
-    variable whose value is the template."""
+    """A template names a variable that is not set, and has no default."""
 
     def __init__(self, key: str, name: str) -> None:
+        """Create the error. ``key`` is the environment variable whose value is the template, ``name`` the variable that is not
+        set."""
         super().__init__(
             f"{key}: variable {name!r} is not set; add it to spec.variables or give it a default: ${{{name}:-default}}"
         )
@@ -27,12 +28,15 @@ class Unresolved(Exception):
 
 
 def resolve_templates(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the values with templates resolved. A template is a whole value: ``pre-${NAME}`` is literal. Raises Unresolved."""
+    """Return the values with templates resolved. Raises Unresolved.
+
+    Only a whole value can be a template, so ``pre-${NAME}`` stays as it is.
+    """
     return {key: _value(key, value, variables) for key, value in env.items()}
 
 
 def resolved_field(field: str, env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of a field of task.toml with templates resolved. Raises InvalidTask."""
+    """Return the values of a field of task.toml with templates resolved. Raises InvalidTask for an unset variable."""
     try:
         return resolve_templates(env, variables)
     except Unresolved as error:
@@ -40,7 +44,8 @@ def resolved_field(field: str, env: Mapping[str, str], variables: Mapping[str, s
 
 
 def referenced_variable(value: str) -> str | None:
-    """Return the name of the variable to which a template refers, e.g. NAME for ``${NAME}``; None if the value is no template."""
+    """Return the name of the variable to which a template refers, e.g. NAME for ``${NAME}``, or None if the value is no
+    template."""
     match = _TEMPLATE.fullmatch(value)
     return match.group(1) if match else None
 
@@ -70,7 +75,7 @@ def template_tables(config: TaskConfig) -> Iterator[tuple[str, Mapping[str, str]
 
 
 def compose_variables(layout: TaskLayout) -> dict[str, str]:
-    """Return the variables of the trial that a task's compose files use: for each name, the place in the file."""
+    """Return the names of the trial's variables that a task's compose files use, each with the place where it is used."""
     return {name: place for services in layout.compose_files for name, place in services.variables.items()}
 
 
@@ -81,7 +86,7 @@ def used_variables(config: TaskConfig, layout: TaskLayout) -> frozenset[str]:
 
 
 def unused_variables(config: TaskConfig, layout: TaskLayout, spec: TrialSpec) -> list[str]:
-    """Return the names of spec.variables to which no template refers, so that no process gets their values."""
+    """Return the names of spec.variables to which no template refers. No process gets their values."""
     values = [variable.value or "" for variable in (*spec.agent.env, *spec.verifier.env)]
     used = used_variables(config, layout).union(filter(None, map(referenced_variable, values)))
     return [variable.name for variable in spec.variables if variable.name not in used]

@@ -1,7 +1,7 @@
-"""Selects the artifact entries to collect from a step, assigns their paths below ``steps/NAME/artifacts``, builds the manifest.
+"""Selects the artifact entries of a step, assigns their paths below ``steps/NAME/artifacts``, and builds manifest.json.
 
-Two rules differ from Harbor 0.25, because the specification of multi-step tasks demands them: artifacts are collected after
-verification, and they are stored under the source's base name.
+Two rules differ from Harbor 0.25, because the specification of multi-step tasks requires it. Artifacts are collected after the
+verification, and they are stored under the base name of their source.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from multistep.api.task.task_toml import ArtifactConfig
 
 LOGS_ARTIFACTS = "/logs/artifacts"
 
-_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination, service: entries with equal values share their paths
+_Owner: TypeAlias = tuple[str, str | None, str | None]  # source, destination and service; entries with the same owner share paths
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The destination of an artifact entry's files, relative to the artifacts directory; "" for that directory itself."""
+    """The destination of an artifact entry's files."""
 
     entry: ArtifactConfig
     destination: str
+    """Path relative to the artifacts directory, "" for that directory itself."""
 
 
 def pass_entries(
     task: Sequence[ArtifactConfig], trial: Sequence[ArtifactConfig], step: Sequence[ArtifactConfig]
 ) -> tuple[ArtifactConfig, ...]:
-    """Return the artifact entries that apply to a step: the task's, the trial's, then the step's own. If no entry has the source
-    /logs/artifacts, put an entry for this source first."""
+    """Return the artifact entries that apply to a step: the task's, the trial's, then the step's own.
+
+    If no entry has the source /logs/artifacts, the first returned entry is one for this source.
+    """
     named = [*task, *trial, *step]
     if any(entry.source.rstrip("/") == LOGS_ARTIFACTS and _service(entry) is None for entry in named):
         return tuple(named)
@@ -42,11 +45,12 @@ def pass_entries(
 def place_artifacts(entries: Sequence[ArtifactConfig], members: Sequence[Iterable[str]]) -> list[Placement]:
     """Return a destination for each entry, so that no two different sources share a path.
 
-    members: for each entry, the paths found in its source, relative to the source ("" for the source itself); empty if the
-    source is missing.
-    The default destination is the source's base name (the top directory for /logs/artifacts). On a collision with another
-    source the artifact is stored under its source's full path, and if that collides, too, under this path in a numbered directory.
-    The results store passes an additional first entry, which reserves the path of manifest.json.
+    ``members`` has, for each entry, the paths that were found in its source, relative to the source ("" for the source itself). It
+    is empty for a source that does not exist.
+
+    The default destination is the base name of the source, or the artifacts directory itself for /logs/artifacts. On a collision
+    with another source, the destination is the full path of the source. If this collides too, it is the full path in a numbered
+    directory. The results store passes an additional first entry, which reserves the path of manifest.json.
     """
     taken = _Taken()
     placed: dict[_Owner, str] = {}
@@ -64,10 +68,11 @@ def place_artifacts(entries: Sequence[ArtifactConfig], members: Sequence[Iterabl
 def artifacts_manifest(
     placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
 ) -> list[dict[str, Any]]:
-    """Return manifest.json, as in Harbor 0.25. types: type of each entry in the container: file, directory, missing or other.
+    """Return the content of manifest.json, as in Harbor 0.25.
 
-    incomplete: for each entry, the collected files that are missing or differ from the files in the container. An entry with
-    such files has Harbor's status "failed".
+    ``types`` has the type of each entry in the container: file, directory, missing or other. ``incomplete`` lists, for each entry,
+    the collected files that are missing or differ from the files in the container. An entry with such files has Harbor's status
+    "failed".
     """
     missed = incomplete or [()] * len(placements)
     return [_manifest_line(*line) for line in zip(placements, types, missed, strict=True)]
@@ -88,7 +93,7 @@ def _manifest_line(placement: Placement, kind: str, incomplete: Sequence[Mapping
 
 
 def _service(entry: ArtifactConfig) -> str | None:
-    """Return the service that an entry is collected from; None for main."""
+    """Return the service from which an entry is collected, None for the trial's container."""
     return entry.service if entry.service != MAIN else None
 
 
@@ -112,15 +117,15 @@ def _relative(source: str) -> str:
 
 
 class _Taken:
-    """The paths that were assigned so far (of files and of the directories above them), and the entries that own each path."""
+    """The assigned paths, which are those of files and of the directories above them, and the entries that own each path."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Owner] = {}  # assigned path -> its owner
         self._above: dict[str, set[_Owner]] = {}  # directory -> owners of the assigned paths below it
 
     def claim(self, destination: str, paths: Iterable[str], owner: _Owner) -> bool:
-        """Assign the paths of ``found`` below destination to the owner. On a collision assign no path and return False."""
-        taken = self._claims.get(destination, owner) != owner  # stop at the first collision: an agent can cause very many
+        """Assign ``paths`` below ``destination`` to the owner, and return True. On a collision assign no path and return False."""
+        taken = self._claims.get(destination, owner) != owner  # stop at the first collision, because an agent can cause very many
         if taken or any(self._meets(_join(destination, path), owner) for path in paths):
             return False
         for path in (_join(destination, path) for path in paths):

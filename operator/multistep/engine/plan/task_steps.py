@@ -1,4 +1,4 @@
-"""Reads the steps of a task; a task without [[steps]] has a single step. Pure functions."""
+"""Returns the steps of a task. A task without [[steps]] has a single step. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SINGLE_STEP = "task"  # the name under which a single-step task's only step runs
 
 
 def steps_of(config: TaskConfig) -> Sequence[StepConfig]:
-    """Return the task's steps."""
+    """Return the task's steps. A task without [[steps]] has one step, named SINGLE_STEP."""
     if config.steps:
         return config.steps
     return [StepConfig(name=SINGLE_STEP, verifier=config.verifier.model_copy(update={"env": {}, "collect": []}))]
@@ -33,7 +33,7 @@ def verifiers_of(config: TaskConfig) -> list[tuple[str, VerifierConfig]]:
 
 
 def hooks_of(config: TaskConfig, step: StepConfig) -> list[CollectConfig]:
-    """Return the collect hooks of a step: the task's, then its own."""
+    """Return the collect hooks of a step: the hooks of the whole task, then the step's own."""
     return [*config.verifier.collect, *step.verifier.collect]
 
 
@@ -44,16 +44,17 @@ class TaskPart:
     kept: int = 0
     """Number of first steps that the trial does not run, because it starts from a checkpoint of another trial."""
     end: int | None = None
-    """The index after the trial's last step, None if the trial runs to the task's last step."""
+    """Index after the trial's last step, None if the trial runs to the task's last step."""
 
 
 WHOLE_TASK: Final = TaskPart()
 
 
 def part_of_task(spec: TrialSpec, steps: Sequence[str], *, single: bool) -> TaskPart:
-    """Return the part of a task that a trial runs. steps: names of the task's steps; single: whether the task has no [[steps]].
+    """Return the part of a task that a trial runs.
 
-    Raises InvalidSpec for a step that the task does not have, or if no step is left to run.
+    ``steps`` are the names of the task's steps, and ``single`` is whether the task has no [[steps]]. Raises InvalidSpec for a step
+    that the task does not have, or if no step is left to run.
     """
     names = () if single else steps
     start, kept, end = "", 0, None

@@ -1,4 +1,7 @@
-"""Parts of a task that Multistep does not support: rejected if they change the result, else ignored with a warning."""
+"""Finds the parts of a task that Multistep does not support.
+
+A part that would change the result makes the task invalid. All other parts are ignored with a warning.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,16 @@ class Unsupported:
     path: str
     message: str
     refused: bool = True
-    """Whether it makes the task invalid; if not, it is ignored."""
+    """Whether the part makes the task invalid. If not, it is ignored."""
     by_agent: bool = False
-    """Whether it depends on the agent: another one may use it."""
+    """Whether the part is unsupported only because of the trial's agent. Another agent may use it."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
 
 
 def unsupported_parts(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None = None) -> list[Unsupported]:
-    """Return all unsupported parts of a task. agent: the agent that runs the task; None if it is unknown: then the oracle is
-    assumed."""
+    """Return all unsupported parts of a task for an agent. ``None`` means that the agent is unknown, and counts as the oracle."""
     parts: list[Unsupported] = []
     for where, environment in _environments(config):
         parts += _environment(where, environment, agent if where == "environment" else None)
@@ -43,7 +45,7 @@ def unsupported_parts(config: TaskConfig, layout: TaskLayout, agent: AgentSpec |
 
 
 def refuse_unsupported(config: TaskConfig, layout: TaskLayout, agent: AgentSpec) -> None:
-    """Raise InvalidTask, with all unsupported parts that would change the result."""
+    """Raise InvalidTask if the task has unsupported parts that would change the result. The message lists all of them."""
     if refused := [part for part in unsupported_parts(config, layout, agent) if part.refused]:
         raise InvalidTask.joined([InvalidTask(part.message, field=part.path) for part in refused])
 
@@ -80,8 +82,10 @@ def _ignored(where: str, key: str, what: str) -> Unsupported:
 
 
 def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:
-    """Yield the MCP servers, their headers, and the skills that the agent cannot use; Harbor 0.25 rejects them, too. An agent of a
-    custom class is not checked, because it is unknown what it uses."""
+    """Yield the MCP servers, headers of MCP servers, and skills that the agent cannot use. Harbor 0.25 rejects them too.
+
+    An agent of a custom class is not checked, because the operator does not know what it uses.
+    """
     headers = [server.name for server in environment.mcp_servers if server.headers]
     if environment.mcp_servers and agent.name in harbor_agents.WITHOUT_MCP:
         yield Unsupported(f"{where}.mcp_servers", f"is not supported: agent {agent.label!r} uses no MCP servers")
@@ -93,8 +97,11 @@ def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) 
 
 
 def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:
-    """Yield the trajectory file of the task's first step, if it has one. Harbor 0.25 reads no other step's file. It ignores the
-    file if the agent is oracle or nop, and fails if the agent cannot load trajectories."""
+    """Yield the trajectory file of the task's first step, if it has one.
+
+    Harbor 0.25 reads only the first step's file. It ignores the file if the agent is oracle or nop, and fails if the agent cannot
+    load trajectories.
+    """
     first = config.steps[0].name if config.steps else None
     files = layout.root if first is None else layout.steps.get(first)
     if files is None or not files.trajectory:
@@ -108,8 +115,8 @@ def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None)
 
 
 def check_services(config: TaskConfig, layout: TaskLayout) -> None:
-    """Raise InvalidTask, with all faults, if an artifact or a collect hook names a service that the task's compose file does not
-    have, or that ends before the first step."""
+    """Raise InvalidTask if an artifact or a collect hook names a service that the compose file lacks, or that ends before the first
+    step. The message lists all such entries."""
     if faults := [*_faults(config, layout)]:
         raise InvalidTask.joined(faults)
 

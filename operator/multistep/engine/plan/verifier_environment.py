@@ -1,5 +1,7 @@
-"""Selects the environment in which a step is verified: the agent's environment, or the separate one that task.toml defines for the
-step or the task, as in Harbor 0.25."""
+"""Selects the environment in which a step is verified, as Harbor 0.25 does.
+
+It is the agent's environment, or a separate one that task.toml defines for the step or the task.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,14 @@ Mode = Literal["shared", "separate"]
 
 @dataclass(frozen=True)
 class VerifierDefinition:
-    """A separate verifier's environment in task.toml.
-
-    bundled: whether the verifier has its own image. This image contains the tests, so the operator uploads none.
-    """
+    """A separate verifier's environment, as task.toml defines it."""
 
     where: str
-    """Path of its table in task.toml."""
+    """Path of the environment's table in task.toml."""
     config: EnvironmentConfig
     image: str | None
-    """The verifier's own image; None: the image must be built from the Dockerfile in ``tests``, or, if ``tests`` is "", the
-    trial's image is used."""
+    """The verifier's own image. None means that it must be built from the Dockerfile in ``tests``, or that the trial's image is
+    used if ``tests`` is ""."""
     services: Services | None = None
     """The services in the compose file in ``tests``."""
     tests: str = ""
@@ -36,12 +35,13 @@ class VerifierDefinition:
 
     @property
     def bundled(self) -> bool:
+        """Return whether the verifier has its own image. Such an image contains the tests, so the operator uploads none."""
         return self.image is not None or bool(self.tests)
 
 
 @dataclass(frozen=True)
 class VerifierEnvironment:
-    """A separate verifier's environment, resolved."""
+    """A separate verifier's environment, with everything resolved."""
 
     config: EnvironmentConfig
     image: str
@@ -50,18 +50,19 @@ class VerifierEnvironment:
     files: bool
     """Whether environment/ is uploaded."""
     own_image: bool
-    """Whether ``image`` is the verifier's own, not the trial's."""
+    """Whether ``image`` is the verifier's own image and not the trial's."""
     network: Network
-    """Network outside of the verifier's phase."""
+    """Network of the verifier's pod outside of the verifier's phase."""
     sidecar: bool
-    """Whether its pod has an egress sidecar."""
+    """Whether the verifier's pod has an egress sidecar."""
     restored: tuple[str, ...] | None = None
-    """Directories of the agent's environment to restore in it, () for all, None if it gets the step's artifacts instead."""
+    """Directories of the agent's environment to restore in the pod, () for all; None if the pod gets the step's artifacts
+    instead."""
     services: PodServices | None = None
 
 
 def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
-    """Return the verifier's mode. The step's mode or environment table overrides the task's."""
+    """Return whether the step has a separate verifier. The step's mode or environment table overrides the task's."""
     for verifier in (step.verifier, config.verifier):
         if verifier.environment_mode:
             return verifier.environment_mode
@@ -71,11 +72,11 @@ def verifier_mode(config: TaskConfig, step: StepConfig) -> Mode:
 
 
 def verifier_definition(config: TaskConfig, layout: TaskLayout, step: StepConfig, files: StepLayout) -> VerifierDefinition | None:
-    """Return the separate environment of a step's verifier; None if the verifier runs in the agent's environment.
+    """Return the separate environment of a step's verifier, None if the verifier runs in the agent's environment.
 
     The step's table replaces the task's table, and the step's image replaces the task's image. Table and image are inherited
-    separately: a step may have a table of its own and inherit the task's image. Raises InvalidSpec if the compose file in tests/
-    gives main no image.
+    separately, so a step may have a table of its own and inherit the task's image. Raises InvalidSpec if the compose file in tests/
+    names no image for its service ``main``.
     """
     if verifier_mode(config, step) == "shared":
         return None
@@ -89,9 +90,12 @@ def verifier_definition(config: TaskConfig, layout: TaskLayout, step: StepConfig
 
 
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:
-    """Return the verifier's own image, the services of the compose file beside its tests, and the tests' directory; None if the
-    verifier has no image of its own, as in Harbor 0.25 (verifier_mode). The image is None if it must be built from the Dockerfile
-    in ``tests``. verifier: the verifier's table of the task or the step in task.toml; where: path of this table."""
+    """Return the verifier's own image, the services of the compose file beside its tests, and the directory of the tests.
+
+    Return None if the verifier has no image of its own, as in Harbor 0.25 (verifier_mode). The returned image is None if it must be
+    built from the Dockerfile in ``tests``. ``verifier`` is the verifier's table of the task or the step in task.toml, and ``where``
+    is its path.
+    """
     services, named = files.tests_compose, verifier.environment.docker_image if verifier.environment else None
     main = services.main if services else Service(MAIN)
     if main.pulled_image or named:

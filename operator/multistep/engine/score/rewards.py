@@ -1,4 +1,4 @@
-"""Rewards: parses the verifier's files, checks gates, aggregates the trial's reward, as in Harbor 0.25 (verifier)."""
+"""Parses the verifier's reward files, checks gates and computes the trial's rewards, as Harbor 0.25 does (verifier)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ REWARD_TXT = "/logs/verifier/reward.txt"
 
 
 class RewardError(Exception):
-    """The reward files are missing or invalid. type: Harbor's class name."""
+    """The reward files are missing or invalid."""
 
     def __init__(self, type_: str, message: str) -> None:
+        """Create the error. ``type_`` is Harbor's class name for it."""
         super().__init__(message)
         self.type = type_
 
@@ -26,7 +27,7 @@ class RewardError(Exception):
 def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[str, Number]:
     """Return the rewards in reward.json, or in reward.txt if reward.json is missing. Raises RewardError.
 
-    json_file, txt_file: contents of the files, None for a missing file. A malformed reward.json is an error, even if reward.txt
+    The arguments are the contents of the two files, None for a missing file. A malformed reward.json is an error even if reward.txt
     is valid.
     """
     if json_file is not None:
@@ -37,7 +38,7 @@ def parse_reward_files(json_file: bytes | None, txt_file: bytes | None) -> dict[
 
 
 def parse_reward_txt(data: bytes) -> dict[str, Number]:
-    """Return the file's single number as the key "reward"; Python's float() parses it. Raises RewardError."""
+    """Return the single number in reward.txt under the key "reward". Python's float() parses the number. Raises RewardError."""
     _require_content(data, REWARD_TXT)
     try:
         value = float(data.decode())
@@ -47,8 +48,10 @@ def parse_reward_txt(data: bytes) -> dict[str, Number]:
 
 
 def parse_reward_json(data: bytes) -> dict[str, Number]:
-    """Return the file's JSON object, whose values must be finite numbers or booleans. A boolean becomes 1.0 or 0.0; integers stay
-    integers. Raises RewardError."""
+    """Return the JSON object in reward.json, whose values must be finite numbers or booleans. Raises RewardError.
+
+    A boolean becomes 1.0 or 0.0. Integers stay integers.
+    """
     _require_content(data, REWARD_JSON)
     try:
         value = json.loads(data.decode())
@@ -63,10 +66,10 @@ def parse_reward_json(data: bytes) -> dict[str, Number]:
 
 
 def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards | None) -> str | None:
-    """Return why a step's rewards do not pass its min_reward; None if they do.
+    """Return why a step's rewards do not pass its min_reward, None if they pass.
 
-    minimum: a number is the minimum of the key "reward", a table the minimum of each of its keys. A missing reward counts as minus
-    infinity; a reward equal to the minimum passes.
+    If ``minimum`` is a number, it is the minimum of the key "reward". If it is a table, it has the minimum of each of its keys. A
+    missing reward counts as minus infinity. A reward equal to the minimum passes.
     """
     if minimum is None:
         return None
@@ -79,10 +82,11 @@ def gate_failure(minimum: float | Mapping[str, float] | None, rewards: Rewards |
 
 
 def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rewards | None]) -> dict[str, Number] | None:
-    """Return the trial's rewards. steps: the rewards of the started steps, in order; None for a step without a verifier result.
+    """Return the trial's rewards. ``steps`` has the rewards of the started steps in order, None for a step without a verifier
+    result.
 
-    strategy mean: for each key, the mean over the steps with a result; a missing key counts as 0. strategy final: the rewards of
-    the last started step. Raises OverflowError if a mean is not finite.
+    Strategy "mean" computes, for each key, the mean over the steps with a result, in which a missing key counts as 0. Strategy
+    "final" returns the rewards of the last started step. Raises OverflowError if a mean is not finite.
     """
     if strategy == "final":
         return None if not steps or steps[-1] is None else dict(steps[-1])
@@ -95,7 +99,7 @@ def trial_rewards(strategy: Literal["mean", "final"] | None, steps: Sequence[Rew
 
 
 def _low(reward: Number) -> str:
-    """Convert a reward that is below its minimum to text."""
+    """Return a reward that is below its minimum as text."""
     if reward == -math.inf:
         return "missing"
     try:

@@ -1,4 +1,6 @@
-"""Computes the score with which a trial counts in a sweep, by spec.scoring. Status, report and comparison all use this module.
+"""Computes the score with which a trial counts in a sweep, according to spec.scoring.
+
+The sweep's status, its report and comparisons of agents all use this module.
 
 A failure's class shows where it occurred, not who caused it. A failed trial gets a score if an agent may have caused the failure:
 after an agent has run in an environment, it may have broken everything that runs there later. A step without a verdict then counts
@@ -25,12 +27,14 @@ from multistep.engine.score.trial_score import REWARD, Score, Verdict, counted_k
 State = Literal["Active", "Complete", "Failed"]
 
 AGENT_ERRORS: Final = EXIT_ERRORS - VALID_EXIT_ERRORS | {"OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"}
-"""Failures of the agent's phase after which Harbor regards a reward as invalid; spec.scoring.agentErrors decides about them.
-AgentTimeoutError is not one: Harbor, too, regards the reward of an agent that reached its timeout as valid."""
+"""Failures of the agent's phase after which Harbor regards a reward as invalid. spec.scoring.agentErrors decides about such trials.
+
+AgentTimeoutError is not one of them, because Harbor regards the reward of an agent that reached its timeout as valid.
+"""
 
 _BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # exception types that only the task can cause
 _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
-_DEADLINE_SHARE: Final = 0.5  # after a missed deadline the trial scores 0 if its agent used at least this share of it
+_DEADLINE_SHARE: Final = 0.5  # a trial that missed its deadline scores 0 if its agent used at least this share of the deadline
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,14 @@ class Scored:
     """The score of a trial under a sweep's scoring."""
 
     score: float | None = None
-    """The score; None if the trial has none."""
+    """The score, None if the trial has none."""
     passed: bool = False
-    """Whether the trial passed."""
     invalid: bool = False
     """Whether a reward that counts is too large, or was omitted from the status."""
 
 
 def scored(status: TrialStatus, scoring: Scoring) -> Scored:
-    """Return the score of a trial with this status."""
+    """Return the score of a trial with this status, under a sweep's spec.scoring."""
     key, rule, ran = scoring.key, status.score_rule, status.own_steps
     verdicts = [Verdict(step.rewards, step.gate) for step in ran]
     invalid = has_too_large(verdicts, key)
@@ -65,8 +68,11 @@ def scored(status: TrialStatus, scoring: Scoring) -> Scored:
 
 
 def _as_task(results: Sequence[Rewards | None], rule: ScoreRule, key: str | None, missing: int) -> float:
-    """Return the trial's reward under the task's multi_step_reward_strategy. missing: number of declared steps that a failure
-    prevented; a step without a result then counts as 0, as in the score."""
+    """Return the trial's reward under the task's multi_step_reward_strategy.
+
+    ``missing`` is the number of declared steps that a failure prevented. If there are any, a step without a result counts as 0, as
+    in the score.
+    """
     if missing or None in results:
         results = [*(result or {} for result in results), *({} for _ in range(missing))]
     try:
@@ -77,35 +83,40 @@ def _as_task(results: Sequence[Rewards | None], rule: ScoreRule, key: str | None
 
 
 class Ended(Protocol):
-    """The fields of a trial that decide whether it counts.
-
-    failure_class: the class in status.failure; score, invalid: as in Scored; agent_error: whether any step of the trial has one of
-    AGENT_ERRORS; tampered: whether there is evidence of tampering (engine.script.inspect_environment.evidence).
-    """
+    """The fields of a trial that decide whether it counts."""
 
     @property
     def state(self) -> State: ...
     @property
-    def failure_class(self) -> FailureClass | None: ...
+    def failure_class(self) -> FailureClass | None:
+        """The class in status.failure."""
+
     @property
-    def score(self) -> float | None: ...
+    def score(self) -> float | None:
+        """The same as Scored.score."""
+
     @property
-    def invalid(self) -> bool: ...
+    def invalid(self) -> bool:
+        """The same as Scored.invalid."""
+
     @property
-    def agent_error(self) -> bool: ...
+    def agent_error(self) -> bool:
+        """Whether any step of the trial has one of AGENT_ERRORS."""
+
     @property
-    def tampered(self) -> bool: ...
+    def tampered(self) -> bool:
+        """Whether there is evidence of tampering (engine.status.tampering_findings)."""
 
 
 def counted_score(trial: Ended, scoring: Scoring) -> float | None:
-    """Return the score with which a trial counts in its agent's mean; None if the trial is active or excluded."""
+    """Return the score with which a trial counts in its agent's mean, None if the trial is active or excluded."""
     if trial.state == "Active" or _is_excluded(trial, scoring):
         return None
     return 0.0 if is_zeroed(trial, scoring) else trial.score
 
 
 def is_zeroed(trial: Ended, scoring: Scoring) -> bool:
-    """Return whether a trial counts 0, and as not passed, because of evidence of tampering or its provider's failure."""
+    """Return whether a trial counts as 0 and as not passed, because of evidence of tampering or a failure of its model provider."""
     return (trial.tampered and scoring.tampering == "Zero") or _fails_by_provider(trial, scoring)
 
 
@@ -125,8 +136,10 @@ def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
 
 
 def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
-    """Return the class of the failure that ended a trial, left the trial without a valid reward or changed its score; None if it
-    has no failure."""
+    """Return the class of a trial's failure, None if the trial has none.
+
+    A failure ended the trial, left it without a valid reward, or changed its score.
+    """
     if trial.state == "Active" or trial.failure_class is not None:
         return trial.failure_class
     if trial.tampered and scoring.tampering != "Report":
@@ -137,8 +150,11 @@ def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
 
 
 def agent_may_have_caused(exception: StepException, journal: Journal, *, from_reference: bool = False) -> bool:
-    """Return whether an agent may have caused the failure that ended a Complete trial. from_reference: whether the oracle, which
-    runs the task's own solutions, ran the steps that another trial ran (spec.fromStep)."""
+    """Return whether an agent may have caused the failure that ended a Complete trial.
+
+    ``from_reference`` means that the steps before the trial's first step (spec.fromStep) were run by the oracle, which runs the
+    task's own solutions.
+    """
     last = journal.steps[-1] if journal.steps else None
     if last is None or last.trial is not None or exception.type in _BY_THE_TASK_ALONE or last.untouched:
         return False
@@ -147,10 +163,10 @@ def agent_may_have_caused(exception: StepException, journal: Journal, *, from_re
 
 
 def agent_used_deadline(status: TrialStatus, deadline: float | None, now: float) -> bool:
-    """Return whether at least half of the deadline passed in phases whose duration an agent decides. deadline: in seconds.
+    """Return whether at least half of the deadline passed in phases whose duration an agent controls. ``deadline`` is in seconds.
 
-    If less, the trial missed its deadline because it waited for the cluster or a verifier's pod. A trial that waits for
-    the model gateway between two phases missed it because of the gateway.
+    If not, the trial missed its deadline because it waited for the cluster or for a verifier's pod. A trial that waits for the
+    model gateway between two phases missed its deadline because of the gateway.
     """
     waits = holds(status, "Reconciling")
     if waits is not None and waits.reason == GATEWAY_UNAVAILABLE and not (status.steps and _in_agent_phase(status.steps[-1])):
@@ -163,8 +179,10 @@ def _in_agent_phase(step: StepStatus) -> bool:
 
 
 def _agent_seconds(status: TrialStatus, now: float) -> float:
-    """Return the seconds of the agents' phases, and of later phases in their environment, which an agent can make as slow as it
-    likes: the verifications in place, the collection of files, and the setup of later steps."""
+    """Return the seconds of the agents' phases, and of later phases in the agents' environment, which an agent can make slow.
+
+    Such later phases are verifications in that environment, the collection of files, and the setup of later steps.
+    """
     seconds, ran = 0.0, status.agent_setup_time is not None
     for step in status.own_steps:
         took = {**_durations(step), **_running(status, step, now)}
@@ -176,7 +194,7 @@ def _agent_seconds(status: TrialStatus, now: float) -> float:
 
 
 def _running(status: TrialStatus, step: StepStatus, now: float) -> Mapping[str, float]:
-    """Return the seconds of the step's current phase so far, by its name; {} if it has ended, or runs in a verifier's pod."""
+    """Return the name of the step's current phase and its seconds so far; {} if the phase has ended or runs in a verifier's pod."""
     phase = (step.phase or "").lower()
     started = step.phase_start_time or (step.start_time if phase == AGENT else None)
     ended = step.completion_time is not None or (phase == AGENT and AGENT in _durations(step))

@@ -1,7 +1,7 @@
-"""The score of a trial, from the rewards of its steps. docs/reference/statistics.md has the rules as a table.
+"""Computes the score of a trial from the rewards of its steps. docs/reference/statistics.md has the rules as a table.
 
-The score is computed over all declared steps: the steps that the trial was to run and verify. A step without a result counts as 0,
-and no step counts less than 0, so a trial that finishes after fewer steps never has a higher score.
+The score covers all declared steps, which are the steps that the trial was to run and verify. A step without a result counts as 0,
+and no step counts less than 0. So a trial that finishes after fewer steps never has a higher score.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Verdict:
     """The result of a started step."""
 
     rewards: Rewards | None
-    """None without a verifier result."""
+    """The step's rewards, None without a verifier result."""
     gate: bool | None = None
     """Whether the step's gate was met, None if it has no gate."""
     known: tuple[float, bool] | None = None
-    """Score and whether the step passed, if ``rewards`` lacks some of the step's rewards."""
+    """The step's score and whether it passed, set if ``rewards`` lacks some of the step's rewards."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,14 @@ class Score:
 
     value: float
     passed: bool
-    """Whether every declared step ran and passed (strategy Final: the last step and all gates)."""
+    """Whether every declared step ran and passed. With strategy Final, only the last step and all gates have to pass."""
 
 
 def rule_of(plan: TrialPlan, runs: Iterable[StepRun]) -> ScoreRule:
-    """Return the rule for the trial's score. runs: its started steps. Steps that another trial ran are not declared steps."""
+    """Return the rule for the trial's score. ``runs`` are the trial's started steps.
+
+    Steps that another trial ran are not declared steps.
+    """
     others = {run.name for run in runs if run.trial is not None}
     declared = [step for step in plan.steps[plan.branch.kept :] if step.verifier is not None and step.name not in others]
     return ScoreRule(steps=len(declared), strategy="Final" if plan.strategy == "final" else "Mean")
@@ -59,15 +62,15 @@ def verdict_of(run: StepRun) -> Verdict:
 
 
 def known_score(step: StepStatus) -> tuple[float, bool] | None:
-    """Return a step's score in its status, and whether it passed, if the status lacks some of its rewards."""
+    """Return the score in a step's status and whether the step passed, None unless the status lacks some of its rewards."""
     return (step.score, bool(step.passed)) if step.omitted_rewards and step.score is not None else None
 
 
 def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = None) -> Score | None:
-    """Return the score; None if no step was to be verified.
+    """Return the score of a trial, None if no step was to be verified.
 
-    verdicts: results of the trial's own started steps, in order; key: the only reward key that counts; None: "reward" counts, or
-    all keys of a step without "reward".
+    ``verdicts`` are the results of the trial's own started steps, in order. ``key`` is the only reward key that counts. With None,
+    "reward" counts, or all keys of a step that has no "reward".
     """
     if not rule.steps:
         return None
@@ -80,15 +83,18 @@ def trial_score(verdicts: Sequence[Verdict], rule: ScoreRule, key: str | None = 
 
 
 def step_score(verdict: Verdict, key: str | None = None) -> float:
-    """Return a step's score: its reward, or the mean of its rewards, at least 0; 0 without a result."""
+    """Return a step's score, which is its reward or the mean of its rewards, but at least 0. Without a result it is 0."""
     if verdict.known is not None and key is None:
         return verdict.known[0]
     return max(0.0, mean_reward(_counted(verdict, key)) or 0.0)
 
 
 def step_passes(verdict: Verdict, key: str | None = None) -> bool:
-    """Return whether a step passes: its gate was met; without a gate, it has rewards that count, and all of them are 1 or more and
-    not too large."""
+    """Return whether a step passes.
+
+    A step with a gate passes if the gate was met. A step without a gate passes if it has rewards that count, and all of them are 1
+    or more and not too large.
+    """
     if verdict.gate is not None:
         return verdict.gate
     if verdict.known is not None and key is None:
@@ -98,13 +104,13 @@ def step_passes(verdict: Verdict, key: str | None = None) -> bool:
 
 
 def counted_keys(rewards: Rewards, key: str | None = None) -> list[str]:
-    """Return the keys whose rewards count: ``key``, else "reward" if it exists, else all."""
+    """Return the keys whose rewards count: only ``key`` if given, else only "reward" if it exists, else all."""
     name = key or (REWARD if REWARD in rewards else None)
     return list(rewards) if name is None else [only for only in (name,) if only in rewards]
 
 
 def mean_reward(rewards: Sequence[Number]) -> float | None:
-    """Return the mean; None without rewards, or if a reward is too large."""
+    """Return the mean of rewards, None without rewards or if one is too large."""
     return None if not rewards or any(map(is_too_large, rewards)) else math.fsum(rewards) / len(rewards)
 
 
@@ -114,13 +120,18 @@ def has_too_large(verdicts: Iterable[Verdict], key: str | None = None) -> bool:
 
 
 def is_too_large(reward: Number) -> bool:
-    """Return whether the reward is too large to be summed. Such a reward counts as 0, because an agent may provoke it, e.g. if the
-    verifier divides by a number in the agent's output."""
+    """Return whether the reward is too large to be summed.
+
+    Such a reward counts as 0, because an agent may provoke it, e.g. if the verifier divides by a number in the agent's output.
+    """
     return abs(reward) > MAX_REWARD
 
 
 def outcome(failure: FailureClass | None, score: Score | None, *, gate_failed: bool) -> Outcome:
-    """Return a finished trial's outcome. failure: class of the failure that ended it; gate_failed: whether a gate was not met."""
+    """Return a finished trial's outcome.
+
+    ``failure`` is the class of the failure that ended the trial, and ``gate_failed`` is whether a gate was not met.
+    """
     if score is None:
         return "Unverified" if failure is None else "Excluded"
     if score.passed:

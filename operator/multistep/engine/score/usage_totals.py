@@ -1,4 +1,4 @@
-"""Computes the tokens and costs of an agent's model requests: per step and in total."""
+"""Computes the tokens and costs of an agent's model requests, per step and in total, and parses the model gateway's report."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def parse_usage(fields: Fields) -> Usage:
 
 
 def usage_of_step(now: Usage | None, before: Usage | None) -> Usage | None:
-    """Return one step's usage, for an agent that resumes its trajectory: the totals that it reports include the earlier steps.
+    """Return one step's usage for an agent that resumes its trajectory, None if it is unknown.
 
-    now, before: the agent's totals after this step and after the previous step. Both steps belong to the same attempt, because such
-    a trial has no checkpoints. If a total decreased, the agent did not include the earlier steps, so ``now`` is returned unchanged.
-    Return None if the step's own usage is unknown.
+    Such an agent reports totals that include the earlier steps. ``now`` and ``before`` are its totals after this step and after the
+    previous step. Both steps belong to the same attempt, because such a trial has no checkpoints. If a total decreased, the agent
+    did not include the earlier steps, so ``now`` is returned unchanged.
     """
     if now is None or before is None:
         return now
@@ -46,9 +46,11 @@ def usage_of_step(now: Usage | None, before: Usage | None) -> Usage | None:
 
 
 def total_usage(steps: Iterable[Usage | None]) -> Usage | None:
-    """Return the sum of the steps' usages; None if no step has a usage. An amount that is None in any usage is None in the sum,
-    except the number of incomplete requests: a step whose usage the agent counted has no such number, and must not hide the numbers
-    that the gateway reports for other steps."""
+    """Return the sum of the steps' usages, None if no step has a usage.
+
+    An amount that is None in any usage is None in the sum. The only exception is the number of incomplete requests: a step whose
+    usage the agent counted has no such number, and must not hide the numbers that the gateway reports for other steps.
+    """
     known = [usage for usage in steps if usage is not None]
     if not known:
         return None
@@ -62,19 +64,23 @@ def total_usage(steps: Iterable[Usage | None]) -> Usage | None:
 
 
 def omission(incomplete: int | None) -> str:
-    """Return the remark that tokens and costs leave out the incomplete requests, and so are a lower bound; "" if there are none."""
+    """Return the remark that tokens and costs do not include the incomplete requests, "" if there are none."""
     return f"without {plural(incomplete, 'request')} of unknown usage" if incomplete else ""
 
 
 def usage_of_all_attempts(status: TrialStatus) -> Usage | None:
-    """Return a trial's usage, summed over all attempts; None if it is unknown. Once the trial has finished, status.usage is the
-    usage of the last attempt, including the setup of a hosted agent."""
+    """Return a trial's usage, summed over all attempts, None if it is unknown.
+
+    Once the trial has finished, status.usage is the usage of the last attempt, including the setup of a hosted agent.
+    """
     return total_usage(usages(status, whole=status.usage is not None))
 
 
 def usages(status: TrialStatus, *, whole: bool) -> list[Usage]:
-    """Return status.usage and the usages of the steps of all attempts that it does not include. whole: whether it includes the
-    steps of the last attempt."""
+    """Return status.usage, and the usages of those steps of all attempts that it does not include.
+
+    ``whole`` means that status.usage includes the steps of the last attempt.
+    """
     last = status.listed_steps().get(status.attempt or 1, []) if whole else []
     included = {(runner, step.name) for runner, step in last}
     ran = [(runner, step) for runner, steps in status.steps_by_attempt().items() for step in steps]
@@ -91,14 +97,14 @@ def _sum(amounts: Sequence[float | None]) -> float | None:
 
 
 SETUP_ACCESS: Final = "/setup"
-"""Name, in place of a step's, under which the model gateway counts the requests of an agent's setup. No step can have this name,
-because it has a slash."""
+"""Name under which the model gateway counts the requests of an agent's setup. No step has this name, because it contains a
+slash."""
 
-_WHY: Final = "was down"  # the reason of a downtime that a gateway of an earlier release reported
+_WHY: Final = "was down"  # reason of a downtime if the gateway reports none, as earlier releases did
 SILENCE_SECONDS: Final = 10.0
-"""An agent that leaves a request after such a silence did not leave it because it was done."""
+"""If the provider sends nothing for this time and the agent then closes its request, the agent gave up waiting for the answer."""
 _SHARE_OF_TIMEOUT: Final = 0.5
-_LONGEST_ANSWER_SECONDS: Final = 600.0  # after which the gateway itself gives up (its answer_timeout_seconds)
+_LONGEST_ANSWER_SECONDS: Final = 600.0  # the gateway gives up a request after this time (its answer_timeout_seconds)
 MAX_DOWNTIMES: Final = 8
 """Maximum number of downtimes in a report."""
 
@@ -107,23 +113,24 @@ FailureKind: TypeAlias = Literal["Provider", "Configuration", "Budget", "LostBud
 
 @dataclass(frozen=True)
 class ModelFailure:
-    """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence.
-    LostBudget: the trial's budget had no room for the request, because attempts that were lost had used a part of it."""
+    """Why the step's last model request failed, as the gateway observed it. The agent's own output is not trusted as evidence."""
 
     kind: FailureKind
+    """LostBudget means that the trial's budget had no room for the request, because attempts that were lost had used a part of
+    it."""
     message: str
     at_timeout: bool = False
-    """Whether the failure counts only for an agent that reached its timeout."""
+    """Whether the failure counts only if the agent reached its timeout."""
 
 
 @dataclass(frozen=True)
 class Downtime:
-    """A time in which the gateway may not have answered a step's requests, in seconds since the epoch."""
+    """A period in which the gateway may not have answered a step's requests. Times are in seconds since the epoch."""
 
     began: float
     ended: float
     why: str = _WHY
-    """The cause, as the predicate of a sentence about the gateway, e.g. "was down"."""
+    """The cause, as the end of a sentence about the gateway, e.g. "was down"."""
 
 
 @dataclass(frozen=True)
@@ -131,30 +138,31 @@ class ModelReport:
     """The gateway's report on a step."""
 
     usage: Usage | None = None
-    """What the gateway counted; None if it received no request of the step."""
+    """The usage that the gateway counted, None if it received no request of the step."""
     failure: ModelFailure | None = None
-    """A failed request that counts whatever the agent made of it."""
+    """A failed request that counts however the agent ended."""
     fault: ModelFailure | None = None
-    """A failure of the provider that counts if the agent failed."""
+    """A failure of the provider that counts only if the agent failed."""
     stalled_seconds: float = 0.0
-    """Time in which at least one request of the step waited because the provider refused requests."""
+    """Number of seconds in which at least one request of the step waited because the provider refused requests."""
     silent_seconds: float = 0.0
-    """For how long the step had waited for the provider, without a part of an answer, when the agent left its last requests."""
+    """Number of seconds for which the provider had sent no part of an answer when the agent closed its last requests."""
     silent_until: float | None = None
-    """When the agent left its last requests, or when the gateway was told of its end, in seconds since the epoch."""
+    """When the agent closed its last requests, or the operator reported the agent's end to the gateway; seconds since the epoch."""
     last_request_at: float | None = None
-    """When the gateway ended the last request, at most a minute after the agent had left it, in seconds since the epoch."""
+    """When the gateway ended the last request, which is at most a minute after the agent closed it; seconds since the epoch."""
     downtimes: tuple[Downtime, ...] = ()
     """The first downtimes that ended after the step's start."""
 
     def provider_fault(self, *, failed: bool, timeout: float | None, ended: float) -> str:
-        """Return why the provider is to blame for the end of the agent, although its last request did not fail; "" if it is not.
+        """Return why the provider is to blame for the end of the agent although no request failed, "" if it is not to blame.
 
-        failed: whether the agent exited with an error, or reached its timeout: an agent that exits with status 0 did not need the
-        answer; timeout: the timeout in seconds that the agent reached, None if it reached none; ended: when it ended, in seconds
-        since the epoch. An agent may reach its timeout while it waits for a slow answer, so a silence explains that only if it
-        took at least half of the timeout. A silence explains no end of an agent that did not wait any more, but went on without
-        the answer.
+        ``failed`` is whether the agent exited with an error or reached its timeout. An agent that exits with status 0 did not need
+        the answer. ``timeout`` is the timeout in seconds that the agent reached, None if it reached none. ``ended`` is when the
+        agent ended, in seconds since the epoch.
+
+        A silence of the provider explains a timeout only if it took at least half of it, because every agent may reach its timeout
+        while it waits for a slow answer. A silence explains nothing if the agent continued to run without the answer.
         """
         if not failed:
             return ""
@@ -163,23 +171,24 @@ class ModelReport:
         least = SILENCE_SECONDS if timeout is None else timeout * _SHARE_OF_TIMEOUT
         if self.last_request_at is not None and ended - self.last_request_at > SILENCE_SECONDS:
             return ""
-        # A process that the agent left running may hold its request until the gateway is told of the agent's end.
+        # A process that the agent left running may keep its request open until the operator reports the agent's end to the gateway.
         silent = self.silent_seconds - max(0.0, (self.silent_until or ended) - ended)
         if not silent >= min(least, _LONGEST_ANSWER_SECONDS) > 0:
             return ""
         return f"the provider sent nothing for {silent:.0f} s until the agent left"
 
     def downtime(self, ended: float) -> Downtime | None:
-        """Return the first downtime since the step's start that began before the agent's end; None if there is none.
+        """Return the first downtime between the step's start and the agent's end, None if there is none.
 
-        An agent that ran meanwhile may have lost a request. Its exit status and its later requests prove nothing: a program can
-        print the error and go on, or exit with status 0, and the gateway has no record of a connection that was refused.
+        An agent that ran meanwhile may have lost a request. Its exit status and its later requests do not prove the contrary,
+        because a program can print the error and continue, or exit with status 0. The gateway has no record of a connection that
+        was refused.
         """
         return next((downtime for downtime in self.downtimes if downtime.began <= ended), None)
 
 
 def parse_report(result: Mapping[str, Any] | None) -> ModelReport:
-    """Parse the gateway's report: its answer, or the result in the record of a CloseModelAccess.
+    """Parse the gateway's report, which is its answer or the result in the record of a CloseModelAccess.
 
     Raises RunnerError (code Protocol).
     """
@@ -221,7 +230,7 @@ def _failure(fields: Fields) -> ModelFailure:
 
 
 class Amounts(Protocol):
-    """Amounts that budgets limit (gateway.accounting.request_ledger.Spent)."""
+    """The amounts that budgets limit, implemented by gateway.accounting.request_ledger.Spent."""
 
     @property
     def input_tokens(self) -> int: ...
@@ -232,16 +241,16 @@ class Amounts(Protocol):
 
 
 def step_segment(step: str) -> str:
-    """Return a step's name, or SETUP_ACCESS, as in the gateway's keys: without slashes, which separate the parts of a key.
-    Different names have different segments."""
+    """Return a step's name, or SETUP_ACCESS, with the slashes quoted, because slashes separate the parts of a key of the
+    gateway."""
     return quote(step, safe="")
 
 
 def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:
-    """Return whether the trial's budget refused a request only because of what lost attempts had used. No agent can cause the
-    loss of an attempt.
+    """Return whether the trial's budget refused a request only because lost attempts had used a part of it.
 
-    spent: what each of the trial's steps used, by ATTEMPT/STEP; most: the most that the request could have used.
+    No agent can cause the loss of an attempt. ``spent`` is what each of the trial's steps used, by ATTEMPT/STEP. ``most`` is the
+    maximum that the request could have used.
     """
     status, limits = trial.status, trial.spec.agent.limits or ModelLimits()
     kept = status.resumed.attempts if status.resumed else []

@@ -1,5 +1,7 @@
-"""Checkpoints in a trial's script: store each step's changes to the file system, and resume later attempts after the last stored
-step."""
+"""The operations of a trial's script that store and restore checkpoints.
+
+A checkpoint has a step's changes to the file system, so that a later attempt can resume after the last stored step.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ from multistep.engine.script.operation_scope import Scope, TrialError, how_it_en
 from multistep.engine.status.status_size import bounded, shortened
 
 STORING: Final = "storing the environment for the verifier: "
-UNUSUAL: Final = "Unusual: "  # start of the runner's refusal of files of a kind that no program makes by itself
+UNUSUAL: Final = "Unusual: "  # start of the runner's error for files of a kind that only an agent that wants it creates
 RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 
 def store_checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, final: bool) -> Script[CheckpointStatus]:
     """Store a checkpoint after a step. If that fails, the step does not fail, but a later attempt resumes at an earlier step.
 
-    final: whether the trial ends with this step.
+    ``final`` means that the trial ends with this step.
     """
     record = yield Checkpoint(scope.id("checkpoint"), step.index, tuple(spec.exclude), spec.max_bytes, final=final)
     result = Fields(record.result, "checkpoint")
@@ -44,8 +46,8 @@ def store_checkpoint(scope: Scope, step: StepPlan, spec: CheckpointsSpec, *, fin
 def store_files_for_verifier(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
     """Store a checkpoint for the step's verifier, before the verification. Return whether it was stored.
 
-    If the agent's changes are too large, or of a kind that cannot be stored, the step gets an exception. Any other cause fails the
-    attempt. After a restore, the checkpoint builds on the restored one: the changes of kept steps do not count as this step's.
+    If the agent's changes are too large or cannot be stored, the step gets an exception. Any other cause fails the attempt. After a
+    restore, the checkpoint is based on the restored one, so changes of earlier steps do not count as this step's.
     """
     spec = scope.plan.snapshots
     record = yield Checkpoint(
@@ -64,7 +66,7 @@ def store_files_for_verifier(scope: Scope, step: StepPlan, run: StepRun) -> Scri
 
 
 def restore_checkpoint(scope: Scope, journal: Journal) -> Script[bool]:
-    """Restore the checkpoint from which the attempt resumes. Return whether it was restored; if not, the attempt fails."""
+    """Restore the checkpoint from which the attempt resumes, and return whether this worked. If not, the attempt fails."""
     record = yield Restore(scope.id("restore"))
     failed = Fields(record.result, "restore").optional_text("error")
     if failed is not None:
@@ -73,11 +75,11 @@ def restore_checkpoint(scope: Scope, journal: Journal) -> Script[bool]:
 
 
 def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None) -> Script[None]:
-    """After a restore, run resume.sh of each step that has one. The script restarts the processes that the step left running.
+    """Run the resume.sh of each step that has one, after a restore. Raises TrialError if a script fails.
 
-    Each resume.sh runs from a new copy outside of the workdir, because the agent may have changed the copy in the workdir. timeout:
-    seconds for each script, which may start programs that the agent changed and that never end; None for no timeout. Raises
-    TrialError if a script fails.
+    The script restarts the processes that the step had left running. It runs from a new copy outside of the workdir, because the
+    agent may have changed the copy in the workdir. ``timeout`` is the limit for each script in seconds, None for no limit. It
+    matters because a script may start programs that the agent changed so that they never end.
     """
     for step in steps:
         if step.resume:
@@ -94,6 +96,8 @@ def resume_steps(scope: Scope, steps: Sequence[StepPlan], timeout: float | None)
 
 
 def lost_after_restore(message: str) -> AttemptLost:
-    """Return the failure of an attempt that failed after a restore and before its own first step. It is a failure of the attempt,
-    not of the task, because the restored files may be the cause."""
+    """Return the failure of an attempt that failed after a restore and before its own first step.
+
+    The attempt fails and not the task, because the restored files may be the cause.
+    """
     return AttemptLost(RESTORE_FAILED, bounded(f"after the restore: {message}"))

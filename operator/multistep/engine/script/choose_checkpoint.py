@@ -1,4 +1,4 @@
-"""Chooses the checkpoint from which a trial's next attempt continues. Pure."""
+"""Chooses the checkpoint from which a trial's next attempt continues. All functions are pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from multistep.errors import CheckpointLost
 MAX_RESTORES: Final = 2  # after this number of failed restores, the next attempt starts where the first attempt started
 
 CheckpointId: TypeAlias = tuple[int, int]
-"""A checkpoint: the attempt that made it, and the index of the step after which it was made."""
+"""Identifies a checkpoint by the attempt that stored it and the index of the step after which it was stored."""
 
 
 class LayerBase(Protocol):
-    """The checkpoint on which a layer is based. The layer has only the changes since then. Implemented by
-    checkpoint_files.BaseCheckpoint."""
+    """The checkpoint on which a layer is based, implemented by store.checkpoints.checkpoint_files.BaseCheckpoint."""
 
     @property
     def id(self) -> CheckpointId: ...
@@ -33,7 +32,10 @@ class LayerBase(Protocol):
 
 
 class Layer(Protocol):
-    """The fields of a stored checkpoint (store.checkpoints.checkpoint_files.CheckpointCommit) on which the choice depends."""
+    """The fields of a stored checkpoint (store.checkpoints.checkpoint_files.CheckpointCommit) on which the choice depends.
+
+    A checkpoint is a layer, because it has only the changes since the checkpoint on which it is based.
+    """
 
     @property
     def digest(self) -> str: ...
@@ -51,21 +53,21 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """The chosen checkpoint."""
+    """The checkpoint from which the next attempt continues, and the reasons against later checkpoints."""
 
     chain: tuple[CheckpointId, ...]
-    """Attempt and step of each of its layers, lowest first, () if no checkpoint can be used: then the next attempt starts at
-    step 1, or the trial fails if it started from another trial's checkpoint."""
+    """The layers of the checkpoint, lowest first; () if no checkpoint can be used. The next attempt then starts at step 1, or the
+    trial fails if it started from another trial's checkpoint."""
     refused: tuple[str, ...]
     """For each checkpoint that is not used, a line with the reason."""
 
 
 def blame_checkpoint(status: TrialStatus, lost: AttemptLost) -> AttemptLost:
-    """Return the failure of the current attempt; RestoreFailed if the agent's setup has failed twice after a restore
-    of the same checkpoint.
+    """Return the failure of the current attempt, changed to RestoreFailed if the restored checkpoint seems to be the cause.
 
-    After one failure, another cause is more likely, e.g. an outage of a registry, so the next attempt resumes from the same
-    checkpoint. A checkpoint of another trial is not blamed, because this trial's agent cannot have changed its files.
+    That is the case if the agent's setup has failed twice after a restore of the same checkpoint. After one failure, another cause
+    is more likely, e.g. an outage of a registry, so the next attempt resumes from the same checkpoint. A checkpoint of another
+    trial is never blamed, because this trial's agent cannot have changed its files.
     """
     resumed = status.resumed
     if resumed is None or not any(resumed.attempts) or lost.reason != AGENT_SETUP_FAILED:
@@ -84,9 +86,8 @@ def choose_checkpoint(
 
     The candidates are the attempt's own checkpoints and the earlier checkpoints on which they build. The checkpoint after the
     trial's last step is no candidate, because it is only for later trials. After MAX_RESTORES failed restores, the only candidate
-    is the checkpoint from which the trial started: it is a copy of another trial's checkpoint, so the trial's own agent cannot have
-    changed it.
-    layers: the stored checkpoints; damaged: for each unusable checkpoint, the reason.
+    is the checkpoint from which the trial started. That one is a copy of another trial's checkpoint, so the trial's own agent
+    cannot have changed it. ``layers`` has the stored checkpoints, and ``damaged`` the reason for each unusable checkpoint.
     """
     failed = [attempt.resumed.digest for attempt in status.attempts if attempt.resumed and attempt.reason == RESTORE_FAILED]
     spent, start = len(failed) >= MAX_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
@@ -116,9 +117,12 @@ def choose_checkpoint(
 
 
 def _excluded(failed: Sequence[str], start: str) -> Collection[str]:
-    """Return the digests of the checkpoints that are not restored again, because their restore failed. The checkpoint from which
-    the trial started is retried until its restore failed MAX_RESTORES times, because no earlier checkpoint exists. failed: for
-    each attempt whose restore failed, the checkpoint's digest; start: digest of the checkpoint from which the trial started."""
+    """Return the digests of the checkpoints that are not restored again, because their restore failed.
+
+    ``failed`` has the checkpoint's digest for each attempt whose restore failed. ``start`` is the digest of the checkpoint from
+    which the trial started. That checkpoint is retried until its restore has failed MAX_RESTORES times, because no earlier one
+    exists.
+    """
     return {digest for digest in failed if digest != start or failed.count(digest) >= MAX_RESTORES}
 
 
@@ -127,16 +131,20 @@ def _attempt(id: CheckpointId) -> str:
 
 
 def _lineage(last: AttemptStatus, known: Collection[CheckpointId]) -> list[CheckpointId]:
-    """Return the checkpoints after the steps that an attempt ran or kept, that of the last step first. known: all checkpoints of
-    the trial."""
+    """Return the checkpoints after the steps that an attempt ran or kept, starting with the last step.
+
+    ``known`` are all checkpoints of the trial.
+    """
     kept = last.resumed.attempts if last.resumed else []
     lineage = {id for id in known if id[0] == (kept[id[1]] if id[1] < len(kept) else last.number)}
     return sorted(lineage, key=lambda id: id[1], reverse=True)
 
 
 def _shown(attempts: Sequence[AttemptStatus]) -> dict[CheckpointId, str]:
-    """Return the digests of the checkpoints in the status. The last checkpoint is missing if the operator stopped before it wrote
-    the status."""
+    """Return the digests of the checkpoints that the status of the attempts names.
+
+    The status lacks the last checkpoint if the operator stopped before it wrote the status.
+    """
     digests: dict[CheckpointId, str] = {}
     for attempt in attempts:
         kept = attempt.resumed.attempts if attempt.resumed else []
@@ -151,7 +159,7 @@ def chain_of(
 ) -> tuple[CheckpointId, ...]:
     """Return the layers of a checkpoint, lowest first. Raises CheckpointLost if a layer is missing or was changed.
 
-    digest: digest of the checkpoint, None if it is unknown.
+    ``digest`` is the digest of the checkpoint, None if it is unknown.
     """
     chain: list[CheckpointId] = []
     below: CheckpointId | None = id
@@ -168,9 +176,10 @@ def chain_of(
 
 
 def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> str:
-    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The images are compared later, by the restore.
+    """Return why a trial cannot start from another trial's checkpoint, "" if it can. The restore compares the images later.
 
-    steps: the steps that the checkpoint contains, as the other trial reported them; last: the checkpoint's highest layer.
+    ``steps`` are the steps that the checkpoint contains, as the other trial reported them. ``last`` is the checkpoint's highest
+    layer.
     """
     kept = plan.steps[: plan.branch.kept]
     has, needs = [step.name for step in steps], [step.name for step in kept]
@@ -184,8 +193,11 @@ def unfit_start(plan: TrialPlan, steps: Sequence[StepStatus], last: Layer) -> st
 
 
 def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, excluded: Collection[str]) -> str:
-    """Return why an attempt cannot resume from a checkpoint whose layers all exist, "" if it can. step: index of the checkpoint's
-    step; image: image id of the trial's earlier attempts, "" if unknown; excluded: digests of checkpoints not to restore again."""
+    """Return why an attempt cannot resume from a checkpoint whose layers all exist, "" if it can.
+
+    ``step`` is the index of the checkpoint's step. ``image`` is the image id of the trial's earlier attempts, "" if unknown.
+    ``excluded`` are the digests of checkpoints that are not restored again.
+    """
     other = next((layer.image_id for layer in chain if image and layer.image_id != image), image)
     if other != image:
         return f"it was made in the image {other}, and the attempt had {image}"
@@ -198,7 +210,10 @@ def _unfit(chain: Sequence[Layer], plan: TrialPlan, step: int, image: str, exclu
 
 def lost_with_pod(processes: int, *, shared_memory: bool) -> str:
     """Return why a later attempt cannot resume from a checkpoint that lacks running processes or shared memory, "" if it lacks
-    neither. If, for example, a server were missing, the failure of the next step would be scored as the agent's."""
+    neither.
+
+    If, for example, a server were missing, the failure of the next step would count as the agent's.
+    """
     lost = [f"{processes} processes that the step left running"] if processes else []
     lost += ["files in /dev/shm"] if shared_memory else []
     if not lost:

@@ -1,8 +1,10 @@
-"""Verifies a step twice (spec.verifier.isolation Both): first in the agent's environment, then in a fresh pod with the files that
-the agent left. If the verdicts differ, the agent may have changed programs that the first verification ran.
+"""Verifies a step a second time and compares the two verdicts (spec.verifier.isolation Both).
 
-Only the first verification gives a reward. If the second verification fails, the attempt continues, and status.tampering reports
-the cause, so that no agent can prevent the comparison unnoticed.
+The first verification runs in the agent's environment, the second in a new pod with the files that the agent left. If the verdicts
+differ, the agent may have changed programs that the first verification ran.
+
+Only the first verification gives a reward. If the second one fails, the attempt continues and status.tampering reports the cause,
+so no agent can prevent the comparison unnoticed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _ENDED: Final = "the agent's container ended before the step was verified in a f
 
 
 def store_files_for_comparison(scope: Scope, step: StepPlan, run: StepRun) -> Script[bool]:
-    """Store the environment's files for the second verification, before the first one. Return whether they were stored."""
+    """Store the environment's files for the second verification before the first one starts. Return whether this worked."""
     run.phase, second = VERIFIER, StepRun(run.name)
     if (yield from store_files_for_verifier(scope, step, second)):
         return True
@@ -39,7 +41,7 @@ def store_files_for_comparison(scope: Scope, step: StepPlan, run: StepRun) -> Sc
 def verify_again(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun, *, judged: bool
 ) -> Script[None]:
-    """If the tests ran in the first verification (judged), verify the step once more, and compare the verdicts."""
+    """Verify the step a second time and compare the verdicts, if the tests ran in the first verification (``judged``)."""
     if judged:
         run.phase, second = VERIFIER, StepRun(run.name)
         ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))
@@ -53,8 +55,10 @@ def lost_pod(why: str) -> Mapping[str, Any]:
 
 
 def _unless_lost(script: Script[bool]) -> Script[tuple[bool, str]]:
-    """Run the script, but stop it when its pod is lost. Return the script's result, which is False if the pod was lost, and why the
-    pod was lost, "" if it was not."""
+    """Run the script until it ends or its pod is lost.
+
+    Return the script's result and "", or False and the reason for the loss of the pod.
+    """
     try:
         operation = next(script)
         while True:
@@ -74,7 +78,7 @@ def _incomplete(scope: Scope, second: StepRun, lost: str = "") -> tuple[Tamperin
 
 
 def _differences(scope: Scope, first: Mapping[str, Number] | None, second: StepRun) -> tuple[TamperingTraces, ...]:
-    """Return a finding with one line for each reward key whose values differ between the two verdicts; () if none differs."""
+    """Return a finding with a line for each reward key whose values differ between the two verdicts, () if none differs."""
     here, there = first or {}, second.rewards or {}
     keys = [key for key in dict.fromkeys([*here, *there]) if not _same(here.get(key), there.get(key))]
     if not keys:
@@ -96,8 +100,11 @@ def _shown(reward: Number | None) -> str:
 
 
 def with_missed_comparison(status: TrialStatus, plan: TrialPlan) -> Sequence[Tampering]:
-    """Return status.tampering of a trial after processes in the agent's container ended this container. If the reward of the last
-    step was not compared, add the finding ComparisonIncomplete, because the agent may have avoided the comparison."""
+    """Return status.tampering of a trial whose agent's container was ended by its own processes.
+
+    If the reward of the last step was not compared, add the finding ComparisonIncomplete, because the agent may have avoided the
+    comparison.
+    """
     last, attempt = status.steps[-1] if status.steps else None, status.attempt or 1
     if last is None or last.completion_time is not None or last.rewards is None:
         return status.tampering

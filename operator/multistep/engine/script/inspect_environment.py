@@ -1,7 +1,8 @@
-"""Traces of tampering: changes of the agent's environment that could change a verdict. The runner finds them before a verification.
+"""Finds traces of tampering, which are changes of the agent's environment that could change a verdict.
 
-With isolation Shared, an agent can change programs that the verifier runs. This cannot be prevented; it is detected and reported.
-Root can hide its traces, so the absence of findings proves nothing. docs/reference/tampering.md describes the findings.
+With isolation Shared, an agent can change programs that the verifier runs. The operator cannot prevent such changes, so the runner
+looks for them before a verification, and the status reports them. Root can hide its traces, so the absence of findings proves
+nothing. docs/reference/tampering.md describes the findings.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _MAX_KINDS, _MAX_ITEMS = 32, 100  # maximum number of kinds, and of items of one
 
 @dataclass(frozen=True)
 class _Verification:
-    """The verification for which files are compared: its user, and its variables that name files."""
+    """The user and the environment of a verification, which decide which files can change its verdict."""
 
     user: str
     env: Mapping[str, str]
+    """The environment variables that name files."""
 
     @classmethod
     def of(cls, plan: TrialPlan, verifier: VerifierPlan) -> _Verification:
@@ -38,8 +40,10 @@ class _Verification:
 
 
 def record_baseline(scope: Scope, step: StepPlan) -> Script[None]:
-    """Record the state of the environment before an attempt's first agent phase, if any step is verified in this environment or in
-    a copy of it."""
+    """Record the state of the environment before an attempt's first agent phase.
+
+    Do nothing unless a step is verified in this environment or in a copy of it.
+    """
     verifier = next((inspected.verifier for inspected in (step, *scope.plan.steps) if _is_inspected(inspected)), None)
     if verifier is not None:
         about = _Verification.of(scope.plan, verifier)
@@ -59,8 +63,10 @@ def inspect_environment(scope: Scope, verifier: VerifierPlan, run: StepRun) -> S
 
 
 def _findings(record: Record, attempt: int) -> tuple[TamperingTraces, ...]:
-    """Return the findings in the record of an Inspect. Unknown kinds are ignored. () if the runner is of an earlier release, which
-    does not inspect."""
+    """Return the findings in the record of an Inspect, without those of unknown kinds.
+
+    Return () if the runner is of an earlier release, which does not inspect the environment.
+    """
     if record.op != "inspect":
         return ()
     result = Fields(record.result, "inspection")

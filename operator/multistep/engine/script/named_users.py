@@ -1,6 +1,7 @@
-"""Finds users that a task names and an image lacks, before an agent could have removed them.
+"""Fails a trial that names users that its image lacks, before an agent could have deleted them.
 
-Such a user is the task's failure, whatever the agent: without this, the phase of a later step would fail, and count as 0.
+A missing user is a failure of the task. If the operator found it only in a later step, the failure would count as the agent's, with
+a score of 0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SECONDS = 30.0
 
 
 def named_users(plan: TrialPlan) -> Mapping[str, str]:
-    """Return the users of phases in the agent's container, with the first field that names each of them."""
+    """Return the users of phases in the agent's container, each with the first field that names it."""
     users = dict[str, str]()
     for step in plan.steps:
         users.setdefault(step.agent_user, f"agent.user of step {step.name}")
@@ -37,9 +38,11 @@ def verifiers_user(step: str) -> str:
 
 
 def require_users(scope: Scope, users: Mapping[str, str]) -> Script[AttemptLost | None]:
-    """Run a program as each user; return why the trial fails if the image lacks one. Whether the program exists does not
-    matter: the runner looks up the user first. users: the fields that name them; "" is the image's user, and a uid need not have an
-    entry."""
+    """Run a program as each user, and return why the trial fails if the image lacks one of them.
+
+    The program need not exist, because the runner looks up the user first. ``users`` maps each user to the field that names it. The
+    empty name and numeric users are not checked: the first means the image's user, and a uid needs no entry in /etc/passwd.
+    """
     names = [user for user in users if user and not user.replace(":", "").isdecimal()]
     for number, user in enumerate(names):
         record = yield Start(scope.id(f"user-{number}"), ("true",), user=user, env={}, timeout=_SECONDS, where=scope.where)

@@ -1,6 +1,6 @@
 """Switches a pod's network in a trial's script, and counts the connections that the egress sidecar refused between the switches.
 
-The egress sidecar starts without network access; the first switch applies a network. The script continues after the sidecar has
+The egress sidecar starts without network access, and the first switch applies a network. The script continues once the sidecar has
 confirmed a switch. At the end of each step the script switches back to the environment's network.
 """
 
@@ -23,41 +23,45 @@ _MAX_REPORTED: Final = 1_000  # maximum number of refused targets in the sidecar
 
 
 def enter_environment(scope: Scope) -> Script[None]:
-    """Put the environment's network in force in the agent's pod."""
+    """Switch the agent's pod to the environment's network."""
     if scope.plan.sidecar:
         yield SwitchNetwork(scope.id("network"), scope.plan.network)
 
 
 def enter_phase(scope: Scope, run: StepRun, phase: str, network: Network) -> Script[None]:
-    """Switch the agent's pod to a phase's network, unless this network is already in force."""
+    """Switch the agent's pod to a phase's network, unless this network already applies."""
     if scope.plan.sidecar and network != (run.network or scope.plan.network):
         yield from _switch(SwitchNetwork(scope.id(f"network-{phase}"), network), run)
         run.network = network
 
 
 def leave_step(scope: Scope, run: StepRun) -> Script[None]:
-    """Switch the agent's pod back to the environment's network. Record in ``run.egress`` the connections that the sidecar refused
-    since the last switch."""
+    """Switch the agent's pod back to the environment's network.
+
+    Add the connections that the sidecar refused since the last switch to ``run.egress``.
+    """
     if scope.plan.sidecar:
         yield from _switch(SwitchNetwork(scope.id("network-end"), scope.plan.network), run)
         run.network = None
 
 
 def enter_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: StepRun) -> Script[None]:
-    """Put the network of a separate verifier's environment in force in its pod."""
+    """Switch a separate verifier's pod to the network of its environment."""
     if environment.sidecar:
         yield from _switch(SwitchNetwork(there.id("network"), environment.network, "verifier"), run)
 
 
 def enter_verification(there: Scope, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun) -> Script[None]:
-    """Switch the verifier's pod to the network of the verifier's phase, unless this network is already in force."""
+    """Switch a separate verifier's pod to the network of the verifier's phase, unless this network already applies."""
     if environment.sidecar and verifier.network != environment.network:
         yield from _switch(SwitchNetwork(there.id("network-verifier"), verifier.network, "verifier"), run)
 
 
 def leave_verifiers_pod(there: Scope, environment: VerifierEnvironment, run: StepRun) -> Script[None]:
-    """Switch the verifier's pod back to its environment's network. Record in ``run.egress`` the connections that the pod's sidecar
-    refused since the last switch."""
+    """Switch a separate verifier's pod back to its environment's network.
+
+    Add the connections that the pod's sidecar refused since the last switch to ``run.egress``.
+    """
     if environment.sidecar:
         yield from _switch(SwitchNetwork(there.id("network-end"), environment.network, "verifier"), run)
 
@@ -73,8 +77,10 @@ def boot_id(result: Mapping[str, Any] | None) -> str:
 
 
 def refused_connections(result: Mapping[str, Any] | None) -> EgressStatus:
-    """Return the connections that the sidecar refused before it switched the network, from the switch's record or the sidecar's
-    answer. Raises RunnerError (code Protocol)."""
+    """Return the connections that the sidecar refused before it switched the network. Raises RunnerError (code Protocol).
+
+    ``result`` is from the record of the switch, or the sidecar's answer.
+    """
     fields = Fields(result, "switch")
     targets = [_target(Fields(target, "refused")) for target in fields.sequence("refused", _MAX_REPORTED)]
     return EgressStatus(refused=targets, others=fields.optional_integer("others") or 0)

@@ -1,4 +1,4 @@
-"""Helpers of a trial's script (trial_script): the scope of operations, errors of the environment, texts about finished phases."""
+"""Helpers of a trial's script: the scope of operations, errors of the environment, and messages about finished phases."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class KeptStep:
     """A finished step that the attempt does not run again."""
 
     attempt: int
-    """The attempt that ran the step."""
+    """Number of the attempt that ran the step."""
     checkpoint: CheckpointStatus
     reported: StepStatus | None = None
-    """The step's status in the trial that ran it, None if this trial ran it: then the script replays the step's records."""
+    """The step's status in the trial that ran it. None if this trial ran it, because the script then replays the step's records."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,11 @@ class Scope:
     plan: TrialPlan
     attempt: int
     workdir: str
-    """The environment's WORKDIR, from the runner."""
+    """The environment's working directory, as the runner reported it."""
     runtime_dir: str
+    """The runner's own directory in the container."""
     trial_uid: str = ""
-    """UID of the trial, given to agents instead of its name, which could reveal facts about the trial."""
+    """UID of the trial. Agents get it instead of the trial's name, which could reveal facts about the trial."""
     isolated: bool = False
     """Whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents."""
     step: StepPlan | None = None
@@ -52,8 +53,7 @@ class Scope:
 
     @property
     def has_own_files(self) -> bool:
-        """Return whether the attempt restores files that an earlier attempt of this trial changed. False if only another trial
-        changed them."""
+        """Return whether the attempt restores files that an earlier attempt of this trial, and not only another trial, changed."""
         return bool(self.kept) and self.kept[-1].reported is None
 
     def id(self, operation: str) -> str:
@@ -61,7 +61,7 @@ class Scope:
         return operation_id(self.attempt, self.step.name if self.step else "", self.where, operation)
 
     def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:
-        """Return the operation for a healthcheck of the environment or the step."""
+        """Return the operation that runs a healthcheck of the environment or the step."""
         return Healthcheck(
             self.id("healthcheck"),
             ("bash", "-c", config.command),
@@ -77,7 +77,7 @@ class Scope:
 
 
 class TrialError(Exception):
-    """The environment failed and the trial cannot continue. The trial has no reward; the results of earlier steps are retained."""
+    """The environment failed and the trial cannot continue. The trial has no reward, but keeps the results of earlier steps."""
 
     def __init__(self, exception: StepException) -> None:
         super().__init__(exception.message)
@@ -85,8 +85,10 @@ class TrialError(Exception):
 
 
 class DiskFilled(Exception):
-    """An operation of a step failed because the disk is full. It is an exception of the step, not of the trial, because the pod's
-    own processes filled the disk."""
+    """An operation of a step failed because the disk is full.
+
+    This is an exception of the step and not of the trial, because the pod's own processes filled the disk.
+    """
 
     def __init__(self, exception: StepException) -> None:
         super().__init__(exception.message)
@@ -94,9 +96,11 @@ class DiskFilled(Exception):
 
 
 def require(record: Record, what: str, phase: str = "") -> None:
-    """Raise TrialError if the operation failed, as in Harbor 0.25; DiskFilled if it failed in a step's phase due to a full disk.
+    """Raise TrialError if the operation failed, as Harbor 0.25 does. Raise DiskFilled if a full disk made it fail in a step's
+    phase.
 
-    what: description of the operation, for the message; phase: the step's phase that needs the operation, "" if the trial does.
+    ``what`` describes the operation, for the message. ``phase`` is the step's phase that needs the operation, "" if the trial needs
+    it.
     """
     fault = fault_of(record)
     if fault is not None and fault.code == DISK_FULL and phase:
@@ -106,17 +110,17 @@ def require(record: Record, what: str, phase: str = "") -> None:
 
 
 def fault_type(fault: Fault, usual: str) -> str:
-    """Return the exception's class name for an operation that failed: OutOfDiskError for a full disk, else ``usual``."""
+    """Return the exception's class name for an operation that failed, which is OutOfDiskError for a full disk, else ``usual``."""
     return "OutOfDiskError" if fault.code == DISK_FULL else usual
 
 
 def fault_of(record: Record) -> Fault | None:
-    """Return the error in the record of an operation; None if it succeeded."""
+    """Return the error in the record of an operation, None if the operation succeeded."""
     return Fields(record.result, f"result of {record.id}").optional_fault("error")
 
 
 def healthcheck_failure(record: Record, command: str) -> str | None:
-    """Return which command of a healthcheck failed, and how; None if it succeeded."""
+    """Return which command of a healthcheck failed and how, None if the healthcheck succeeded."""
     result = HealthcheckResult.from_record(record)
     if result.healthy:
         return None
@@ -125,8 +129,10 @@ def healthcheck_failure(record: Record, command: str) -> str | None:
 
 
 def how_it_ended(result: PhaseResult, *, output: bool = True) -> str:
-    """Return how a phase ended, e.g. "exited with status 1". output: whether to add the end of the phase's output; False for
-    agents, which may print secrets."""
+    """Return how a phase ended, e.g. "exited with status 1".
+
+    ``output`` adds the end of the phase's output. It is False for agents, because they may print secrets.
+    """
     text = _ending(result.exit_code, result.signal, result.timed_out, result.error, result.tail if output else "")
     limit = f"; its limit is {result.memory_limit / 2**20:g}Mi" if result.memory_limit else ""
     return f"{text} (the container ran out of memory meanwhile{limit})" if result.oom_kills else text
@@ -138,14 +144,18 @@ def killed_for_memory(result: PhaseResult) -> bool:
 
 
 def at_timeout(seconds: float | None) -> str:
-    """Return text for a message that a phase was stopped, e.g. "after its timeout of 5 s". seconds: None if no timeout was set, but
-    the runner reported one."""
+    """Return when a phase was stopped, for a message, e.g. "after its timeout of 5 s".
+
+    ``seconds`` is None if no timeout was set, but the runner reported one.
+    """
     return "at its timeout" if seconds is None else f"after its timeout of {seconds:g} s"
 
 
 def _last_output(tail: str) -> str:
-    """Return a colon and the output's last complete lines; a line break follows the colon if there are several lines. A single
-    long line is cut at its start."""
+    """Return a colon and the last complete lines of an output, "" if there is none.
+
+    A line break follows the colon if there are several lines. A single long line is cut at its start.
+    """
     text = tail[-_MAX_OUTPUT_CHARACTERS:]
     if len(tail) > _MAX_OUTPUT_CHARACTERS and tail[-_MAX_OUTPUT_CHARACTERS - 1] != "\n":
         text = text.partition("\n")[2] or text

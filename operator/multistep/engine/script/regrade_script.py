@@ -1,7 +1,7 @@
-"""The script of a regrade, which verifies the steps of another trial, the source, again. No agent runs.
+"""The script of a regrade, which is a trial that verifies the steps of another trial, its source, again. No agent runs.
 
-The trial's own pod only stores the records. Each step is verified in a fresh pod, after restoring the files that the source's agent
-left. The trial's status has the source's checkpoints, and the exceptions that its steps had before their verification.
+The trial's own pod only stores the records. Each step is verified in a new pod in which the files that the source's agent left are
+restored. The trial's status has the source's checkpoints, and the exceptions that the source's steps had before their verification.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEFORE_THE_VERIFIER: Final = (SETUP, HEALTHCHECK, AGENT)
 
 
 def regrade_script(scope: Scope, source: RegradeStatus, journal: Journal) -> Script[None]:
-    """Verify the source's steps in order, until a gate or an exception ends the trial, and aggregate the trial's reward."""
+    """Verify the source's steps in order until a gate or an exception ends the trial, then compute the trial's rewards."""
     record = yield Note(scope.id("prepare"))
     journal.started_at = record.started_at
     for step in scope.plan.steps:
@@ -53,7 +53,7 @@ def regrade_script(scope: Scope, source: RegradeStatus, journal: Journal) -> Scr
 
 
 def _incomplete(source: RegradeStatus, journal: Journal, step: StepPlan) -> AttemptLost:
-    """Return the failure of a regrade that would continue after the source's last step, although no agent ran the next step."""
+    """Return the failure of a regrade that would continue after the source's last step. No agent ran the next step."""
     former = f"step {journal.steps[-1].name} lets the trial continue" if journal.steps else "the trial has steps"
     message = f"{former}, but trial {source.trial} ended before step {step.name}: it has no files of that step to verify"
     return AttemptLost(REGRADE_INCOMPLETE, message, final=True)
@@ -88,8 +88,11 @@ def _exception(exception: SourceException | None) -> StepException | None:
 
 
 def is_verified(plan: TrialPlan, source: SourceStep) -> bool:
-    """Return whether a step of the source is verified. A step is not verified if it failed before its agent ran, or if the agent of
-    a single-step trial failed with an exception that skips the verifier (engine.script.trial_script.skips_verifier)."""
+    """Return whether a step of the source is verified.
+
+    It is not if it failed before its agent ran, or if the agent of a single-step trial failed with an exception that skips the
+    verifier (engine.script.trial_script.skips_verifier).
+    """
     if source.exception is not None and source.exception.phase != AGENT:
         return False
     return not skips_verifier(plan, StepRun(name=source.name, exception=_exception(source.exception)))

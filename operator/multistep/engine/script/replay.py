@@ -1,4 +1,7 @@
-"""Replay: rebuilds a trial's journal and finds its next operation from the plan and the records. Pure and deterministic."""
+"""Rebuilds a trial's journal and finds its next operation, by replaying the records into the trial's script.
+
+All functions are pure and deterministic.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ from multistep.engine.status.status_size import bounded_rewards
 
 @dataclass(frozen=True)
 class ScriptProgress:
-    """Progress of a trial."""
+    """The result of a replay."""
 
     journal: Journal
     next: Operation | None
-    """The operation to start, or to wait for if it runs; None if the trial or the attempt has ended."""
+    """The next operation, None if the trial or the attempt has ended."""
     running: Record | None = None
+    """The record of ``next`` if the operation is already running."""
 
     @property
     def between_steps(self) -> bool:
@@ -37,12 +41,15 @@ class ScriptProgress:
 
 
 def replay(scope: Scope, agent: AgentScript, records: Mapping[str, Record]) -> ScriptProgress:
-    """Run the script on the records, up to the first operation that has no record or is still running."""
+    """Run the script on the records, up to the first operation that has no record or is still running.
+
+    Return the journal and that operation.
+    """
     return Replay(scope, agent).advance(records)
 
 
 class Replay:
-    """An incremental replay: it reads each record once, because a trial of 100 steps has more than 1,000 records."""
+    """An incremental replay, which reads each record only once, because a trial of 100 steps has more than 1,000 records."""
 
     def __init__(self, scope: Scope, agent: AgentScript) -> None:
         self._journal = Journal()
@@ -56,7 +63,7 @@ class Replay:
         self._send(None)
 
     def advance(self, records: Mapping[str, Record]) -> ScriptProgress:
-        """Return the same progress as replay(). records: all records so far, of which finished ones must not change."""
+        """Return the same as replay(). ``records`` are all records so far. Finished records must not change between two calls."""
         self._forget_running()
         self._forget_running = lambda: None
         while self._operation is not None and (record := records.get(self._operation.id)) is not None:
@@ -74,7 +81,7 @@ class Replay:
 
 
 def _note_running(journal: Journal, record: Record) -> Callable[[], object]:
-    """Add the start of the running phase to the journal. Return a function that undoes this."""
+    """Add the start of the running phase to the journal. Return a function that removes it again."""
     if not journal.steps or journal.steps[-1].completed_at is not None:
         return lambda: None
     run = journal.steps[-1]
@@ -84,10 +91,10 @@ def _note_running(journal: Journal, record: Record) -> Callable[[], object]:
 
 
 def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
-    """Return a message about missing records; "" if no record is missing. ids: the ids of all records that the runner has.
+    """Return a message about missing records, "" if no record is missing. ``ids`` are the ids of all records that the runner has.
 
-    The status also lists steps that an earlier attempt ran (kept_steps); their records are in the results store, not in the runner.
-    The status lists a step before the step's first operation is finished, so the last listed step may have no records.
+    The status also lists steps that an earlier attempt ran (kept_steps). Their records are in the results store and not in the
+    runner. The status lists a step before the step's first operation has finished, so the last listed step may have no records.
     """
     known, attempt = set(ids), status.attempt or 1
     steps = status.steps[status.kept_steps :]
@@ -101,11 +108,13 @@ def missing_records(status: TrialStatus, ids: Iterable[str]) -> str:
 
 
 def lost_verdict(status: TrialStatus, plan: TrialPlan, stored: Container[int]) -> str:
-    """Return a message about the first completed step of the attempt whose separate verifier has a verdict in the status, but no
-    records on the results volume; "" if there is none. stored: indexes of the steps with records.
+    """Return a message if the results volume lacks the records of a separate verification, "" if it does not.
 
-    The records are stored before the status shows the verdict, and no agent can reach them. A step whose agent prevented that its
-    files were copied for the verifier has an exception, but no verifier's pod."""
+    Such records are missing if a completed step of the attempt has a verdict in the status, but is not in ``stored``, the indexes
+    of the steps with records. The operator stores the records before it writes the verdict to the status, and no agent can reach
+    them. A step whose agent prevented the copy of its files for the verifier has an exception, but no verifier's pod and no
+    records.
+    """
     for index in range(status.kept_steps, len(status.steps)):
         step, planned = status.steps[index], plan.steps[index]
         failed = step.exception is not None and step.exception.phase == VERIFIER and step.verifier_image_id is not None
@@ -116,7 +125,7 @@ def lost_verdict(status: TrialStatus, plan: TrialPlan, stored: Container[int]) -
 
 
 def changed_rewards(status: TrialStatus, runs: Sequence[StepRun]) -> str:
-    """Return a message about the first completed step whose rewards differ between records and status; "" if there is none."""
+    """Return a message about the first completed step whose rewards differ between records and status, "" if there is none."""
     for step, run in zip(status.steps, runs, strict=False):
         now = bounded_rewards(run.rewards)
         if step.completion_time is None or run.completed_at is None or step.rewards is None or now is None:
@@ -127,6 +136,8 @@ def changed_rewards(status: TrialStatus, runs: Sequence[StepRun]) -> str:
 
 
 def _agree(step: StepStatus, now: dict[str, int | float]) -> bool:
-    """Return whether the records (now) and the status agree on each reward that both have: the status omits some if there are
-    many."""
+    """Return whether the records (``now``) and the status agree on each reward that both have.
+
+    The status omits some rewards if a step has many.
+    """
     return all(now.get(key, value) == value for key, value in (step.rewards or {}).items())

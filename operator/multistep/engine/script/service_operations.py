@@ -1,4 +1,7 @@
-"""Operations for the services of a compose file: command and healthcheck of main, collected evidence."""
+"""The operations of a trial's script for a compose file's services.
+
+They run main's command and healthcheck, and the collect hooks of other services.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ _LONGEST_SECONDS = 3600.0
 
 
 def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: StepRun) -> Script[None]:
-    """Run a step's collect hooks in services. First kill the processes that the agent left in main, if the environment is not used
-    afterwards. Failures are ignored."""
+    """Run a step's collect hooks in services other than main. Failures are ignored.
+
+    If the environment is not used afterwards, first kill the processes that the agent left in main.
+    """
     hooks = [(number, hook) for number, hook in enumerate(step.hooks) if hook.service != MAIN]
     if not hooks and all(artifact.service in (None, MAIN) for artifact in step.artifacts):
         return
@@ -30,13 +35,16 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
         yield Start(scope.id("quell"), QUELL, user="0", timeout=60.0)
     for number, hook in hooks:
         timeout = min(hook.timeout or _LONGEST_SECONDS, _LONGEST_SECONDS)
-        argv = ("sh", "-c", hook.command)  # as in Harbor 0.25: images of services often have no bash
+        argv = ("sh", "-c", hook.command)  # Harbor 0.25 uses sh too, because images of services often have no bash
         yield ServiceHook(scope.id(f"collect-hook-{number}"), services.container_of(hook.service), argv, hook.user, timeout)
 
 
 def artifact_source(scope: Scope, entry: ArtifactConfig) -> Source:
-    """Return the absolute path to collect for an artifact entry. A relative path starts at WORKDIR; a service has none, as Harbor
-    rejects relative paths there. A Windows path, which Harbor accepts, is below / in a service: it does not exist."""
+    """Return the source to collect for an artifact entry, with an absolute path.
+
+    In the trial's container a relative path starts at the working directory. In a service Harbor rejects relative paths, except
+    Windows paths. Such a path becomes one below /, which does not exist.
+    """
     services = scope.plan.services
     apart = services is not None and entry.service not in (None, MAIN)
     container = services.container_of(entry.service or MAIN) if services is not None and apart else ""
@@ -46,7 +54,7 @@ def artifact_source(scope: Scope, entry: ArtifactConfig) -> Source:
 
 
 def start_main(scope: Scope, services: PodServices | None, env: Mapping[str, str]) -> Script[str | None]:
-    """Start main's command and wait until main is healthy. Return why it was not started or is not healthy; None if it is."""
+    """Start main's command and wait until main is healthy. Return why that failed, None if it worked."""
     if services is None:
         return None
     if services.background:

@@ -1,8 +1,8 @@
-"""The script of a trial: its operations in order. They are those of Harbor 0.25's multi-step trial, except where
-docs/reference/semantics.md names a difference.
+"""The script of a trial, which yields its operations in order.
 
-The script consists of generators that yield operations and receive their records. The generators depend on records only and have
-no side effects except on the journal, so ``replay`` can run them any number of times.
+They are the operations of Harbor 0.25's multi-step trial, except where docs/reference/semantics.md names a difference. The script
+consists of generators that yield operations and receive their records. The generators depend only on the records and change only
+the journal, so ``replay`` can run them any number of times.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from multistep.engine.status.trial_status import step_run
 
 
 class AgentRun(Protocol):
-    """The agent's phase of a step: yields its operations and returns its exception, if any."""
+    """The agent's phase of a step. Yields its operations, and returns its exception, or None."""
 
     def __call__(self, scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]: ...
 
 
 class AgentSetup(Protocol):
-    """The agent's setup before step 1: yields its operations. Records a failure as ``journal.lost``, or raises TrialError."""
+    """The agent's setup before step 1. Yields its operations. Sets ``journal.lost`` on a failure, or raises TrialError."""
 
     def __call__(self, scope: Scope, journal: Journal) -> Script[None]: ...
 
@@ -81,10 +81,10 @@ class AgentScript:
 
 
 def trial_script(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
-    """Run a trial: prepare the environment, run the steps in order, aggregate the trial's reward."""
+    """Prepare the environment, run the steps in order, and compute the trial's rewards."""
     steps = _Steps(scope, agent, journal)
     try:
-        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # replays steps that an earlier attempt or another trial ran
+        yield from steps.run(scope.plan.steps[: len(scope.kept)])  # steps that an earlier attempt or another trial ran
         yield from _start(scope, agent, journal)
         if journal.lost is None:
             yield from steps.run(scope.plan.steps[len(scope.kept) :])
@@ -107,9 +107,9 @@ def trial_script(scope: Scope, agent: AgentScript, journal: Journal) -> Script[N
 def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
     """Restore or prepare the environment and set up the agent, before the attempt's first own step.
 
-    If the agent's setup fails after a restore, ``trial`` blames the checkpoint if this trial's agent may have changed the restored
-    files. If only other trials changed them, the failure has the same class as a failed setup before step 1, because a custom agent
-    class could fail on purpose.
+    A failed setup of the agent after a restore counts as a failure of the checkpoint if this trial's agent may have changed the
+    restored files. If only other trials changed them, it has the same failure class as a failed setup before step 1, because a
+    custom agent class could fail on purpose.
     """
     if scope.kept and not (yield from restore_checkpoint(scope, journal)):
         return
@@ -122,7 +122,7 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 @dataclass
 class _Steps:
-    """Runs steps in order."""
+    """Runs steps in order, and remembers what the next step needs to know about the last one."""
 
     scope: Scope
     agent: AgentScript
@@ -163,16 +163,17 @@ class _Steps:
                 return
 
     def _add_reported(self, reported: StepStatus, checkpoint: CheckpointStatus) -> None:
-        """Add a step that another trial ran to the journal, from that trial's status: this trial has no records of the step."""
+        """Add a step that another trial ran to the journal. It is read from that trial's status, as this trial has no records of
+        it."""
         run = replace(step_run(reported), checkpoint=checkpoint)
         self.journal.steps.append(run)
         self.journal.completed_at = run.completed_at
-        seconds = reported.phase_seconds  # None in a checkpoint of an earlier release: the step may have been verified
+        seconds = reported.phase_seconds  # None in a checkpoint of an earlier release, where the step may have been verified
         self.verified = (seconds is None or seconds.verifier is not None) and reported.verifier_image_id is None
 
 
 def goes_on(plan: TrialPlan, step: StepPlan, run: StepRun) -> bool:
-    """Return whether the next step runs after this one. Records the result of the gate in the journal."""
+    """Return whether the next step runs after this one. Also set the result of the gate in ``run``."""
     if run.exception is not None and run.rewards is None:
         return False
     if step.verifier is not None:
@@ -201,8 +202,11 @@ def _prepare(scope: Scope, journal: Journal) -> Script[None]:
 
 
 def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, verified: bool, first: bool) -> Script[None]:
-    """Run a step. verified: whether the previous step was verified in this environment; first: whether it is the first step that
-    its attempt ran."""
+    """Run a step: its setup, its agent, its verifier and the collection of its outputs.
+
+    ``verified`` is whether the previous step was verified in this environment, and ``first`` whether this is the attempt's first
+    step.
+    """
     record = yield Reset(scope.id("begin"), _step_directories(scope.plan, step, verified=verified))
     run.started_at = record.started_at
     try:
@@ -226,8 +230,11 @@ def _step(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript, *, ver
 
 
 def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Verify the step and collect its outputs. A separate verifier runs after the collection, because it gets the collected files.
-    So does a second verification, in a pod of its own (verifier.second_environment)."""
+    """Verify the step and collect its outputs.
+
+    A separate verifier runs after the collection, because it gets the collected files. A second verification, in a pod of its own
+    (verifier.second_environment), also runs after the collection.
+    """
     verifier = None if skips_verifier(scope.plan, run) else step.verifier
     apart, second = (verifier.environment, verifier.second_environment) if verifier else (None, None)
     kept, judged = second is not None and (yield from store_files_for_comparison(scope, step, run)), False
@@ -248,8 +255,11 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[ResetDirectory, ...]:
-    """Return the directories to empty before a step, as in Harbor 0.25. The image's /tests is kept until the first verification;
-    the agent's logs are kept if the agent resumes its trajectory, because the agent reads the trajectory from these logs."""
+    """Return the directories to empty before a step, as in Harbor 0.25.
+
+    The image's /tests is kept until the first verification. The agent's logs are kept if the agent resumes its trajectory, because
+    it reads the trajectory from these logs.
+    """
     resumed = plan.hosted is not None and plan.hosted.resumes(step.index)
     return (
         ResetDirectory(LOGS_AGENT, keep=resumed),
@@ -258,7 +268,7 @@ def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tup
 
 
 def _stage(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Upload the step's workdir, run its setup.sh and its healthcheck."""
+    """Upload the step's workdir, then run its setup.sh and its healthcheck."""
     if step.workdir:
         record = yield Upload(scope.id("workdir"), scope.workdir, Content("workdir", step.directory))
         require(record, "uploading workdir/", SETUP)
@@ -289,7 +299,7 @@ def _setup_exception(result: PhaseResult) -> StepException | None:
 
 
 def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -> Script[StepException | None]:
-    if step.instruction is None:  # possible only with verification disabled; otherwise the task is rejected
+    if step.instruction is None:  # possible only if verification is disabled, because the task is rejected in all other cases
         return StepException("FileNotFoundError", "the step has no instruction.md", AGENT)
     if step.agent_timeout is not None and step.agent_timeout <= 0:
         run.timed(AGENT, (yield Note(scope.id("agent"))))
@@ -298,7 +308,7 @@ def _run_agent(scope: Scope, step: StepPlan, run: StepRun, agent: AgentScript) -
 
 
 def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
-    """Run the step's collect hooks: first the hooks of main, then the hooks of other services."""
+    """Run the step's collect hooks, first those in main, then those in other services."""
     if step.hooks:
         yield from enter_phase(scope, run, "hooks", scope.plan.network)
     for number, hook in enumerate(step.hooks):
@@ -317,14 +327,17 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Return whether a single-step trial skips its verifier: after any exception, unless the agent exited with an error or
-    reached its timeout, its memory limit or its budget for model requests."""
+    """Return whether a single-step trial skips its verifier because of an exception.
+
+    It does not skip the verifier if the agent exited with an error, or reached its timeout, its memory limit or its budget for
+    model requests.
+    """
     expected = {"AgentTimeoutError", "BudgetExceededError", "OutOfMemoryError", *EXIT_ERRORS}
     return plan.single and run.exception is not None and run.exception.type not in expected
 
 
 def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[None]:
-    """Collect logs and artifacts: /logs/agent, /logs/verifier, then the artifact entries in order."""
+    """Collect the step's log directories for ``part``, then its artifact entries in order."""
     logs = tuple(Source(path) for path in LOGS[part])
     entries = tuple(artifact_source(scope, entry) for entry in step.artifacts)
     record = yield Collect(scope.id("collect"), step.index, logs + entries, part)
@@ -339,7 +352,7 @@ def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[N
 
 
 def add_trial_rewards(plan: TrialPlan, journal: Journal) -> None:
-    """Add the trial's rewards, computed from its steps' rewards, and its score rule to the journal."""
+    """Set the trial's score rule in the journal, and its rewards, which are computed from the rewards of its steps."""
     journal.score_rule = rule_of(plan, journal.steps)
     try:
         journal.rewards = trial_rewards(plan.strategy, [run.rewards for run in journal.steps])
@@ -348,6 +361,6 @@ def add_trial_rewards(plan: TrialPlan, journal: Journal) -> None:
 
 
 def copy_exception_to_trial(journal: Journal) -> None:
-    """Copy the step's exception of a single-step trial to the trial, as in Harbor 0.25 (single-step trial)."""
+    """Copy the step's exception of a single-step trial to the trial, as Harbor 0.25 does."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

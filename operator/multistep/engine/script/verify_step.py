@@ -1,4 +1,4 @@
-"""Verifies a step, in the agent's environment or in a separate one, as Harbor 0.25 does (verification)."""
+"""The operations that verify a step in the agent's environment or in a separate one, as in Harbor 0.25."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from multistep.engine.script.service_operations import start_main
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[bool]:
-    """Verify the step in the agent's environment, after the agent. Return whether the tests ran."""
+    """Verify the step in the agent's environment. Return whether the tests ran."""
     yield from inspect_environment(scope, verifier, run)
     try:
         yield from _clean_for_verification(scope, verifier, run)
@@ -69,8 +69,10 @@ def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -
 def _judge(
     scope: Scope, verifier: VerifierPlan, env: Mapping[str, str], failure: StepException | None, run: StepRun
 ) -> Script[bool]:
-    """Run the tests and read the rewards, unless the preparation failed. Return whether the tests ran. failure: the exception of
-    the preparation, None if it succeeded."""
+    """Run the tests and read the rewards, unless the preparation failed. Return whether the tests ran.
+
+    ``failure`` is the exception of the preparation, None if it succeeded.
+    """
     if failure is None and isinstance(verifier.env, Unresolved):
         failure = StepException("ValueError", f"verifier.env: {verifier.env}", VERIFIER)
     if failure is not None or isinstance(verifier.env, Unresolved):
@@ -85,12 +87,14 @@ def _judge(
 def verify_apart(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[None]:
-    """Verify the step in a separate environment, and collect the verifier's logs. A failure to prepare this environment is an
-    exception of the step."""
+    """Verify the step in a separate environment, and collect the verifier's logs.
+
+    A failure to prepare this environment is an exception of the step.
+    """
     yield from verify_there(scope, step, verifier, environment, run)
     there = replace(scope, where="verifier")
     record = yield Collect(there.id("collect"), step.index, _sources("verifier"), part="verifier", where="verifier")
-    assert run.collected is not None  # artifacts are collected before a separate verification
+    assert run.collected is not None  # _verify_and_collect collects before a separate verification
     missed = Fields(record.result, "collect").texts("incomplete", 10_000)
     run.collected = replace(run.collected, incomplete=(*run.collected.incomplete, *missed))
     yield Release(scope.id("release"), step.index)
@@ -122,7 +126,7 @@ def _sources(part: Part) -> tuple[Source, ...]:
 def _furnish(
     there: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[StepException | None]:
-    """Prepare the verifier's environment for its tests. Return the exception if that failed, else None."""
+    """Prepare the verifier's environment for its tests. Return an exception if that failed, else None."""
     directories = (
         ResetDirectory(LOGS_AGENT, keep=True),
         ResetDirectory(LOGS_VERIFIER),
@@ -156,8 +160,10 @@ def _furnish(
 def _restore(
     there: Scope, step: StepPlan, verifier: VerifierPlan, paths: tuple[str, ...], run: StepRun
 ) -> Script[StepException | None]:
-    """Restore the agent's environment, run resume.sh of all steps up to this step, and empty the directories of tests and verdicts.
-    Return the exception if that failed, else None."""
+    """Restore the agent's environment in the verifier's pod. Return an exception if that failed, else None.
+
+    This runs resume.sh of all steps up to this step, and empties the directories of tests and verdicts.
+    """
     record = yield Restore(there.id("restore"), step.index, paths, where="verifier")
     run.timed(VERIFIER, record)
     result = Fields(record.result, "restore")
@@ -180,9 +186,12 @@ def _not_taken(fault: Fault, what: str, usual: str = "RuntimeError") -> StepExce
 
 
 def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the agent's collected files to the same paths in the verifier's environment, after emptying each collected
-    directory there. Return the exception if that failed, else None."""
-    assert run.collected is not None  # artifacts are collected before a separate verification
+    """Upload the agent's collected files to the same paths in the verifier's environment. Return an exception if that failed, else
+    None.
+
+    Each collected directory is first emptied there.
+    """
+    assert run.collected is not None  # _verify_and_collect collects before a separate verification
     types = run.collected.types
     collected = [(number, PurePosixPath(there.workdir, step.artifacts[number].source), kind) for number, kind in enumerate(types)]
     directories = [ResetDirectory(str(path)) for _, path, kind in collected if kind == "directory" and path.name]
@@ -199,24 +208,29 @@ def _hand_over(there: Scope, step: StepPlan, run: StepRun) -> Script[StepExcepti
 
 
 def _timed(operation: Operation, run: StepRun) -> Script[Fault | None]:
-    """Run the operation and add its time to the phase "verifier". Return its error; None if it succeeded."""
+    """Run the operation and add its time to the phase "verifier". Return its error, None if it succeeded."""
     record = yield operation
     run.timed(VERIFIER, record)
     return fault_of(record)
 
 
 def _clean_for_verification(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[None]:
-    """Empty the directories of tests and verdicts, so that files that the agent wrote there are not mistaken for tests or rewards.
-    In a single-step trial they are not emptied: only the reward files are deleted, when test.sh starts."""
+    """Empty the directories of tests and verdicts, so that files of the agent are not mistaken for tests or rewards.
+
+    In a single-step trial the directories are not emptied. There, only the reward files are deleted when test.sh starts.
+    """
     record = yield Reset(scope.id("verify"), _verdict_directories(scope, verifier))
     run.timed(VERIFIER, record)
     require(record, "emptying /logs/verifier and /tests", VERIFIER)
 
 
 def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[ResetDirectory, ...]:
-    """Return the directories of tests and verdicts, with their permissions. All users may write verdicts and, in a multi-step
-    trial, tests, as in Harbor. Exception: if file permissions can protect verdicts from agents (Scope.isolated), agents may not
-    write to them or, in a multi-step trial, read the tests, because a later step may use the same tests."""
+    """Return the directories of tests and verdicts, with their permissions.
+
+    As in Harbor, all users may write verdicts and, in a multi-step trial, tests. But if file permissions can protect verdicts from
+    agents (Scope.isolated), agents may not write verdicts. In a multi-step trial they may then not read the tests either, because a
+    later step may use the same tests.
+    """
     verdicts, tests = ResetDirectory(LOGS_VERIFIER), ResetDirectory(TESTS)
     if scope.isolated:
         verdicts = ResetDirectory(LOGS_VERIFIER, mode=0o755, user=verifier.user)
@@ -227,8 +241,10 @@ def _verdict_directories(scope: Scope, verifier: VerifierPlan) -> tuple[ResetDir
 
 
 def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the task's tests, then the step's tests, which overwrite files of the same name. Return the exception if an upload
-    failed, else None."""
+    """Upload the task's tests, then the step's tests, which overwrite files of the same name.
+
+    Return an exception if an upload failed, else None.
+    """
     for there, name, directory in (
         (verifier.task_tests, "tests", None),
         (verifier.step_tests, "step-tests", step.directory),
@@ -257,8 +273,11 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
 
 
 def _read_rewards(verifier: VerifierPlan, result: PhaseResult, run: StepRun) -> None:
-    """Read the rewards of a verifier, whatever its exit status. They do not count if the verifier was stopped at its timeout,
-    killed by the OOM killer, or not started: then an agent may have written them."""
+    """Set the step's rewards from the verifier's reward files, whatever the verifier's exit status is.
+
+    Set an exception instead if the verifier was stopped at its timeout, killed by the OOM killer, or not started, because an agent
+    may then have written the files.
+    """
     if result.timed_out:
         return run.fail(StepException("VerifierTimeoutError", f"the verifier was stopped {at_timeout(verifier.timeout)}", VERIFIER))
     if killed_for_memory(result):

@@ -1,4 +1,5 @@
-"""Limits the size of a status, which verifiers and agents could inflate. result.json has the complete values."""
+"""Limits the size of a status, which verifiers and agents could inflate, and redacts secrets. result.json has the complete
+values."""
 
 from __future__ import annotations
 
@@ -15,25 +16,28 @@ from multistep.engine.score.trial_score import is_too_large
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
-MAX_STATUS_BYTES = 56 * 1024  # with it, the object of a trial of 100 steps fits into 64 KiB, unless its task is inline
+MAX_STATUS_BYTES = 56 * 1024  # so that the object of a trial of 100 steps has at most 64 KiB, unless its task is inline
 MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_STATUS_BYTES
 
 
 def to_json(status: TrialStatus) -> dict[str, Any]:
-    """Return the status as the API server stores it. If the status is too large, details are removed, the least important first;
-    result.json has all details. What remains gives the same score, class, outcome, usage and use of the deadline."""
+    """Return the status as the API server stores it. If the status is too large, leave out details, the least important ones first.
+
+    result.json has all details. Score, failure class, outcome, usage and use of the deadline can still be computed from the
+    remaining status.
+    """
     whole, content = _dumped(status)
     for shorten in _SHORTENERS:
         if status_bytes(content) <= MAX_STATUS_BYTES and may_be_stored(whole):
             return content
         status = shorten(status)
         whole, content = _dumped(status)
-    # Thousands of steps in earlier attempts: their usage is lost before an operator refuses the whole status.
+    # The status is still too large if earlier attempts have thousands of steps. Leave out these steps, with their usage.
     return content if may_be_stored(whole) else _dumped(_with_attempts(status, lambda _: {"steps": []}))[1]
 
 
 def status_bytes(content: Mapping[str, Any]) -> int:
-    """Return the size in bytes of a status, or of a whole resource, as the API server stores it."""
+    """Return the size in bytes of a status or a whole object, as the API server stores it."""
     return len(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
 
 
@@ -57,8 +61,11 @@ def _without_step_lists(step: StepStatus) -> dict[str, Any]:
 
 
 def _without_messages(status: TrialStatus) -> TrialStatus:
-    """Shorten the messages of attempts, and remove those of steps' exceptions, but not their types. The message of an attempt that
-    a sweep's budget stopped says what its request could have cost."""
+    """Shorten the messages of attempts, and remove the messages of steps' exceptions.
+
+    The message of an attempt that a sweep's budget stopped is kept, because the operator reads from it what the request could have
+    cost.
+    """
     shorter = _with_attempts(
         status, lambda each: {"message": each.message if each.reason == SWEEP_BUDGET_SPENT else shortened(each.message or "")}
     )
@@ -66,7 +73,7 @@ def _without_messages(status: TrialStatus) -> TrialStatus:
 
 
 def _with_short_attempts(status: TrialStatus) -> TrialStatus:
-    """Keep of the steps of earlier attempts what sums of usage and time, and the choice of a checkpoint, need."""
+    """Keep only some fields of the steps of earlier attempts, for sums of usage and time and for the choice of a checkpoint."""
     return _with_attempts(status, lambda attempt: {"steps": [_short_step(each) for each in attempt.steps]})
 
 
@@ -82,7 +89,7 @@ def _short_step(step: StepStatus) -> StepStatus:
 
 
 def _with_hidden_seconds(status: TrialStatus) -> TrialStatus:
-    """Move the seconds of phases, which decide whose fault a missed deadline is, into the journal."""
+    """Move the seconds of phases into the status journal. They are still needed to decide who is to blame for a missed deadline."""
     return _with_steps(status, lambda step: {"seconds": None, "hidden_seconds": step.phase_seconds})
 
 
@@ -99,7 +106,7 @@ def _without_task_steps(status: TrialStatus) -> TrialStatus:
 
 
 def _fewer_rewards(status: TrialStatus) -> TrialStatus:
-    """Keep one reward per step. Applied last, because rewards matter most."""
+    """Keep one reward per step. This shortener is the last one, because rewards matter most."""
     return _with_steps(status, _with_one_reward)
 
 
@@ -129,7 +136,7 @@ _SHORTENERS = (
 
 
 def shortened(message: str) -> str:
-    """Return at most 128 bytes of a message."""
+    """Return the first 128 bytes of a message."""
     data = message.encode(errors="replace")
     return message if len(data) <= MAX_SHORT_BYTES else f"{data[: MAX_SHORT_BYTES - 3].decode(errors='ignore')}..."
 
@@ -144,8 +151,10 @@ def bounded(message: str) -> str:
 
 
 def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS) -> dict[str, int | float] | None:
-    """Return at most ``most`` rewards, always with "reward" if it exists, then with rewards that are too large to count. Integers
-    of 2**53 or more become floats. Rewards whose key is too long or not printable, and integers too large for a float, are dropped.
+    """Return at most ``most`` rewards. "reward" comes first if it exists, and then rewards that are too large to count.
+
+    Integers of 2**53 or more become floats. Rewards whose key is too long or not printable are left out, and so are integers that
+    are too large for a float.
     """
     if values is None:
         return None
@@ -156,7 +165,7 @@ def bounded_rewards(values: rewards.Rewards | None, most: int = MAX_REWARD_KEYS)
 
 
 def reward_text(values: Mapping[str, int | float] | None) -> str | None:
-    """Return the rewards as a short text: the key "reward" alone, or all keys with their names."""
+    """Return the rewards as a short text, which is the value of "reward" alone, or all values with their keys."""
     if not values:
         return None
     if "reward" in values:
@@ -178,8 +187,11 @@ _TEXTS = ("message", "missing", "detail")  # fields whose texts may come from th
 
 
 def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
-    """Return the status with all secrets in its messages and details replaced by MARK. A message may contain a verifier's output,
-    and verifiers may print the agent's files; a detail has names that the agent chose."""
+    """Return the status with all secrets in its messages and details replaced by MARK.
+
+    A message may contain a verifier's output, and a verifier may print the agent's files. A detail contains names that the agent
+    chose.
+    """
     values = sorted((each for each in secrets if each and each not in MARK), key=len, reverse=True)
     if not values:
         return status
@@ -188,7 +200,7 @@ def redacted(status: TrialStatus, secrets: Collection[str]) -> TrialStatus:
 
 
 def _redact(value: Any, secrets: Collection[str]) -> bool:
-    """Redact all messages and details in a nested value of lists and dicts, in place. Return whether any changed."""
+    """Redact, in place, all messages and details in nested lists and dicts. Return whether any text changed."""
     inner = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
     changed = sum(_redact(each, secrets) for each in inner) > 0
     for name in _TEXTS if isinstance(value, dict) else ():

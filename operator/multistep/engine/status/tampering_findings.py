@@ -1,4 +1,4 @@
-"""Traces of tampering in a status: which kinds are evidence, the entries of status.tampering, texts. Pure."""
+"""Builds status.tampering from traces of tampering, and decides which kinds of traces are evidence. All functions are pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ KINDS: Final[Sequence[TamperingKind]] = get_args(TamperingKind)
 HINTS: Final[frozenset[TamperingKind]] = frozenset(
     {"WorkdirHook", "SurvivingProcesses", "InspectionIncomplete", "ComparisonIncomplete"}
 )
-"""Kinds of findings that honest agents cause, too. All other kinds are evidence of tampering, to which a sweep's policy
-(spec.scoring.tampering) applies."""
+"""Kinds of findings that honest agents cause too.
+
+All other kinds are evidence of tampering, to which a sweep's policy (spec.scoring.tampering) applies.
+"""
 
 _OF_FAILURES: Final[Mapping[str, TamperingKind]] = {
     "ExecSessionsKilled": "ExecSessionsKilled",
     "Tampered": "RunnerReplaced",
     "RunnerBroken": "RunnerReplaced",
 }
-"""The kind of finding for each reason of a Failed trial that shows tampering: a process in the trial's container ended exec
-sessions, or replaced the runner."""
+"""Maps the reasons of Failed trials that show tampering to kinds of findings.
+
+With such a reason, a process in the trial's container ended exec sessions or replaced the runner.
+"""
 
 
 _SHOWN_ITEMS, _SHOWN_CHARACTERS = 4, 100  # maximum number of items in Tampering.detail, and of characters per item
@@ -30,7 +34,7 @@ _MAX_ENTRIES = 32  # maximum number of entries in status.tampering
 
 
 def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
-    """Return status.tampering with the journal's findings. They replace entries of the same attempt and step."""
+    """Return status.tampering with the journal's findings, which replace entries of the same attempt and step."""
     found = [*_entries(journal.steps)]
     steps = {(each.attempt, each.step) for each in found}
     former = [each for each in status.tampering if (each.attempt, each.step) not in steps]
@@ -38,8 +42,10 @@ def merged(status: TrialStatus, journal: Journal) -> list[Tampering]:
 
 
 def of_failure(known: Sequence[Tampering], status: TrialStatus, reason: str, message: str) -> list[Tampering]:
-    """Return the known entries, and one more if the trial Failed because of tampering. status: the status before the failure;
-    reason, message: reason and message of the failure."""
+    """Return the known entries, and one more if the trial Failed because of tampering.
+
+    ``status`` is the status before the failure. ``reason`` and ``message`` are those of the failure.
+    """
     kind = _OF_FAILURES.get(reason)
     if kind is None:
         return list(known)
@@ -83,6 +89,6 @@ def evidence(kinds: Iterable[Any]) -> list[str]:
 
 
 def summary(entries: Iterable[Tampering]) -> str:
-    """Return text for a message about a trial with evidence of tampering; "" without any."""
+    """Return the end of a message about a trial with evidence of tampering, "" if there is no evidence."""
     found = evidence(each.kind for each in entries)
     return f"; evidence of tampering: {', '.join(found)}" if found else ""

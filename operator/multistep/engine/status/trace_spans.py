@@ -1,7 +1,7 @@
-"""The trace of a finished trial: spans for the trial, its attempts, their steps, and the steps' phases. Pure.
+"""Builds the trace of a finished trial: spans for the trial, its attempts, their steps and phases. All functions are pure.
 
-Ids are derived from the trial's uid, so the export is idempotent. Times come from the status in whole seconds; only the phases'
-durations are more precise. The phases of a step are placed one after another from the step's start.
+Ids are derived from the trial's UID, so the export is idempotent. Times come from the status in whole seconds, and only the
+durations of phases are more precise. The phases of a step follow each other from the step's start.
 """
 
 from __future__ import annotations
@@ -17,32 +17,37 @@ from multistep.api.trial.trial import MultiStepTrial
 
 Value = str | int | float
 _LATEST: Final = 2**63 / 1e9
-"""The latest time of a span that OTLP can hold. A runner may report any time."""
+"""The latest time of a span that OTLP can represent. Times are limited to it, because a runner may report any time."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """One span. id: 16 hex digits; parent: id of its parent span, "" for the trial's span; start, end: seconds since the epoch;
-    error: the failure's reason or type, "" without a failure."""
+    """A span of a trace. Times are in seconds since the epoch."""
 
     id: str
+    """16 hexadecimal digits."""
     parent: str
+    """Id of the parent span, "" for the trial's span."""
     name: str
     start: float
     end: float
     attributes: Mapping[str, Value] = field(default_factory=dict)
     error: str = ""
+    """Reason or type of the failure, "" without one."""
 
 
 def trace_id(uid: str) -> str:
-    """Return the trace id, 32 hex digits: the trial's uid without hyphens, so that a user who knows the uid finds the trace."""
+    """Return the trace id, which is the trial's UID without hyphens, so that a user who knows the UID finds the trace.
+
+    It has 32 hexadecimal digits.
+    """
     digits = uid.replace("-", "").lower()
     known = len(digits) == 32 and set(digits) <= set("0123456789abcdef") and set(digits) != {"0"}
     return digits if known else hashlib.sha256(uid.encode()).hexdigest()[:32]
 
 
 def spans(trial: MultiStepTrial) -> list[Span]:
-    """Return the spans of a finished trial, the trial's span first."""
+    """Return the spans of a finished trial, starting with the trial's own span."""
     status, end = trial.status, _seconds(trial.status.completion_time)
     start = _seconds(trial.metadata.creation_timestamp) or _seconds(status.start_time) or end
     if start is None or end is None:
@@ -54,7 +59,7 @@ def spans(trial: MultiStepTrial) -> list[Span]:
 
 
 def _attempts(status: TrialStatus) -> list[AttemptStatus]:
-    """Return all attempts: the failed ones, and the last one if it did not fail."""
+    """Return all attempts, including the last one, which status.attempts has only if it failed."""
     former = status.attempts
     if status.attempt is None or any(each.number == status.attempt for each in former):
         return former
@@ -103,7 +108,7 @@ def _of_trial(trial: MultiStepTrial) -> dict[str, Value]:
 
 
 def _rewards(rewards: Mapping[str, int | float] | None) -> dict[str, Value]:
-    """Return the rewards as span attributes, all as floats, because an attribute must have the same type in all spans."""
+    """Return the rewards as span attributes. All are floats, because an attribute must have the same type in all spans."""
     return {f"multistep.reward.{key}": float(value) for key, value in (rewards or {}).items()}
 
 

@@ -1,4 +1,4 @@
-"""Builds a trial's status for each state. Pure: the former status and the clock are arguments."""
+"""Builds a trial's status for each of its states. All functions are pure, with the former status and the time as arguments."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def conditions(
     suspended: bool,
     stalled: bool = False,
 ) -> list[Condition]:
-    """Return the conditions for a phase: Ready first, then those that are True, all with the same reason and message. Suspended
-    stays as False until the end, because its time shows since when the object is not suspended.
+    """Return the conditions for a phase: Ready first, then those that are True, all with the same reason and message.
 
-    former: previous conditions, for the transition times; stalled: whether an unfinished object needs a user's help.
+    After a suspension, the condition Suspended stays with status False until the object has finished, because its transition time
+    shows since when the object is not suspended. ``former`` are the previous conditions, from which transition times are kept.
+    ``stalled`` means that an unfinished object needs a user's help.
     """
     active = phase not in FINISHED_PHASES
     holds = {
@@ -77,7 +78,10 @@ def conditions(
 
 
 def time(seconds: float) -> datetime:
-    """Return a time in whole seconds, as Kubernetes writes it. The range is limited, because a runner may report any number."""
+    """Return a time in whole seconds, as Kubernetes writes it.
+
+    Times outside of the range of ``datetime`` are limited to it, because a runner may report any number.
+    """
     return datetime.fromtimestamp(math.floor(min(max(seconds, 0.0), LATEST)), UTC)
 
 
@@ -86,11 +90,15 @@ MAX_INCOMPLETE = 4  # maximum number of incomplete sources that the status lists
 
 
 def waiting(trial: MultiStepTrial, phase: Phase, reason: str, message: str, now: float, *, gated: bool = False) -> TrialStatus:
-    """Return the status of a waiting trial. gated: whether the trial waits in a queue, or until the results volume is writable. If
-    so, the condition Suspended is True, as for a Job that Kueue has queued."""
+    """Return the status of a waiting trial.
+
+    ``gated`` means that the trial waits in a queue or for the results volume. Its condition Suspended is then True, as for a Job
+    that Kueue has queued.
+    """
     return _with(trial, phase, reason, message, now, gated=gated)
 
 
+# Status fields of an attempt that are unset when the attempt starts.
 _UNSET_AT_START = (
     "pod_uid",
     "node_name",
@@ -100,7 +108,7 @@ _UNSET_AT_START = (
     "agent_host_image_id",
     "agent_setup_time",
     "current_step",
-)  # status fields of an attempt that are unset at its start
+)
 
 
 def attempt_started(
@@ -118,8 +126,9 @@ def attempt_started(
 ) -> TrialStatus:
     """Return the status at the start of an attempt, before its pod is created. A suspended trial gets the pod later.
 
-    The status still names the verifier pod of the previous attempt. source: the revision that the task was resolved to; steps:
-    names of the task's steps; resumed: the checkpoint from which the attempt resumes; images: images that the cluster built.
+    The status still names the verifier's pod of the previous attempt. ``source`` is the revision to which the task was resolved,
+    and ``steps`` are the names of the task's steps. ``resumed`` is the checkpoint from which the attempt resumes. ``images`` are
+    the images that the cluster built.
     """
     fields: dict[str, Any] = {
         "attempt": attempt,
@@ -140,7 +149,7 @@ def attempt_started(
 
 
 def running(trial: MultiStepTrial, journal: Journal, now: float, **changes: Any) -> TrialStatus:
-    """Return the status of a trial whose script is running. changes: values of further status fields."""
+    """Return the status of a trial whose script is running. ``changes`` has the values of further status fields."""
     current = journal.steps[-1].name if journal.steps else None
     fields: dict[str, Any] = {"steps": [step_status(run) for run in journal.steps], "tampering": merged(trial.status, journal)}
     if trial.status.verifier is not None and journal.steps and journal.steps[-1].untouched is False:
@@ -177,9 +186,11 @@ def paused(trial: MultiStepTrial, journal: Journal, now: float) -> TrialStatus:
 def verifier_wanted(
     trial: MultiStepTrial, pod_name: str, image_user: str | None, now: float, *, compares: bool = False
 ) -> VerifierStatus:
-    """Return the status of a verifier's pod before its creation. If the operator recreates the pod to run it as root, the status
-    keeps the start time of the first pod. compares: whether the pod only verifies a second time, to compare verdicts; no phase
-    is blamed for the end of such a pod."""
+    """Return the entry in the status for a verifier's pod that is about to be created.
+
+    If the operator recreates the pod to run it as root, the entry keeps the start time of the first pod. ``compares`` means that
+    the pod only verifies a second time, to compare verdicts. No phase is to blame for the end of such a pod.
+    """
     former = trial.status.verifier
     same = former is not None and former.pod_name.removesuffix("-root") == pod_name.removesuffix("-root")
     start = former.start_time if former is not None and same else None
@@ -187,13 +198,13 @@ def verifier_wanted(
 
 
 def complete(trial: MultiStepTrial, journal: Journal, results: str | None, now: float) -> TrialStatus:
-    """Return the status of a Complete trial, whatever its reward. results: URL of the results."""
+    """Return the status of a Complete trial, whatever its rewards are. ``results`` is the URL of the results."""
     ended = _ended(trial, journal, results, now)
     return _with(trial, "Complete", "TrialComplete", _summary(journal) + summary(ended["tampering"]), now, **ended)
 
 
 def observed(trial: MultiStepTrial) -> TrialStatus:
-    """Return the status of a finished trial whose spec was changed: with the new observedGeneration and the same result."""
+    """Return the status of a finished trial whose spec was changed. Only observedGeneration changes."""
     return trial.status.model_copy(update={"observed_generation": trial.metadata.generation})
 
 
@@ -207,7 +218,10 @@ def failed(
     journal: Journal | None = None,
     results: str | None = None,
 ) -> TrialStatus:
-    """Return the status of a Failed trial, which has no reward. journal: the trial's progress; None: status.steps stays as is."""
+    """Return the status of a Failed trial, which has no rewards.
+
+    ``journal`` is the trial's progress. With None, status.steps does not change.
+    """
     ended: dict[str, Any] = {"completion_time": time(now), "current_step": None, "results": results}
     if journal:
         ended = _ended(trial, journal, results, now)
@@ -250,7 +264,7 @@ def attempt_failed(trial: MultiStepTrial, reason: str, message: str, now: float)
 
 
 def _attempt_start(status: TrialStatus) -> datetime | None:
-    """Return the start of the current attempt: the end of the previous attempt, or of a later suspension that delayed it."""
+    """Return the start of the current attempt, which is the end of the previous one, or of a later suspension that delayed it."""
     before = status.attempts[-1].completion_time if status.attempts else None
     if before is None:
         return status.start_time
@@ -290,7 +304,8 @@ def step_status(run: StepRun) -> StepStatus:
 
 
 def _artifacts(collected: Collected) -> ArtifactsSummary:
-    """Return the artifacts' summary with at most MAX_INCOMPLETE incomplete sources; manifest.json and result.json list all."""
+    """Return the summary of the artifacts with at most MAX_INCOMPLETE incomplete sources. manifest.json and result.json list
+    all."""
     lines = [shortened(bounded(each)) for each in collected.incomplete[:MAX_INCOMPLETE]]
     more = len(collected.incomplete) - len(lines)
     shown = [*lines, f"and {more} more sources"] if more > 0 else lines
@@ -302,7 +317,7 @@ def _exception(exception: ExceptionStatus | None) -> StepException | None:
 
 
 def step_run(step: StepStatus) -> StepRun:
-    """Return a step's journal entry, rebuilt from the status, for a step whose records are lost or belong to another trial."""
+    """Return a step's journal entry, rebuilt from its status, for steps whose records are lost or belong to another trial."""
     artifacts = step.artifacts
     return StepRun(
         name=step.name,
@@ -360,7 +375,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
 
 
 def _ran_hosted_agent(trial: MultiStepTrial) -> bool:
-    """Return whether the trial, or the source of a regrade, ran an agent of Harbor or a custom agent class."""
+    """Return whether the trial, or the source of a regrade, ran a Harbor agent or a custom agent class."""
     source = trial.status.regraded
     return trial.spec.agent.hosted if source is None else source.agent.name not in BUILT_IN
 
@@ -374,8 +389,8 @@ def _starts_from_reference(trial: MultiStepTrial) -> bool:
 def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[str, Any]:
     """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused.
 
-    hosted: whether a hosted agent ran. Its code may raise any exception, also one of a type that otherwise only the task can cause.
-    from_reference: whether the trial started from the task's reference state.
+    ``hosted`` is whether a hosted agent ran. The code of a hosted agent may raise any exception, including types that otherwise
+    only the task can cause. ``from_reference`` is whether the trial started from the task's reference state.
     """
     own = [run for run in journal.steps if run.trial is None]
     score = trial_score([verdict_of(run) for run in own], journal.score_rule) if journal.score_rule else None

@@ -1,11 +1,11 @@
-"""A sweep: which trials to create, when to halt, what came out.
+"""Decides which trials a sweep creates, when it stops creating trials, and what its results are.
 
 In: sweep, facts of its trials, the current time. Out: manifests of trials, status. Open sweep_status.py first.
 
-sweep_status       next actions and status of a sweep; when its client's lease expires
+sweep_status       next actions and status of a sweep, expiry of its client's lease
 next_trials        which trials are created next, counts, early halt, the trial that counts for each number
 trial_grid         numbers and names of a sweep's trials
-trial_manifests    manifests of trials; the facts of a trial that a sweep needs
-plan_branches      branches: trials of one step
+trial_manifests    manifests of trials, the facts of a trial that a sweep needs
+plan_branches      branches, which are trials of one step
 own_trials         which trials belong to a sweep
 """

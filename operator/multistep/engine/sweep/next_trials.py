@@ -1,9 +1,9 @@
 """Decides which trials a sweep creates, counts their results, and decides when it halts. Pure: the clock is an argument.
 
-Creation is idempotent. A sweep's trials are created in the order of their numbers. The number of created trials is read from the
-highest number of an existing trial and from the status, so after a crash, creation resumes at the next number. A trial's name is a
-function of its number, so a leader with an outdated cache gets a conflict instead of creating a trial twice. If a trial with a
-lower number is missing, it was deleted: the status reports that, and the trial is never created again.
+Creation is idempotent. A sweep's trials are created in the order of their numbers. The operator reads how many were created from
+the highest number of an existing trial and from the status, so creation resumes at the next number after a crash. A trial's name is
+a function of its number, so a leader with an outdated cache gets a conflict instead of creating a trial twice. A missing trial with
+a lower number was deleted. The status reports that, and the trial is never created again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ T = TypeVar("T")
 
 
 def trials_that_count(trials: Iterable[tuple[int, int, T]], is_scored: Callable[[T], bool]) -> dict[int, T]:
-    """Return, by number, the trial that counts: the first scored one, or the newest if none is scored. trials: tuples of the number
-    that a trial counts for, the trial's own number, and the trial."""
+    """Return, for each number, the trial that counts: the first scored one, or the newest if none is scored.
+
+    ``trials`` are tuples of the number for which a trial counts, the trial's own number, and the trial. A retry counts for the
+    number of the trial that it repeats.
+    """
     counting: dict[int, T] = {}
     for number, _, trial in sorted(trials, key=lambda numbered: numbered[1]):
         if number not in counting or not is_scored(counting[number]):
@@ -40,60 +43,61 @@ CREATE_AT_ONCE = 100  # maximum number of trials created between two writes of t
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The facts of a trial that a sweep needs."""
+    """The facts of a trial that a sweep needs. score_in_sweep.Ended explains failure_class, score, invalid, agent_error and
+    tampered."""
 
     number: int
     state: State
     score: float | None = None
     failure_class: FailureClass | None = None
     pod_seconds: float = 0.0
-    """Seconds for which its finished pods ran steps."""
+    """Number of seconds for which the trial's finished pods ran steps."""
     since: float | None = None
     """Start of the running pod's first step, in seconds since the epoch."""
     phase: ActivePhase = "Pending"
     """Phase of an active trial."""
     suspend: bool = False
+    """The trial's spec.suspend."""
     by_sweep: bool = False
-    """Whether the sweep suspended it."""
+    """Whether the sweep suspended the trial."""
     stop: bool = False
-    """suspend, stop: the fields of its spec."""
+    """The trial's spec.stop."""
     passed: bool = False
-    """As in score_in_sweep.Scored."""
+    """The same as score_in_sweep.Scored.passed."""
     invalid: bool = False
     agent_error: bool = False
     tampered: bool = False
-    """failure_class, score, invalid, agent_error, tampered: as in score_in_sweep.Ended."""
     cost_usd: float | None = None
-    """Known cost of its model requests."""
+    """Known cost of the trial's model requests."""
     unpriced: bool = False
-    """Whether the cost of some of them is unknown."""
+    """Whether the cost of some of the trial's model requests is unknown."""
     refused_at: float | None = None
     """Start of the last step in which the sweep's budget refused a request, in seconds since the epoch."""
     refused_usd: float | None = None
-    """What that request could have cost, None if it is unknown."""
+    """The most that the refused request could have cost, None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class SweepLimits:
-    """Limits at which a sweep creates no more trials; None: no limit."""
+    """Limits at which a sweep creates no more trials. None means no limit."""
 
     parallelism: int
     pod_hours: float | None = None
     failures: Mapping[FailureClass, int] = field(default_factory=dict)
     """Tolerated number of failures, by failure class."""
     deadline: float | None = None
-    """Seconds since the epoch."""
+    """Time of spec.activeDeadlineSeconds, in seconds since the epoch."""
     prestart: int = 0
-    """Number of trials that may be active beyond ``parallelism``: they are suspended, but already have a pod."""
+    """Number of trials that may be active beyond ``parallelism``. They are suspended, but already have a pod."""
     lease: float | None = None
-    """Time at which the lease expires, in seconds since the epoch."""
+    """Time at which the lease of the sweep's client expires, in seconds since the epoch."""
     stop: bool = False
     """Whether a user stopped the sweep (spec.stop)."""
 
 
 @dataclass(frozen=True)
 class AgentCounts:
-    """An agent's results in its ordinary trials."""
+    """An agent's results in its ordinary trials, which are those that are not branches."""
 
     counted: int
     """Number of trials that count in the mean."""
@@ -102,13 +106,15 @@ class AgentCounts:
     passed: int
     """Number of trials that count and passed."""
     mean: float | None
-    """The mean over the tasks of each task's mean score."""
+    """Mean over the tasks of each task's mean score."""
 
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """The counts and results of a sweep's trials. Each trial counts once, however often it was retried; only phases, cost_usd,
-    pod_hours and refused_at include all trials."""
+    """The counts and results of a sweep's trials.
+
+    A trial and its retries count once. Only phases, cost_usd, pod_hours and refused_at include all of them.
+    """
 
     total: int
     created: int
@@ -127,16 +133,17 @@ class TrialCounts:
     stopped: bool
     """Whether any trial that counts was stopped."""
     unplanned: bool = False
-    """Whether branches will be planned after the ordinary trials have finished."""
+    """Whether branches are still to be planned, after the ordinary trials have finished."""
     cost_usd: float | None = None
     """Known cost of the trials' model requests, None if no request that cost anything has a known price."""
     refused_at: float | None = None
-    """The latest refused_at of a trial."""
+    """The latest TrialFacts.refused_at of all trials."""
     refused_usd: float | None = None
     """The refused_usd of the trial with the latest refused_at."""
     retries: int = 0
+    """Number of planned retries."""
     retried: int = 0
-    """retries, retried: number of planned retries, and of created ones."""
+    """Number of created retries."""
 
     @property
     def active(self) -> int:
@@ -154,7 +161,7 @@ class TrialCounts:
 
     @property
     def all_finished(self) -> bool:
-        """Return whether all trials were created and none is active, and no branches are left to plan."""
+        """Return whether all trials were created, none is active, and no branches are left to plan."""
         return self.planned_finished and not self.unplanned
 
     @property
@@ -177,14 +184,17 @@ class Halt:
 
     @property
     def stops(self) -> bool:
-        """Return whether active trials are stopped, too."""
+        """Return whether active trials are stopped too."""
         return self.reason in ("DeadlineExceeded", "LeaseExpired", "Stopped")
 
 
 def count_trials(
     grid: TrialGrid, created: int, trials: Collection[TrialFacts], now: float, scoring: Scoring | None = None
 ) -> TrialCounts:
-    """Count the existing trials. created: known number of created trials, including retries; now: seconds since the epoch."""
+    """Return the counts and results of the existing trials.
+
+    ``created`` is the known number of created trials, including retries. ``now`` is in seconds since the epoch.
+    """
     scoring, states = scoring or Scoring(), Counter[State]()
     phases = Counter[ActivePhase](trial.phase for trial in trials if trial.state == "Active")
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
@@ -228,8 +238,10 @@ def count_trials(
 def _counting(
     grid: TrialGrid, created: int, trials: Collection[TrialFacts], scoring: Scoring
 ) -> tuple[Collection[TrialFacts], int]:
-    """Return the trials that count, at most one of each group (a trial and its retries), and how many groups have a trial. If a
-    group has no score and its next retry is not created yet, the group is unfinished, so no trial of the group counts."""
+    """Return the trials that count, at most one of each group, and how many groups have a trial.
+
+    A group is a trial and its retries. If a group has no score and its next retry is not created yet, no trial of the group counts.
+    """
 
     def is_scored(trial: TrialFacts) -> bool:
         return counted_score(trial, scoring) is not None
@@ -258,7 +270,7 @@ def _agent(by_task: Collection[Sequence[float]], finished: int, passed: int) -> 
 
 
 def halt_reason(counts: TrialCounts, limits: SweepLimits, now: float) -> Halt | None:
-    """Return why the sweep creates no more trials; None if it continues. now: seconds since the epoch."""
+    """Return why the sweep creates no more trials, None if it continues. ``now`` is in seconds since the epoch."""
     if limits.stop:
         return Halt("Stopped", "spec.stop is true")
     if limits.lease is not None and now >= limits.lease:

@@ -1,7 +1,8 @@
-"""Decides which trials are a sweep's own: the one rule of the operator, reports, results, retries and the Python client. Pure.
+"""Decides which trials belong to a sweep. The operator, reports, results, retries and the Python client all use this rule. Pure.
 
-Labels and owner references are no proof: any user who may create trials can write them. A sweep's own trial has the sweep's UID as
-owner, and its number's name, which the operator gave it. Names are unique, and the operator creates each of them itself.
+Labels and owner references prove nothing, because any user who may create trials can write them. A sweep's own trial has the sweep
+as its owner, and the name that the operator gives to the trial with this number. Names are unique, and the operator creates the
+trials with these names itself.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ class SweepMembers:
     uid: str
     """The sweep's UID."""
     names: Sequence[str] | None = field(default=None, repr=False)
-    """Name of each planned trial, by its number; None if the plan is unknown, for example because the sweep was deleted: then
-    its UID as owner decides."""
+    """Names of the planned trials, by number. None if the plan is unknown, for example because the sweep was deleted. Then only the
+    owner reference decides."""
 
     def has(self, trial: Object) -> bool:
-        """Return whether the trial is the sweep's own."""
+        """Return whether the trial belongs to the sweep."""
         return self.is_claimed_by(trial) and self.plans(trial["metadata"]["name"], number_of(trial))
 
     def is_claimed_by(self, trial: Object) -> bool:
-        """Return whether the trial's owner reference names the sweep, which anyone may write."""
+        """Return whether the trial's owner reference names the sweep. Any user may write such a reference."""
         owner = owner_of(trial)
         return owner is not None and owner[1] == self.uid
 
@@ -43,8 +44,11 @@ class SweepMembers:
 
 
 def members_of(sweep: TrialSweep, tasks: str | None, branches: str | None) -> SweepMembers:
-    """Return the members of a sweep that exists. tasks, branches: texts of the ConfigMaps that status.tasksFrom and status.branches
-    name; None if they cannot be read."""
+    """Return the trials of a sweep that exists.
+
+    ``tasks`` and ``branches`` are the texts of the ConfigMaps that status.tasksFrom and status.branches name, None if a ConfigMap
+    cannot be read.
+    """
     uid, status = sweep.metadata.uid, sweep.status
     try:
         planned = plan_sweep(sweep, _tasks(sweep, tasks))

@@ -1,6 +1,6 @@
-"""Plans the branches of a sweep: trials of one step each. Pure.
+"""Plans the branches of a sweep, which are trials of one step each. All functions are pure.
 
-The branches depend on the checkpoints of the sweep's ordinary trials, so they are planned after these trials have finished, from an
+A branch may start from a checkpoint of an ordinary trial, so branches are planned after these trials have finished. The input is an
 immutable record of the tasks' steps and the trials' checkpoints. Branches are numbered after the ordinary trials, in an order that
 depends only on the spec and the record.
 """
@@ -24,10 +24,10 @@ class StepCheckpoints:
     """The steps and checkpoints of an ordinary trial."""
 
     steps: Sequence[str]
-    """Names of the task's steps, [] if its task was never read."""
+    """Names of the task's steps, [] if the task was never read."""
     stored: Collection[str]
-    """Names of the steps after which it has a checkpoint and ran another step. A checkpoint after the trial's last step does not
-    count, because the agent never started a step from it."""
+    """Names of the steps after which the trial has a checkpoint and ran another step. A checkpoint after the trial's last step does
+    not count, because the agent never started a step from it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def step_checkpoints(trial: Mapping[str, Any]) -> StepCheckpoints:
 
 
 def states_of(grid: TrialGrid, checkpoints: Mapping[int, StepCheckpoints]) -> States:
-    """Return the ordinary trials' checkpoints, by task. checkpoints: by trial number, without deleted trials."""
+    """Return the ordinary trials' checkpoints, by task. ``checkpoints`` has them by trial number, without deleted trials."""
     by_task = [TaskStates([], [[0] * grid.attempts for _ in grid.agents]) for _ in grid.tasks]
     for number, checkpoint in sorted(checkpoints.items()):
         cell = grid.cell(number)
@@ -71,7 +71,7 @@ def states_of(grid: TrialGrid, checkpoints: Mapping[int, StepCheckpoints]) -> St
 
 
 def record_text(states: States) -> str:
-    """Convert the checkpoints to the text of the record, which from_text parses."""
+    """Return the checkpoints as the text of the record, which parse_record parses."""
     return json.dumps([asdict(task_states) for task_states in states], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -105,8 +105,11 @@ def cells_of(grid: TrialGrid, branch: SweepBranch, states: States) -> Sequence[T
 
 
 def _groups(grid: TrialGrid, branch: SweepBranch, states: States) -> Iterator[tuple[int, int, int, bool]]:
-    """Yield each group of branches: the indexes of task, agent and step, and whether the branches start from the agent's own state
-    (else from the reference state or the image)."""
+    """Yield each group of branches, as the indexes of task, agent and step, and whether the branches start from the agent's own
+    state.
+
+    All other branches start from the reference state or the image.
+    """
     for task, agent in product(range(len(grid.tasks)), range(len(grid.agents))):
         for step in _chosen(branch, states[task]):
             if states[task].sources(agent, step):
@@ -128,8 +131,10 @@ def _chosen(branch: SweepBranch, states: TaskStates) -> Iterator[int]:
 
 
 def count_missing_states(grid: TrialGrid, branch: SweepBranch, states: States) -> int:
-    """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial of the agent has a checkpoint. The
-    first step of a task is not counted, because it starts from the image."""
+    """Return the number of chosen steps, over all tasks and agents, for which no ordinary trial of the agent has a checkpoint.
+
+    The first step of a task is not counted, because it starts from the image.
+    """
     pairs = product(states, range(len(grid.agents)))
     return sum(
         index > 0 and not task_states.sources(agent, index)
@@ -139,6 +144,6 @@ def count_missing_states(grid: TrialGrid, branch: SweepBranch, states: States) -
 
 
 def unknown_steps(branch: SweepBranch, states: States) -> list[str]:
-    """Return the names of steps in the spec that no task has."""
+    """Return the step names in spec.branch.at that no task has."""
     known = {EACH, *(name for task_states in states for name in task_states.steps)}
     return [name for name in branch.at if name not in known]

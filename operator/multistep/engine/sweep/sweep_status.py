@@ -1,4 +1,4 @@
-"""Decides a sweep's next actions and its status from its spec, its trials and the clock. Pure."""
+"""Decides a sweep's next actions and its status, from its spec, its trials and the current time. All functions are pure."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from multistep.engine.sweep.plan_branches import States
 from multistep.engine.sweep.trial_grid import retries_of, unknown_numbers
 from multistep.engine.sweep.trial_manifests import SweepPlan
 
-_MAX_RENEWAL: Final = 64  # characters; the status has the digest of a longer annotation, to limit its size
+_MAX_RENEWAL: Final = 64  # number of characters; the status has only the digest of a longer annotation
 
 
 def lease_status(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
-    """Return the status of the lease; None without spec.lease. A new value of the annotation labels.RENEWAL renews the lease."""
+    """Return the status of the lease, None without spec.lease. A new value of the annotation labels.RENEWAL renews the lease."""
     if sweep.spec.lease is None:
         return None
     renewal, known = sweep.metadata.annotations.get(labels.RENEWAL, ""), sweep.status.lease
@@ -54,8 +54,9 @@ def lease_status(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
 def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | None:
     """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease.
 
-    watched_since: when this operator first read the sweep. While the API server is unavailable, the client cannot renew the lease
-    and the operator's process ends. So the lease's time restarts at ``watched_since``, unless the lease had expired before.
+    ``watched_since`` is the time at which this process first read the sweep. While the API server is unavailable, the client cannot
+    renew the lease, and the operator's process ends. So the lease's duration restarts at ``watched_since``, unless the lease had
+    already expired.
     """
     held = lease_status(sweep, now)
     if held is None or sweep.spec.lease is None:
@@ -66,7 +67,7 @@ def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | N
 
 BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 COST_BUDGET_SPENT: Final = "CostBudgetSpent"
-"""Reason of a sweep that is suspended because the rest of spec.budget.costUSD is too small for a model request."""
+"""Reason with which a sweep is suspended because the rest of spec.budget.costUSD is too small for a model request."""
 MAX_COLUMN_CHARACTERS: Final = 60
 MAX_UNKNOWN: Final = 4  # maximum number of unknown steps that the status lists
 
@@ -81,7 +82,7 @@ class CreationError:
 
 @dataclass(frozen=True)
 class SweepDecision:
-    """The next actions: the numbers of the trials to create, suspend, resume or stop, and the status if all actions succeed."""
+    """The next actions, with the numbers of the trials that they concern, and the status if all actions succeed."""
 
     create: range
     early: int
@@ -106,7 +107,7 @@ def decide_sweep(
     *,
     watched_since: float = 0.0,
 ) -> SweepDecision:
-    """Return the next actions of an active sweep. watched_since: when this operator first read the sweep."""
+    """Return the next actions of an active sweep. ``watched_since`` is the time at which this process first read the sweep."""
     counts = count_trials(plan.grid, created, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now, watched_since)
     halted = halt_reason(counts, limits, now)
@@ -130,7 +131,7 @@ def decide_sweep(
 
 
 def started_status(sweep: TrialSweep, plan: SweepPlan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
-    """Return the status of a sweep before it creates its first trial. tasks: the resolved spec.tasksFrom."""
+    """Return the status of a sweep before it creates its first trial. ``tasks`` is the resolved spec.tasksFrom."""
     total = plan.grid.total
     tasks_and_agents = f"{plural(len(plan.grid.tasks), 'task')}, {plural(len(plan.grid.agents), 'agent')}"
     message = f"{tasks_and_agents}, {plural(total, 'trial')}"
@@ -140,8 +141,10 @@ def started_status(sweep: TrialSweep, plan: SweepPlan, now: float, tasks: SweepT
 
 
 def branches_planned(plan: SweepPlan, states: States, config_map: str, digest: str) -> SweepBranchesStatus:
-    """Return the status of the branches. config_map, digest: name and digest of the ConfigMap with the record of the ordinary
-    trials' checkpoints."""
+    """Return the status of the branches.
+
+    ``config_map`` and ``digest`` are the name and digest of the ConfigMap with the record of the ordinary trials' checkpoints.
+    """
     branch = plan.spec.branch
     assert branch is not None
     return SweepBranchesStatus(
@@ -154,7 +157,7 @@ def branches_planned(plan: SweepPlan, states: States, config_map: str, digest: s
 
 
 def is_suspended_before_start(sweep: TrialSweep) -> bool:
-    """Return whether a sweep with spec.tasksFrom is suspended before its start. Then spec.tasksFrom is not resolved yet."""
+    """Return whether a sweep with spec.tasksFrom is suspended before its start, so that spec.tasksFrom is not resolved yet."""
     return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
 
 
@@ -169,19 +172,23 @@ def waiting_status(sweep: TrialSweep, reason: str, message: str, now: float) -> 
 
 
 def error_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
-    """Return the status of an unfinished sweep whose reconcile failed: in the same phase, with the reason."""
+    """Return the status of an unfinished sweep whose reconcile failed. The phase stays the same, the reason is that of the
+    error."""
     phase: Phase = next((known for known in get_args(Phase) if known == sweep.status.phase), "Pending")
     return _with(sweep, phase, reason, message, now, stalled=phase == "Running")
 
 
 def failed_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
-    """Return the status of a sweep that cannot be run."""
+    """Return the status of a sweep that cannot run."""
     return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
 
 
 def reopens(sweep: TrialSweep) -> bool:
-    """Return whether a finished sweep continues, because it has retries that were not created yet and its spec was changed since it
-    finished. Without a change of the spec, the limit that stopped it would stop it again."""
+    """Return whether a finished sweep continues: it has retries that were not created yet, and its spec was changed since it
+    finished.
+
+    Without a change of the spec, the limit that stopped the sweep would stop it again.
+    """
     status = sweep.status
     changed = status.start_time is not None and status.observed_generation != sweep.metadata.generation
     return changed and len(retries_of(sweep.spec.retries, status.trials.total)) > status.trials.retried
@@ -198,14 +205,15 @@ def reopened_status(sweep: TrialSweep, now: float) -> SweepStatus:
 
 
 def observed_status(sweep: TrialSweep) -> SweepStatus:
-    """Return the status of a finished sweep whose spec was changed: with the new observedGeneration and the same result."""
+    """Return the status of a finished sweep whose spec was changed. Only observedGeneration changes."""
     return sweep.status.model_copy(update={"observed_generation": sweep.metadata.generation})
 
 
 def to_json(status: SweepStatus) -> dict[str, Any]:
     """Return the status as JSON for the API server, without nulls and empty maps.
 
-    A server-side apply of an empty map, where the map had entries, sets null (measured, Kubernetes 1.35), which the schema rejects.
+    If the map had entries before, a server-side apply of an empty map sets null, which the schema rejects (measured with Kubernetes
+    1.35).
     """
     content = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {name: value for name, value in content.items() if value != {}}
@@ -229,7 +237,7 @@ def _limits(sweep: TrialSweep, now: float, watched_since: float) -> SweepLimits:
 
 
 def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
-    """Return the budget in effect. A changed budget starts now: model requests that the former budget refused do not count."""
+    """Return the budget in effect. A changed budget starts now, so model requests that the former budget refused do not count."""
     if sweep.spec.budget is None:
         return None
     limit, known = sweep.spec.budget.cost_usd, sweep.status.budget
@@ -239,8 +247,8 @@ def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
 def _is_spent(budget: SweepBudgetStatus | None, counts: TrialCounts) -> bool:
     """Return whether the budget in effect refused a model request of a step.
 
-    A step that started in the same second as the budget does not count, because the former budget may have refused it. If it
-    counted, the sweep would be suspended until a user raises the budget again. If the new budget is spent, too, it refuses a
+    A step that started in the same second as the budget does not count, because the former budget may have refused its request. If
+    it counted, the sweep would be suspended until a user raises the budget again. If the new budget is spent too, it refuses a
     request of a later step.
     """
     return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
@@ -348,7 +356,8 @@ def _trials(counts: TrialCounts) -> SweepTrials:
 
 
 def _column(agents: Sequence[SweepAgentStatus]) -> str | None:
-    """Return the agents' mean scores as text, with names if there are several agents, and with counts if trials are excluded."""
+    """Return the agents' mean scores as text, with names if the sweep has several agents, and with counts if trials are
+    excluded."""
     shown = [(agent.name, f"{agent.mean:.4g}{_coverage(agent)}") for agent in agents if agent.mean is not None]
     if not shown:
         return None

@@ -1,4 +1,4 @@
-"""Numbers the trials of a sweep: tasks x agents x attempts, then branches, then retries. Pure."""
+"""Numbers the trials of a sweep: tasks x agents x attempts, then branches, then retries. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Retry:
     """A retry of one trial of a sweep."""
 
     number: int
-    """The number of that trial in the sweep."""
+    """Number in the sweep of the trial that is retried."""
     count: int
-    """Index among its retries, from 1."""
+    """Index of the retry among all retries of that trial, from 1."""
 
 
 def retries_of(numbers: Iterable[int], total: int) -> Sequence[Retry]:
     """Return the retries that spec.retries requests, in order, without numbers that the sweep does not have.
 
-    total: number of the sweep's trials without retries.
+    ``total`` is the number of the sweep's trials without retries.
     """
     counts = Counter[int]()
     retries = []
@@ -53,8 +53,8 @@ class Branch:
 
     step: str
     state: BranchState
-    """Start: the image, for a task's first step; Own: the agent's own checkpoint after step ``after`` of its ordinary
-    attempt ``source``; Reference: the task's reference state before the step."""
+    """Start means the image, for a task's first step. Own means the agent's own checkpoint after step ``after`` of its ordinary
+    attempt ``source``. Reference means the task's reference state before the step."""
     after: str = ""
     source: int = 0
     alone: bool = False
@@ -66,31 +66,36 @@ class TrialCell:
     """The task, agent and attempt of one trial of the sweep."""
 
     task: int
+    """Index in TrialGrid.tasks."""
     agent: int
-    """task, agent: indexes in the TrialGrid."""
+    """Index in TrialGrid.agents."""
     attempt: int
-    """Number from 1, counted for branches per step and state."""
+    """Number of the attempt, from 1. For branches it is counted per step and state."""
     branch: Branch | None = None
-    """The branch; None for an ordinary trial."""
+    """The branch, None for an ordinary trial."""
     retry: int = 0
-    """0 for the first trial of its number, then 1, 2, ..."""
+    """0 for the first trial, 1 for its first retry, 2 for its second retry, and so on."""
 
 
 @dataclass(frozen=True)
 class TrialGrid:
-    """The trials of a sweep, numbered in this order: the product of tasks, agents and attempts (the ordinary trials), the branches,
-    the retries."""
+    """The trials of a sweep, numbered in this order: the ordinary trials, the branches, the retries.
+
+    The ordinary trials are the product of tasks, agents and attempts.
+    """
 
     tasks: Sequence[str]
+    """Names of the tasks."""
     agents: Sequence[str]
-    """tasks, agents: their names."""
+    """Names of the agents."""
     attempts: int
+    """Number of attempts per task and agent."""
     order: Order = "Attempts"
-    """Attempts creates all first attempts before the second ones, for an early estimate over all tasks; Tasks creates all
-    trials of one task before those of the next, so that few images are in use at the same time."""
+    """Attempts creates all first attempts before the second ones, for an early estimate over all tasks. Tasks creates all trials of
+    one task before those of the next, so that few images are in use at the same time."""
     branches: Sequence[TrialCell] | None = ()
-    """The branches; None until they are planned, after the ordinary trials have finished; retries are numbered after the branches,
-    so none exist until then."""
+    """The branches. None until they are planned, which is after the ordinary trials have finished. Retries are numbered after the
+    branches, so no retries exist until then."""
     retries: Sequence[Retry] = ()
 
     @property
@@ -107,11 +112,11 @@ class TrialGrid:
         return self.total + len(self.retries)
 
     def sweep_number(self, number: int) -> int:
-        """Return the number for which the trial with this number counts: for a retry, the number of the retried trial."""
+        """Return the number for which a trial counts, which for a retry is the number of the retried trial."""
         return number if number < self.total else self.retries[number - self.total].number
 
     def cell(self, number: int) -> TrialCell:
-        """Return the cell of a trial. number: the trial's number in the sweep, from 0."""
+        """Return task, agent and attempt of a trial. ``number`` is the trial's number in the sweep, from 0."""
         if number >= self.total:
             retry = self.retries[number - self.total]
             return replace(self.cell(retry.number), retry=retry.count)
@@ -132,8 +137,11 @@ class TrialGrid:
         return (task * len(self.agents) + agent) * self.attempts + attempt - 1
 
     def trial_name(self, sweep: str, number: int) -> str:
-        """Return ``SWEEP-TASK-AGENT-ATTEMPT-HASH``, at most 63 characters. A branch's name has step and state before the attempt, a
-        retry's name has ``rN`` after it. The name is deterministic, and unique in the sweep."""
+        """Return the name of a trial, ``SWEEP-TASK-AGENT-ATTEMPT-HASH`` with at most 63 characters.
+
+        The name of a branch has step and state before the attempt. The name of a retry has ``rN`` after the attempt. Names are
+        deterministic, and unique in the sweep.
+        """
         cell = self.cell(number)
         where = () if cell.branch is None else (cell.branch.step, cell.branch.state)
         words = (sweep, self.tasks[cell.task], self.agents[cell.agent], *where)

@@ -1,4 +1,4 @@
-"""Builds the manifests of a sweep's trials, and reads from the trials the facts that the sweep needs. Pure functions."""
+"""Builds the manifests of a sweep's trials, and reads from the trials the facts that the sweep needs. All functions are pure."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _ACTIVE_PHASES: Final[Mapping[str, ActivePhase]] = {"Running": "Running", "Suspe
 
 @dataclass(frozen=True)
 class RegradedSweep:
-    """The sweep that another one regrades."""
+    """The sweep whose trials another sweep regrades."""
 
     uid: str | None = None
-    """The sweep's UID; None if it does not exist."""
+    """The sweep's UID, None if the sweep does not exist."""
     counting: Mapping[int, str] = field(default_factory=dict)
-    """The names of its retries that count, by the number of the trial that regrades them."""
+    """Names of the sweep's retries that count, by the number of the trial that regrades them."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The inputs of a sweep's trials."""
+    """Everything from which the manifests of a sweep's trials are built."""
 
     spec: SweepSpec
     grid: TrialGrid
@@ -53,11 +53,14 @@ class SweepPlan:
     names: Sequence[str]
     """The trials' names, by trial number."""
     source: RegradedSweep = field(default_factory=RegradedSweep)
-    """The sweep that this one regrades."""
+    """The sweep that this sweep regrades."""
 
 
 def plan_sweep(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
-    """Return the plan of a sweep. tasks: spec.tasks, or the tasks that spec.tasksFrom was resolved to. Raises InvalidSpec."""
+    """Return the plan of a sweep. Raises InvalidSpec.
+
+    ``tasks`` is spec.tasks, or the tasks to which spec.tasksFrom was resolved.
+    """
     spec = sweep.spec
     plan_branches = None if spec.branch else ()
     grid = TrialGrid([task.name for task in tasks], [agent.name for agent in spec.agents], spec.attempts, spec.order, plan_branches)
@@ -77,7 +80,7 @@ def plan_sweep(sweep: TrialSweep, tasks: Sequence[SweepTask]) -> SweepPlan:
 
 
 def with_branches(sweep: TrialSweep, plan: SweepPlan, states: States) -> SweepPlan:
-    """Return the plan with the branches. states: checkpoints of the ordinary trials. Raises InvalidSpec."""
+    """Return the plan with the branches. ``states`` has the checkpoints of the ordinary trials. Raises InvalidSpec."""
     branch = plan.spec.branch
     assert branch is not None
     more = plan_branches.count_branches(plan.grid, branch, states)
@@ -94,9 +97,9 @@ def _refuse_many(what: str, trials: int) -> None:
 
 
 def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[SweepTask]:
-    """Return the tasks of a source, pinned to a revision: later changes of the branch or tag have no effect.
+    """Return the tasks of a source, pinned to a revision, so that later changes of the branch or tag have no effect.
 
-    names: names of the task directories; for a dataset, JSON arrays of name, repository, commit and directory.
+    ``names`` are the names of the task directories. For a dataset, they are JSON arrays of name, repository, commit and directory.
     """
     if source.dataset is not None:
         return [_dataset_task(source.dataset, *json.loads(name)) for name in names]
@@ -106,7 +109,7 @@ def tasks_at(source: TasksSource, revision: str, names: Sequence[str]) -> list[S
 
 
 def pinned_source(source: Object, revision: str) -> dict[str, Any]:
-    """Return a source of tasks with the revision in place of its branch or tag. source: the source as written in the spec."""
+    """Return a source of tasks, as written in the spec, with the revision in place of its branch or tag."""
     ((kind, place),) = source.items()
     if kind == "git":
         return {kind: {**place, "ref": revision}}
@@ -133,8 +136,8 @@ def trial_manifest(
 
     Args:
         early: Whether to create the trial suspended, with spec.prestart.
-        limited_models: Models with a limit of active trials. Their trials are not prestarted: a trial with a pod counts as active,
-            so suspended trials could use up all of a model's slots.
+        limited_models: Models whose number of active trials is limited. Their trials are not prestarted, because a trial with a pod
+            counts as active, so suspended trials could use up a model's limit.
     """
     cell, template, owner = plan.grid.cell(number), plan.spec.template, sweep.metadata
     task, agent = plan.grid.tasks[cell.task], plan.spec.agents[cell.agent]
@@ -176,8 +179,10 @@ def _labels(sweep: TrialSweep, plan: SweepPlan, number: int) -> dict[str, str]:
 
 
 def _regrade(plan: SweepPlan, number: int) -> dict[str, Any]:
-    """Return the spec field ``regrade`` of a trial; {} if the sweep is no regrade. The trial regrades the other sweep's trial that
-    counts for the same number."""
+    """Return the spec field ``regrade`` of a trial, {} if the sweep regrades no other sweep.
+
+    The trial regrades the other sweep's trial that counts for the same number.
+    """
     source, sweep_number = plan.spec.regrade, plan.grid.sweep_number(number)
     if source is None:
         return {}
@@ -186,8 +191,11 @@ def _regrade(plan: SweepPlan, number: int) -> dict[str, Any]:
 
 
 def _started(plan: SweepPlan, cell: TrialCell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a trial's spec, completed for branches: a branch gets the state from which it starts; an ordinary trial of a sweep
-    with branches gets the setting to store checkpoints, from which branches start. merged: the spec without these fields."""
+    """Return a trial's spec, which is ``merged`` with the fields that branches need.
+
+    A branch gets the state from which it starts. An ordinary trial of a sweep with branches gets the setting to store checkpoints,
+    from which branches start.
+    """
     branch = cell.branch
     if branch is None:
         kept = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
@@ -214,7 +222,7 @@ def _merged_spec(spec: SweepSpec, index: int, task: str, agent: str) -> dict[str
 
 
 def _merged(base: Object, override: Object) -> dict[str, Any]:
-    """Return ``base`` with the values of ``override``. Tables are merged field by field; other values, also lists, are replaced."""
+    """Return ``base`` with the values of ``override``. Tables are merged field by field. Other values, also lists, are replaced."""
     both = {
         key: _merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
         for key, value in override.items()
@@ -229,12 +237,12 @@ def owner_reference(sweep: TrialSweep) -> dict[str, Any]:
 
 
 def owner_of(trial: Object) -> tuple[str, str] | None:
-    """Return name and uid of the sweep that owns a trial; None if no sweep owns it."""
+    """Return name and UID of the sweep that owns a trial, None if no sweep owns it."""
     return owning_sweep(trial["metadata"].get("ownerReferences") or [])
 
 
 def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
-    """Return name and uid of the sweep among a trial's owner references; None if there is none."""
+    """Return name and UID of the sweep among a trial's owner references, None if there is none."""
     for owner in references:
         if owner.get("controller") and owner.get("kind") == SWEEP_KIND and str(owner.get("apiVersion", "")).startswith(f"{GROUP}/"):
             return owner["name"], owner["uid"]
@@ -242,22 +250,22 @@ def owning_sweep(references: Iterable[Object]) -> tuple[str, str] | None:
 
 
 def number_of(trial: Object) -> int:
-    """Return the trial's number in its sweep, from a label that users can change; -1 without one."""
+    """Return the trial's number in its sweep, -1 without one. It is read from a label, which users can change."""
     number = (trial["metadata"].get("labels") or {}).get(labels.NUMBER, "")
     return int(number) if number.isdecimal() else -1
 
 
 def retry_of(trial: Object) -> int | None:
-    """Return the number of the trial that a retry repeats; None if the trial is no retry."""
+    """Return the number of the trial that a retry repeats, None if the trial is no retry."""
     number = (trial["metadata"].get("labels") or {}).get(labels.RETRY_OF, "")
     return int(number) if number.isdecimal() else None
 
 
 def trial_facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
-    """Return the facts of a trial that a sweep needs. scoring: the sweep's spec.scoring.
+    """Return the facts of a trial that a sweep needs. ``scoring`` is the sweep's spec.scoring.
 
-    The API server applies the CRD's schema, but anyone may have written what the schema allows: a status with values that no
-    operator writes has no score.
+    The API server checks the CRD's schema, but a user may have written a status that the schema allows and the operator never
+    writes. Such a status has no score.
     """
     try:
         return facts_of(trial, parse_status(trial), scoring or Scoring())
@@ -267,7 +275,7 @@ def trial_facts(trial: Object, scoring: Scoring | None = None) -> TrialFacts:
 
 
 def facts_of(trial: Object, status: TrialStatus, scoring: Scoring) -> TrialFacts:
-    """Return the facts of a trial. status: its parsed status."""
+    """Return the facts of a trial with this parsed status."""
     metadata, spec = trial["metadata"], trial.get("spec") or {}
     state, score, costs = _state(status), scored(status, scoring), _costs(status)
     refusals = [(at, _refused_usd(attempt)) for attempt in status.attempts if (at := _refused_at(attempt)) is not None]
@@ -303,15 +311,20 @@ def _known_cost(costs: Sequence[float | None]) -> float | None:
 
 
 def _costs(status: TrialStatus) -> list[float | None]:
-    """Return the costs of the model requests of all attempts, None for requests of unknown cost. The last attempt's cost
-    (status.usage) includes the setup."""
+    """Return the costs of the model requests of all attempts, None for requests of unknown cost.
+
+    The last attempt's cost (status.usage) includes the agent's setup.
+    """
     known = status.usage is not None and status.usage.cost_usd is not None
     return [usage.cost_usd for usage in usages(status, whole=known)]
 
 
 def _refused_at(attempt: AttemptStatus) -> float | None:
-    """Return the start of the step in which the sweep's budget refused a request; None if it refused none. Return the attempt's
-    end if the budget refused a request of the agent's setup, or if the steps were removed because the status was too large."""
+    """Return the start of the step in which the sweep's budget refused a request, None if it refused none.
+
+    Return the attempt's end if the budget refused a request of the agent's setup, or if the status has no steps because it was too
+    large.
+    """
     if attempt.reason != SWEEP_BUDGET_SPENT:
         return None
     started = attempt.own_steps[-1].start_time if attempt.own_steps else None
@@ -320,7 +333,8 @@ def _refused_at(attempt: AttemptStatus) -> float | None:
 
 
 def _refused_usd(attempt: AttemptStatus) -> float | None:
-    """Return what the refused request could have cost, by the gateway's message; None if the message does not say it."""
+    """Return the most that the refused request could have cost, from the gateway's message, None if the message has no such
+    number."""
     match = _COULD_COST.search(attempt.message or "")
     return None if match is None else float(match[1])
 
@@ -334,7 +348,7 @@ def _state(status: TrialStatus) -> State:
 
 
 def _first_start(steps: Sequence[StepStatus]) -> datetime | None:
-    """Return the start of the first step; None if there is none, or if the steps were removed because the status was too large."""
+    """Return the start of the first step, None without steps. A status that was too large has no steps."""
     return steps[0].start_time if steps else None
 
 
