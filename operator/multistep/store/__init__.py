@@ -1,9 +1,9 @@
-"""Where results go, and who reads them.
+"""Stores the results of trials, and serves them to readers.
 
-In: tar streams and records of a trial's pod. Out: Harbor's trial directory on a volume or in an object store, checkpoints,
-evidence. Open results_volume.py first. A package imports only those below it:
+The store takes tar streams and records of a trial's pod. It writes Harbor's trial directory to a volume and an object store,
+checkpoints, and evidence. Open results_volume.py first. A package imports only the packages below it:
 
-results_server    HTTP: results for readers with the trial's token
+results_server    serves results over HTTP to readers that have the trial's token
 bucket/           the object store
 results_volume    the results volume
 evidence/         signed statements about results

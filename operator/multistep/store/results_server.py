@@ -1,6 +1,6 @@
-"""Serves results over HTTP: a tar stream per trial, or parts of its files, to readers with the trial's token.
+"""Serves results over HTTP to readers that have the trial's token: a tar stream of the whole trial, or parts of its files.
 
-The token is part of the URL, which the trial's status contains, so access logs must not contain URLs.
+The token is part of the URL in the trial's status, so access logs must not contain URLs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.files.trial_key import ResultsStore, TrialKey
 from multistep.store.results_volume import ResultsVolume
 
-MAX_DOWNLOADS = 8  # maximum concurrent downloads; further ones are queued
-WRITE_TIMEOUT_SECONDS = 60.0  # for one chunk, so that a stalled reader does not block a download slot
+MAX_DOWNLOADS = 8  # maximum number of concurrent downloads; further ones are queued
+WRITE_TIMEOUT_SECONDS = 60.0  # maximum time to send a chunk, so that a stalled reader does not block a download
 
 MAX_PART_BYTES = 1024 * 1024
 
@@ -30,10 +30,17 @@ BUILD_PATH = "/builds/{namespace}/{name}/{uid}/{token}/{build}"
 def add_routes(
     app: web.Application, volume: ResultsVolume, shipping: ResultsUploader | None = None, *, public_key: bytes | None = None
 ) -> None:
-    """Add the routes. ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream; 404 if the trial or the token is unknown;
-    503 while the object store is unavailable. ``/files/PATH?offset=N&limit=N`` after this path returns at most limit bytes (up to
-    1 MiB) of one file; a negative offset counts from the file's end. ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part
-    of a build's log, with the same parameters. ``GET /signing-key.pem`` returns the public key that verifies evidence, if any."""
+    """Add the routes.
+
+    - ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream. The status is 404 if the trial or the token is unknown, and
+    503 while
+      the object store is unavailable.
+    - ``GET /results/NAMESPACE/NAME/UID/TOKEN/files/PATH?offset=N&limit=N`` returns at most ``limit`` bytes (up to 1 MiB) of a file.
+    A
+      negative offset counts from the file's end.
+    - ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part of a build's log, with the same parameters.
+    - ``GET /signing-key.pem`` returns the public key that verifies evidence, if there is one.
+    """
     if public_key is not None:
         app.router.add_get(KEY_PATH, partial(_public_key, public_key))
     results = _Results(volume, shipping)
@@ -56,14 +63,14 @@ class _Results:
         key = self._allowed(request)
         store = await self._store_of(key)
         response = web.StreamResponse(headers=_headers(key))
-        response.force_close()  # the server counts no further requests after a stream (gateway.http.head_limits)
+        response.force_close()  # the server cannot count requests after a stream (gateway.http.limit_connections)
         async with self._slots:
             await response.prepare(request)
             try:
                 await self._send(store, key, response)
                 await asyncio.wait_for(response.write_eof(), WRITE_TIMEOUT_SECONDS)
             except (StoreError, TimeoutError):
-                _cut(request)  # close the connection before the body's end, so that the reader detects the error
+                _cut(request)  # closes the connection before the body's end, so that the reader detects the error
         return response
 
     async def get_part(self, request: web.Request) -> web.Response:
@@ -79,7 +86,8 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     async def get_build_log(self, request: web.Request) -> web.Response:
-        """Return a part of a build's log. Any trial's token suffices: only those who know a build's inputs know its digest."""
+        """Return a part of a build's log. Any trial's token gives access, because only those who know a build's inputs know its
+        digest."""
         key, (offset, limit) = self._allowed(request), _span(request)
         try:
             part = await self._volume.build_logs.part(request.match_info["build"], offset, limit)
@@ -90,7 +98,8 @@ class _Results:
         return web.Response(body=part, headers=_headers(key) | {"Content-Type": "application/octet-stream"})
 
     def _allowed(self, request: web.Request) -> TrialKey:
-        """Return the requested trial. Raises 404 both for a missing trial and a wrong token, to hide which trials exist."""
+        """Return the requested trial. Raises HTTPNotFound for a missing trial and for a wrong token, so that nobody learns which
+        trials exist."""
         shown = request.match_info
         try:
             key = TrialKey(shown["namespace"], shown["name"], shown["uid"])
@@ -101,7 +110,7 @@ class _Results:
         return key
 
     async def _store_of(self, key: TrialKey) -> ResultsStore:
-        """Return the store with the complete results: the object store if it has the manifest, else the volume."""
+        """Return the store with the complete results. This is the object store if it has the manifest, otherwise the volume."""
         try:
             if self._shipping is not None and await self._shipping.results.exists(key):
                 return self._shipping.results

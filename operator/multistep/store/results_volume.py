@@ -1,4 +1,5 @@
-"""The results of trials on the operator's volume: ``root/NAMESPACE/NAME/UID/`` is Harbor's trial directory; logs of builds."""
+"""The results of trials, and the logs of builds, on the operator's volume. ``root/NAMESPACE/NAME/UID/`` is Harbor's trial
+directory."""
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ _BUILD = re.compile(r"[0-9a-f]{64}")
 
 
 class BuildLogs:
-    """The logs of all builds. Each call is idempotent."""
+    """Writes and reads the logs of all builds. Each call is idempotent."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._directory = disk.root / ".builds"
 
     async def write(self, build: str, offset: int, data: bytes) -> None:
-        """Write a part of a log, and truncate the log after it, because later bytes are from an earlier pod of the build. Ignore
-        a part that ends beyond MAX_BYTES."""
+        """Write a part of a log at ``offset``, and truncate the log after it, because later bytes come from an earlier pod of the
+        build. A part that ends beyond MAX_BYTES is ignored."""
         if offset + len(data) <= MAX_BYTES:
             await self._disk.of_root(lambda: self._write(self._path(build), offset, data))
 
@@ -48,13 +49,13 @@ class BuildLogs:
         return await self._disk.of_root(self._path(build).exists)
 
     async def part(self, build: str, offset: int, limit: int) -> bytes | None:
-        """Return at most limit bytes of a log; None if it does not exist."""
+        """Return at most ``limit`` bytes of a log, or None if it does not exist."""
         if not _BUILD.fullmatch(build):
             return None
         return await self._disk.of_root(lambda: _read(self._path(build), offset, limit))
 
     async def remove_older(self, before: float) -> int:
-        """Delete the logs that were last written before a time (seconds since the epoch); return their number."""
+        """Delete the logs that were last written before a time (seconds since the epoch), and return their number."""
         return await self._disk.of_root(lambda: _remove_log(self._directory, before))
 
     def _path(self, build: str) -> Path:
@@ -90,10 +91,13 @@ _CHECKPOINT_THREADS = 2
 
 
 class ResultsVolume:
-    """The results of all trials, below root. unpack_threads: size of the thread pool. Raises StoreError if root is unusable.
+    """The results of all trials, below the directory ``root``. The constructor raises StoreError if it cannot be used.
 
-    limits, checkpoint_limits: functions that return the limits of results and of checkpoints for the volume's size in bytes.
-    check: called, in any thread, before each visible change; raises if this process may not write.
+    ``limits`` and ``checkpoint_limits`` map the volume's size in bytes to the limits of results and of checkpoints. ``check`` is
+    called
+    before each visible change, in any thread, and raises if this process may not write. ``unpack_threads`` is the size of the
+    thread
+    pool.
     """
 
     def __init__(
@@ -112,16 +116,17 @@ class ResultsVolume:
         self.root = root
         self.disk = Disk(root, unpack_threads, check)
         size = info.f_blocks * info.f_frsize
-        inodes = info.f_files if info.f_ffree <= info.f_files else 0  # CephFS has no limit, and reports its objects as f_files
+        inodes = info.f_files if info.f_ffree <= info.f_files else 0  # CephFS has no limit, and reports its number of objects as
+        # f_files
         self._ledger = VolumeUsage(_within_inodes(limits(size), inodes))
         self.collections = Collections(self.disk, self._ledger)
-        # A separate thread pool: other trials' results must not wait while gigabytes of checkpoints are flushed.
+        # Checkpoints have threads of their own, so that results of other trials do not wait while gigabytes are flushed.
         self.checkpoints = Checkpoints(Disk(root, _CHECKPOINT_THREADS, check), checkpoint_limits(size))
         self.evidence = EvidenceWriter(self.disk)
         self.build_logs = BuildLogs(self.disk)
 
     def close(self) -> None:
-        """Reject further calls. Running calls still finish."""
+        """Reject further calls. Calls that run still finish."""
         self.disk.close()
         self.checkpoints.close()
 
@@ -135,12 +140,12 @@ class ResultsVolume:
     async def finish(self, key: TrialKey, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> None:
         """Write result.json and the trial's other files (store.harbor.trial_files.trial_files), then flush everything to the disk.
 
-        directories: paths that are created if missing (store.harbor.trial_files.step_directories). Lines appended to trial.log are
-        kept."""
+        Missing ``directories`` (store.harbor.trial_files.step_directories) are created. Lines that were appended to trial.log stay.
+        """
         await self.disk.run(key, "writing results", lambda to: to.finish(files, directories))
 
     async def append_log(self, key: TrialKey, line: str) -> None:
-        """Append a line to trial.log, with the current time in front, unless the log has a line with this text already."""
+        """Append a line with the current time to trial.log, unless the log already has a line with this text."""
         await self.disk.run(key, "writing trial.log", lambda to: to.log([line], time.time()))
 
     async def redact(self, key: TrialKey, secrets: Iterable[str]) -> None:
@@ -150,15 +155,16 @@ class ResultsVolume:
             await self.disk.run(key, "redacting", lambda to: _redact(to, redactor))
 
     async def remove(self, key: TrialKey, *, but_checkpoints: bool = False) -> None:
-        """Delete a trial's results, if they exist. but_checkpoints: leave its checkpoints."""
+        """Delete a trial's results, if they exist. With ``but_checkpoints``, its checkpoints stay."""
         await self.disk.run(key, "deleting", lambda to: _remove(to, self.root, but_checkpoints=but_checkpoints))
         self._ledger.free(key.namespace, f"{key.name}/{key.uid}")
         if not but_checkpoints:
             self.checkpoints.forget(key)
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
-        """Mark the trial as deleted since ``now``. Delete temporary files that a crash left, and checkpoints that are not kept with
-        the results of a finished trial."""
+        """Mark the trial as deleted since ``now``. Delete temporary files that a crash left, and checkpoints that ``retain`` did
+        not
+        mark."""
         await self.disk.run(key, "marking", lambda to: to.mark_gone(now))
         await self.checkpoints.remove(key, unless_kept=True)
 
@@ -171,10 +177,10 @@ class ResultsVolume:
         return await self.disk.run(key, "checking", lambda to: directory.has_results(to.path))
 
     async def trials(self, namespace: str = "*", name: str = "*") -> dict[TrialKey, float | None]:
-        """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark.
+        """Return the trials with results, each with the time of its deletion mark (seconds since the epoch) or None.
 
-        namespace, name: return only trials with this namespace and name. Several can have the same name, but at most one of them
-        still exists in the cluster.
+        ``namespace`` and ``name`` select trials. Several trials may have the same name, but at most one of them still exists in the
+        cluster.
         """
         return await self.disk.of_root(lambda: dict(self._trials(f"{namespace}/{name}/*")))
 
@@ -188,7 +194,8 @@ class ResultsVolume:
                 yield key, TrialDirectory(path).gone_since()
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the trial directory as an uncompressed PAX tar stream in chunks of about 256 KiB. Raises StoreError if missing."""
+        """Yield the trial directory as an uncompressed PAX tar stream in chunks of about 256 KiB. Raises StoreError if it is
+        missing."""
         async for chunk in self.disk.stream(key, tar_chunks(self.disk.path(key))):
             yield chunk
 
@@ -208,20 +215,20 @@ class ResultsVolume:
                 yield chunk
 
     async def note(self, key: TrialKey, name: str, data: bytes) -> None:
-        """Append to a hidden file of the trial's results, which is deleted with them."""
+        """Append to a hidden file in the trial's directory."""
         await self.disk.run(key, "writing notes", lambda to: to.note(name, data))
 
     async def notes(self, key: TrialKey, name: str) -> bytes:
-        """Return the contents of a hidden file; b"" if it does not exist."""
+        """Return the contents of a hidden file, or b"" if it does not exist."""
         return await self.disk.run(key, "reading notes", lambda to: to.notes(name))
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
-        """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
+        """Return at most ``limit`` bytes of one file, or None if it does not exist. A negative offset counts from the end."""
         return await self.disk.run(key, "reading a file", lambda to: listing.read_part(to.path, path, offset, limit))
 
 
 def _within_inodes(limits: ResultsLimits, inodes: int) -> ResultsLimits:
-    """Return the limits, with at most 80 % of the volume's inodes for each namespace. inodes: 0 if their number is not limited."""
+    """Return the limits, with at most 80 % of the volume's inodes for each namespace. ``inodes`` is 0 for an unlimited number."""
     namespace = limits.namespace
     return replace(limits, namespace=replace(namespace, files=min(namespace.files, inodes * 4 // 5))) if inodes else limits
 

@@ -1,5 +1,5 @@
-"""Results in the object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest. Until the manifest exists, files may be
-missing."""
+"""Reads and deletes results in the object store. PREFIX/NAMESPACE/NAME/UID/ has a trial's files and a manifest. Until the manifest
+exists, files may be missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "link": tarfile
 
 
 class BucketResults:
-    """Serves and deletes results in the bucket. volume: disk for temporary copies of manifests."""
+    """Serves and deletes results in the bucket. The disk of ``volume`` has temporary copies of manifests."""
 
     def __init__(self, bucket: Bucket, volume: ResultsVolume) -> None:
         self._bucket = bucket
@@ -38,8 +38,7 @@ class BucketResults:
 
     async def archive(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
         """Yield the same tar stream as ResultsVolume.archive. Raises StoreError if an object that the operator uploaded does not
-        match the manifest. For a mismatch of an object that a pod uploaded, the stream has a text file that describes the
-        mismatch."""
+        match the manifest. If an object that a pod uploaded does not match, the stream has a text file with the reason instead."""
         async with aclosing(self._lines(key)) as lines:
             async for line in lines:
                 async with aclosing(self._member(key, ManifestLine.decode(line))) as pieces:
@@ -48,7 +47,7 @@ class BucketResults:
         yield TAR_END
 
     async def _lines(self, key: TrialKey) -> AsyncGenerator[bytes, None]:
-        """Yield the manifest's lines after the first. The manifest is copied to disk first, because the caller may read slowly."""
+        """Yield the manifest's lines after the first, from a copy on disk, because the caller may read slowly."""
         async with self._volume.collections.spool(key) as spool:
             async with aclosing(self._bucket.get(manifest_name(key))) as chunks:
                 async for chunk in chunks:
@@ -81,7 +80,7 @@ class BucketResults:
             yield _remark(line, f"the pod that uploaded it reported another digest: {line.sha256}")
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
-        """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
+        """Return at most ``limit`` bytes of one file, or None if it does not exist. A negative offset counts from the end."""
         if not is_result(path):
             return None
         own = await self._bucket.get_part(f"{key}/{object_manifest.object_name(path)}", offset, limit)
@@ -92,7 +91,8 @@ class BucketResults:
         return await self._bucket.get_part(there.name, offset, limit)
 
     async def _sent_line(self, key: TrialKey, path: str) -> ManifestLine | None:
-        """Return the manifest's line of a file that a pod uploaded. The manifest is read only if the trial has such files."""
+        """Return the manifest's line of a file that a pod uploaded, or None. Reads the manifest only if the trial has such
+        files."""
         async with aclosing(self._bucket.list(f"{key}/{DIRECT_UPLOADS}")) as found:
             if await anext(found, None) is None:
                 return None
@@ -103,7 +103,8 @@ class BucketResults:
         return None
 
     async def trials(self) -> dict[TrialKey, float | None]:
-        """Return every trial in the store, with the time (seconds since the epoch, store's clock) of its deletion mark, if any."""
+        """Return every trial in the store, with the time of its deletion mark (seconds since the epoch, by the store's clock) or
+        None."""
         gone = {mark.name.removeprefix(f"{GONE}/"): mark.time async for mark in self._bucket.list(GONE)}
         trials: dict[TrialKey, float | None] = {}
         async for entry in self._bucket.list(TRIALS):
@@ -123,7 +124,7 @@ class BucketResults:
         await self._bucket.delete([f"{GONE}/{key}"])
 
     async def remove(self, key: TrialKey) -> None:
-        """Delete all objects of a trial: the manifest first, so that no reader gets partial results."""
+        """Delete all objects of a trial, the manifest first, so that no reader gets partial results."""
         await self._bucket.delete([manifest_name(key)])
         await self._remove_below(key)
         await self._bucket.delete([f"{GONE}/{key}"])
@@ -150,6 +151,6 @@ def _expected(key: TrialKey, line: ManifestLine, there: ObjectInfo | None) -> Ob
 
 
 def _remark(line: ManifestLine, text: str) -> bytes:
-    """Return a tar member: a text file that describes a problem with a result file. The reader still gets all other files."""
+    """Return a tar member with a text file that describes a problem with a result file. The reader still gets all other files."""
     data = f"{line.path!a}: {text}\n".encode()
     return tar_header(f"{line.path}.remark.txt", tarfile.REGTYPE, 0o644, line.mtime, size=len(data)) + data + tar_padding(len(data))

@@ -1,4 +1,5 @@
-"""An object store, by URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX. Names are relative to the prefix.
+"""Reads and writes an object store, given by its URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Names of
+objects are relative to the prefix.
 
 Credentials, region and endpoint come from the environment variables of the store's own tools, or from the workload's identity.
 """
@@ -28,13 +29,13 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store, from_url
 from multistep.errors import StoreError
 
 SCHEMES = ("s3://", "gs://", "az://")
-PART_BYTES = 8 * 1024 * 1024  # size of a part in multipart uploads; two parts are in memory at once
+PART_BYTES = 8 * 1024 * 1024  # bytes of a part in multipart uploads, of which two are in memory at once
 CHUNK_BYTES = 256 * 1024
-_PARTS = 9_000  # maximum number of parts; S3 accepts 10,000
+_PARTS = 9_000  # maximum number of parts of an upload; S3 accepts 10,000
 _AT_ONCE = 2
 _LIST_CHUNK = 1000
 _SILENCE = timedelta(seconds=60)
-_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # per request; after these retries fail, the reconcile is retried
+_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # for each request; if all retries fail, the operator retries the reconcile
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,18 @@ class ObjectInfo:
     version: str
     """The object's ETag."""
     time: float
-    """When it last changed (seconds since the epoch, by the store's clock)."""
+    """When the object last changed (seconds since the epoch, by the store's clock)."""
 
 
 class Bucket:
-    """The objects below a prefix of an object store. check: called before each write; raises if this process may not write.
+    """The objects below a prefix of an object store. Every method may raise StoreError.
 
-    Every method may raise StoreError.
+    ``check`` is called before each write, and raises if this process may not write.
     """
 
     def __init__(self, store: ObjectStore, url: str, check: Callable[[], None] = lambda: None, ca: str = "") -> None:
         self._store = store
-        self.ca = ca  # CA certificates (PEM) with which pods verify the store's TLS certificate
+        self.ca = ca  # CA certificates (PEM) with which pods verify the certificate of the store
         self._check = check
         self.url = url.rstrip("/")
 
@@ -65,10 +66,12 @@ class Bucket:
     def open(
         cls, url: str, ca_file: Path | None = None, check: Callable[[], None] = lambda: None, *, retries: int = _RETRIES
     ) -> Bucket:
-        """Create a Bucket without sending a request. ca_file: trusted PEM certificates. Raises StoreError for invalid settings."""
+        """Create a Bucket without sending a request. ``ca_file`` has the trusted certificates (PEM). Raises StoreError for invalid
+        settings."""
         if not url.startswith(SCHEMES) or not url.partition("://")[2].strip("/"):
             raise StoreError(f"results_store = {url!r}: must be one of {', '.join(f'{scheme}NAME/PREFIX' for scheme in SCHEMES)}")
-        # allow_http affects endpoints with an http:// URL only. A large object may take hours, so read_timeout limits each read.
+        # allow_http affects only endpoints with an http:// URL. A large object may take hours, so read_timeout limits each single
+        # read.
         options: dict[str, Any] = {"allow_http": True, "timeout": timedelta(days=1), "read_timeout": _SILENCE}
         try:
             ca = certifi.contents() if ca_file is None else ca_file.read_text()
@@ -82,7 +85,7 @@ class Bucket:
 
     @property
     def can_sign(self) -> bool:
-        """Return whether the store supports presigned requests."""
+        """Whether the store supports presigned requests."""
         return isinstance(self._store, S3Store | GCSStore | AzureStore)
 
     async def put(self, name: str, data: bytes) -> str:
@@ -92,13 +95,14 @@ class Bucket:
             return (await obstore.put_async(self._store, name, data))["e_tag"] or ""
 
     async def put_if(self, name: str, data: bytes, former: str | None) -> None:
-        """Store a small object if its version is ``former`` (None: if it does not exist); else raise StoreError."""
+        """Store a small object if its version is ``former``, or if it does not exist and ``former`` is None. Otherwise raise
+        StoreError."""
         self._check()
         with self._errors("writing", name):
             await obstore.put_async(self._store, name, data, mode="create" if former is None else {"e_tag": former})
 
     async def put_stream(self, name: str, chunks: AsyncIterable[bytes], size: int) -> str:
-        """Store a large object by a multipart upload, and return its version. Only a few parts are in memory."""
+        """Store a large object of ``size`` bytes by a multipart upload, and return its version. Only a few parts are in memory."""
         self._check()
         part = max(PART_BYTES, size // _PARTS)
         with self._errors("writing", name):
@@ -115,7 +119,7 @@ class Bucket:
                 yield bytes(chunk)
 
     async def get_part(self, name: str, offset: int, limit: int) -> bytes | None:
-        """Return at most limit bytes of an object; None if it does not exist. A negative offset counts from the end."""
+        """Return at most ``limit`` bytes of an object, or None if it does not exist. A negative offset counts from the end."""
         if (info := await self.head(name)) is None:
             return None
         start = offset if offset >= 0 else max(0, info.size + offset)
@@ -126,7 +130,7 @@ class Bucket:
         raise AssertionError
 
     async def head(self, name: str) -> ObjectInfo | None:
-        """Return an object's metadata; None if it does not exist."""
+        """Return an object's metadata, or None if it does not exist."""
         with self._errors("reading metadata of", name):
             try:
                 return _stored(await obstore.head_async(self._store, name))
@@ -142,19 +146,20 @@ class Bucket:
                     yield _stored(metadata)
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; missing ones are ignored."""
+        """Delete objects. Missing objects are no error."""
         self._check()
         with self._errors("deleting", names[0] if names else ""):
             try:
                 await obstore.delete_async(self._store, names)
-            except (NotFoundError, FileNotFoundError):  # GCS and Azure report a missing object, and may not delete those after it
+            except (NotFoundError, FileNotFoundError):  # GCS and Azure report a missing object, and may then leave the objects
+                # after it
                 for name in names:
                     self._check()
                     with suppress(NotFoundError, FileNotFoundError):
                         await obstore.delete_async(self._store, name)
 
     async def sign_put(self, name: str, seconds: float) -> str:
-        """Return a presigned URL to upload this object, valid for some seconds. Whoever has the URL can upload: it is a secret."""
+        """Return a presigned URL with which anyone can upload this object for ``seconds``. The URL is a secret."""
         assert isinstance(self._store, S3Store | GCSStore | AzureStore)
         with self._errors("signing for", name):
             return await obstore.sign_async(self._store, "PUT", name, timedelta(seconds=seconds))
@@ -182,5 +187,5 @@ def _as_store_error(name: str, what: str) -> Iterator[None]:
 
 
 def _short(error: Exception) -> str:
-    """Return the first line of an error's message: the other lines are the library's debug output."""
+    """Return the first line of an error's message. The other lines are debug output of the library."""
     return (str(error).splitlines() or [""])[0][:300]

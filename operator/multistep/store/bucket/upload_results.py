@@ -1,8 +1,9 @@
-"""Uploads finished trials to an object store: PREFIX/NAMESPACE/NAME/UID/ has the files and a manifest, which is written last.
+"""Uploads finished trials to an object store. PREFIX/NAMESPACE/NAME/UID/ gets the files and a manifest, which is written last.
 
-Every operation is idempotent: object names are derived from the files' paths, and a note on the volume lists the uploaded
-files. PREFIX/_trials/ has an empty object for each trial in the store, created before the trial's other objects and deleted
-after them. PREFIX/_gone/ has an object for each trial that no longer exists, created when the operator detects this.
+Every operation is idempotent, because the names of objects are derived from the files' paths, and a hidden file on the volume lists
+the uploaded files. PREFIX/_trials/ has an empty object for each trial in the store, which is created before the trial's other
+objects
+and deleted after them. PREFIX/_gone/ has an object for each trial that the operator found to be deleted.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ from multistep.store.trial.unpack_download import UploadedObject
 
 @dataclass(frozen=True)
 class PresignedUpload:
-    """A presigned upload of one object."""
+    """A request with which a pod can upload one object."""
 
     url: str = field(repr=False)
     """The presigned URL, which is a secret."""
     headers: Mapping[str, str]
     ca: str = field(repr=False)
-    """PEM certificates that verify the store, "" without TLS."""
+    """CA certificates (PEM) that verify the store, or "" without TLS."""
 
 
 class DirectUploads:
-    """Uploads of a trial's large files to the bucket."""
+    """Lets pods upload large files of a trial to the bucket themselves."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
     @property
     def supported(self) -> bool:
-        """Return whether the store supports presigned uploads by pods."""
+        """Whether the store supports presigned uploads by pods."""
         return self._bucket.can_sign
 
     async def invite(self, key: TrialKey, attempt: int, step: int, number: int) -> PresignedUpload:
-        """Return a presigned URL with which a pod can upload one file. number: the file's number in the step."""
+        """Return the request with which a pod can upload one file. ``number`` identifies the file in the step."""
         await self._bucket.put(f"{TRIALS}/{key}", b"")
         url = await self._bucket.sign_put(f"{key}/{_name(attempt, step, number)}", URL_SECONDS)
         headers = {"x-ms-blob-type": "BlockBlob"} if self._bucket.url.startswith("az://") else {}
         return PresignedUpload(url, headers, self._bucket.ca if url.startswith("https://") else "")
 
     async def sent(self, key: TrialKey, attempt: int, step: int, sent: SentFile) -> UploadedObject | None:
-        """Return the object that a pod reports to have uploaded; None if it is missing or does not match the report."""
+        """Return the object that a pod reports to have uploaded, or None if it is missing or does not match the report."""
         name = _name(attempt, step, sent.number)
         there = await self._bucket.head(f"{key}/{name}")
         if there is None or there.size != sent.file.size or there.version.strip('"') != sent.version.strip('"'):
@@ -73,14 +74,14 @@ def _name(attempt: int, step: int, number: int) -> str:
 
 T = TypeVar("T")
 
-_SENT = "sent"  # name of the note on the volume that lists uploaded files
-_SMALL_BYTES = 1024 * 1024  # up to this size a file is uploaded in one request
+_SENT = "sent"  # name of the hidden file on the volume that lists uploaded files
+_SMALL_BYTES = 1024 * 1024  # maximum size of a file that is uploaded in one request
 _SMALL_AT_ONCE = 8
 _LARGE_AT_ONCE = 1
 
 
 class ResultsUploader:
-    """Uploads results from the volume to the bucket. results: reads the bucket; uploads: pods' direct uploads of large files."""
+    """Uploads results from the volume to the bucket. ``results`` reads the bucket, and ``uploads`` lets pods upload large files."""
 
     def __init__(self, bucket: Bucket, volume: ResultsVolume) -> None:
         self._bucket = bucket
@@ -91,9 +92,9 @@ class ResultsUploader:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def ship(self, key: TrialKey) -> str:
-        """Upload all results of a trial and return their URL. Idempotent: uploaded files are not uploaded again.
+        """Upload all results of a trial that are not uploaded yet, and return their URL. Idempotent.
 
-        Raises StoreError if the store is unavailable, or has results that this volume did not upload (they are not replaced).
+        Raises StoreError if the store is unavailable, or if it has results that this volume did not upload, which are not replaced.
         """
         former = await self._bucket.head(manifest_name(key))
         sent = frozenset((await self._volume.notes(key, _SENT)).splitlines())
@@ -113,9 +114,9 @@ class ResultsUploader:
         return self.results.url(key)
 
     async def _put_manifest(self, key: TrialKey, lines: Spool, former: ObjectInfo | None) -> None:
-        """Write the manifest only if the stored one is still ``former``: an operator that lost the lease must not replace it.
+        """Write the manifest if the stored one is still ``former``, so that an operator that lost the lease cannot replace it.
 
-        A large manifest is written without this condition: it needs a multipart upload, which supports no condition.
+        A large manifest needs a multipart upload, which supports no such condition.
         """
         async with aclosing(lines.chunks()) as chunks:
             if lines.size > PART_BYTES:
@@ -127,7 +128,8 @@ class ResultsUploader:
     async def _ship(
         self, key: TrialKey, entry: ResultEntry, sent: frozenset[bytes], pointers: Mapping[str, UploadedObject]
     ) -> ManifestLine | None:
-        """Return the manifest's line of a file, directory or link, after uploading the file; None for other types."""
+        """Upload a file, and return its line of the manifest. Return only the line for a directory or link, and None for other
+        types."""
         line = _line(entry)
         if line is None or line.kind != "file":
             return line
@@ -168,7 +170,7 @@ class ResultsUploader:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the coroutines concurrently. If one raises, wait for the others before raising, so that no upload is interrupted."""
+    """Run the coroutines concurrently. If one raises an error, wait for the others first, so that no upload is interrupted."""
     results: list[T] = []
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
@@ -178,12 +180,12 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _sent(line: ManifestLine) -> bytes:
-    """Return a file's line in the note that lists uploaded files: a digest, because a path may be long."""
+    """Return a file's line in the list of uploaded files. The line is a digest, because a path may be long."""
     return hashlib.sha256(f"{line.size} {line.sha256} {line.object}".encode(errors="surrogateescape")).hexdigest().encode()
 
 
 def _line(entry: ResultEntry) -> ManifestLine | None:
-    """Return the manifest's line. Return None for file types that tar archives of results also exclude (e.g. sockets)."""
+    """Return an entry's line of the manifest, or None for file types that results do not include, e.g. sockets."""
     info = entry.info
     mode, mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
     if stat.S_ISDIR(info.st_mode):

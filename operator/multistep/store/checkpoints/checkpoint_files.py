@@ -1,7 +1,8 @@
-"""Checkpoints in a trial's directory: the changes of each step, as one layer on top of the step before. Blocking code.
+"""Writes and reads the checkpoints in a trial's directory. Its functions block.
 
-A checkpoint is a hidden directory, ``.checkpoints/ATTEMPT-STEP/``, with the layer, its manifest and a commit. All three appear by
-one rename: a checkpoint is complete or does not exist.
+A checkpoint is a hidden directory, ``.checkpoints/ATTEMPT-STEP/``, with the layer (the step's changes to files), the layer's
+manifest
+and a commit. A rename makes all three appear at once, so a checkpoint is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from multistep.store.trial.volume_usage import Collection, TrialUsage
 TOP: Final = ".checkpoints"
 _COMMIT: Final = "commit.json"
 _DRAFT: Final = ".work-checkpoint-"
-_KEPT: Final = "kept"  # an empty file beside the checkpoints that are kept with the results of a finished trial
+_KEPT: Final = "kept"  # an empty file that marks checkpoints to keep with the results of a finished trial
 
 CheckpointFile = Literal["manifest", "layer"]
 CHECKPOINT_FILES: Final[tuple[CheckpointFile, ...]] = get_args(CheckpointFile)
-"""The files of a checkpoint, in the order in which they are restored."""
+"""Names of a checkpoint's files, in the order in which they are restored."""
 
 
 class StoredFile(BaseModel):
-    """A stored file."""
+    """Digest and size of a checkpoint's file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,55 +49,55 @@ class StoredFile(BaseModel):
 
 
 class BaseCheckpoint(BaseModel):
-    """The checkpoint below another one."""
+    """The checkpoint on which another one is based."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
     step: int
     digest: str
-    """Digest of its commit."""
+    """Digest of the checkpoint's commit."""
 
     @property
     def id(self) -> tuple[int, int]:
-        """Return the attempt and the step's index."""
+        """The attempt and the step's index."""
         return self.attempt, self.step
 
 
 class CheckpointCommit(BaseModel):
-    """A stored checkpoint."""
+    """Describes a stored checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: int
     step: int
-    """attempt, step: the attempt and the index of the step that it follows."""
+    """Index of the step after which the checkpoint was made."""
     manifest: str
-    """The runner's digest of the changes."""
+    """The digest of the changes, as the runner reported it."""
     files: dict[CheckpointFile, StoredFile]
-    """The stored files."""
     entries: int
     """Number of changed and deleted paths."""
     image_id: str
-    """Image of the container, as resolved by the kubelet."""
+    """The container's image ID, as the kubelet resolved it."""
     base: BaseCheckpoint | None = None
-    """The checkpoint below it, None for the image itself."""
+    """The checkpoint below this one. None if this one is based on the image itself."""
     attempts: tuple[int, ...]
-    """For each step since the base, the attempt that ran it."""
+    """The attempt that ran each step since the base."""
     records: tuple[dict[str, Any], ...] = ()
-    """The runners' records of these steps."""
+    """The runner's records of the steps since the base."""
     steps: tuple[StepStatus, ...] = ()
+    """The steps as in the trial's status."""
     tampering: tuple[Tampering, ...] = ()
-    """steps, tampering: the steps as in the trial's status, and the evidence of tampering found before their verification, for
-    other trials that start from the checkpoint."""
+    """Evidence of tampering that was found before the steps were verified. With ``steps``, it lets another trial start from the
+    checkpoint."""
     processes: int = 0
     """Number of processes that a restore loses."""
     shared_memory: bool = False
     """Whether a restore loses files in /dev/shm."""
     complete: bool = True
-    """Whether the step has finished, so that its records are stored; a step's verifier may need the checkpoint earlier."""
+    """Whether the step has finished and its records are stored. A verifier may need the checkpoint before."""
     final: bool = False
-    """Whether the trial finished with the step, so that none of its attempts resumes from the checkpoint."""
+    """Whether this was the trial's last step, so that no attempt of the trial resumes from the checkpoint."""
     digest: str = Field(default="", exclude=True)
     """SHA-256 of the stored commit. It covers the digests of all layers below, so it identifies the whole checkpoint."""
 
@@ -115,12 +116,12 @@ class CheckpointCommit(BaseModel):
 
     @property
     def id(self) -> tuple[int, int]:
-        """Return the attempt and the step's index, which identify the checkpoint in its trial."""
+        """The attempt and the step's index, which identify the checkpoint in its trial."""
         return self.attempt, self.step
 
     @property
     def bytes(self) -> int:
-        """Return the size of the stored files in bytes."""
+        """Total size of the stored files in bytes."""
         return sum(file.size for file in self.files.values())
 
 
@@ -139,9 +140,9 @@ def path_of(id: tuple[int, int]) -> str:
 
 
 def make_draft(to: TrialDirectory) -> Path:
-    """Create a directory for a checkpoint that is being received."""
+    """Create and return a directory for a checkpoint that the operator receives."""
     to.check()
-    for left in to.path.glob(f"{_DRAFT}*"):  # left by an operator that died: a trial has at most one draft
+    for left in to.path.glob(f"{_DRAFT}*"):  # a trial has at most one draft, so an operator that crashed left these
         shutil.rmtree(left, ignore_errors=True)
     path = to.path / f"{_DRAFT}{token_hex(8)}"
     directory.make_directory(path)
@@ -149,13 +150,14 @@ def make_draft(to: TrialDirectory) -> Path:
 
 
 def create(path: Path) -> BinaryIO:
-    """Create a file in the directory of a checkpoint that is being received."""
+    """Create a file in the directory that ``make_draft`` returned."""
     with as_store_error(f"creating {path}"):
         return path.open("xb")
 
 
 def publish(to: TrialDirectory, draft: Path, commit: CheckpointCommit) -> CheckpointCommit:
-    """Publish a checkpoint by one rename, unless it exists. Return the stored commit. draft: directory with layer and manifest."""
+    """Store a checkpoint by renaming ``draft``, the directory with layer and manifest, unless it exists. Return the stored
+    commit."""
     there = to.path / path_of(commit.id)
     if isinstance(kept := read(there), CheckpointCommit):
         return kept
@@ -169,7 +171,7 @@ def publish(to: TrialDirectory, draft: Path, commit: CheckpointCommit) -> Checkp
 
 
 def complete(to: TrialDirectory, commit: CheckpointCommit) -> CheckpointCommit:
-    """Replace the commit of a stored checkpoint; return the new commit with its digest."""
+    """Replace the commit of a stored checkpoint, and return the new commit with its digest."""
     data = _encoded(commit)
     to.check()
     directory.write_file(to.path / path_of(commit.id) / _COMMIT, data)
@@ -177,7 +179,7 @@ def complete(to: TrialDirectory, commit: CheckpointCommit) -> CheckpointCommit:
 
 
 def _encoded(commit: CheckpointCommit) -> bytes:
-    """Return the commit as it is stored. Raises StoreError if its records, which may be hostile, cannot be written as JSON."""
+    """Return the commit as JSON. Raises StoreError if its records, which come from the container, cannot be encoded."""
     try:
         return commit.to_json()
     except ValueError as error:
@@ -185,7 +187,7 @@ def _encoded(commit: CheckpointCommit) -> bytes:
 
 
 def stored(top: Path) -> StoredCheckpoints:
-    """Return the checkpoints of a trial. top: the directory that has them."""
+    """Return the checkpoints in the directory ``top``."""
     commits, damaged = dict[tuple[int, int], CheckpointCommit](), dict[tuple[int, int], str]()
     for path in sorted(top.glob("*-*")):
         if (id := _id(path.name)) is None:
@@ -199,8 +201,9 @@ def stored(top: Path) -> StoredCheckpoints:
 
 
 def lineage(top: Path, id: tuple[int, int]) -> StoredCheckpoints:
-    """Return the commits of a checkpoint and of all checkpoints below it. Their other files may be missing, if ``give_up`` deleted
-    them. top: the directory that has the trial's checkpoints."""
+    """Return the commits of a checkpoint in the directory ``top`` and of all checkpoints below it. Their layers may be missing,
+    because
+    ``give_up`` deletes them."""
     commits = dict[tuple[int, int], CheckpointCommit]()
     below: tuple[int, int] | None = id
     while below is not None and below not in commits:
@@ -215,13 +218,13 @@ def lineage(top: Path, id: tuple[int, int]) -> StoredCheckpoints:
 
 
 def read(path: Path) -> CheckpointCommit | str | None:
-    """Return the commit of a stored checkpoint, or the reason why it cannot be used; None if it does not exist."""
+    """Return the commit of a stored checkpoint, a text if the checkpoint cannot be used, or None if it does not exist."""
     commit = _commit(path)
     return _damage(path, commit) or commit if isinstance(commit, CheckpointCommit) else commit
 
 
 def _commit(path: Path) -> CheckpointCommit | str | None:
-    """Return the same as ``read``, but without a check of layer and manifest."""
+    """Do the same as ``read``, but without checking layer and manifest."""
     try:
         commit = CheckpointCommit.read((path / _COMMIT).read_bytes())
     except FileNotFoundError:
@@ -239,7 +242,7 @@ def _id(name: str) -> tuple[int, int] | None:
 
 
 def _damage(place: Path, commit: CheckpointCommit) -> str:
-    """Return which stored file is missing or has another size, "" if none. The runner compares the digests when it restores."""
+    """Return a text if a stored file is missing or has another size, or "". The runner compares the digests when it restores."""
     for name, blob in commit.files.items():
         try:
             size = (place / name).stat().st_size
@@ -251,7 +254,7 @@ def _damage(place: Path, commit: CheckpointCommit) -> str:
 
 
 def chunks(path: Path) -> Generator[bytes, None, None]:
-    """Yield a file in chunks."""
+    """Yield the contents of a file in chunks."""
     with path.open("rb") as file:
         yield from pread_all(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
@@ -264,11 +267,12 @@ def retain(to: TrialDirectory) -> None:
 
 
 def give_up(to: TrialDirectory) -> None:
-    """Delete layer and manifest of all checkpoints. The commits stay, because they have the records of steps that a resumed attempt
-    does not run again."""
+    """Delete layer and manifest of all checkpoints. The commits stay, because a resumed attempt needs their records of the steps
+    that
+    it does not run again."""
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
-    for id in ids:  # newest first: after a crash, a checkpoint that has files must not depend on one that has none
+    for id in ids:  # the newest is first, so that after a crash no checkpoint that has files depends on one without
         for name in CHECKPOINT_FILES:
             (to.path / path_of(id) / name).unlink(missing_ok=True)
 
@@ -284,7 +288,8 @@ def discard(to: TrialDirectory, id: tuple[int, int]) -> bool:
 
 
 def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
-    """Delete the trial's checkpoints, and return whether it has none left. unless_kept: keep them if ``retain`` marked them."""
+    """Delete the trial's checkpoints, and return whether none is left. With ``unless_kept``, do nothing if ``retain`` marked
+    them."""
     to.check()
     if unless_kept and (to.path / TOP / _KEPT).exists():
         return False
@@ -293,7 +298,7 @@ def remove(to: TrialDirectory, *, unless_kept: bool) -> bool:
 
 
 def usage(namespace: Path) -> Mapping[str, TrialUsage]:
-    """Measure the checkpoints of all trials of a namespace, by the trial's path (NAME/UID). namespace: its directory."""
+    """Return the size of the checkpoints of all trials in a namespace's directory, by the trial's path (NAME/UID)."""
     usages: dict[str, dict[Collection | None, Amount]] = {}
     for path in namespace.glob(f"*/*/{TOP}/*-*"):
         if (id := _id(path.name)) is not None:
@@ -303,15 +308,15 @@ def usage(namespace: Path) -> Mapping[str, TrialUsage]:
     return usages
 
 
-ADOPTED: Final = ANOTHER_TRIAL  # attempt number of the copies
+ADOPTED: Final = ANOTHER_TRIAL  # attempt number of checkpoints that are copied from another trial
 _ATTEMPT = re.compile(r"\d+/")
 
 
 def adopt(to: TrialDirectory, source: Path, chain: Sequence[CheckpointCommit]) -> list[CheckpointCommit]:
-    """Copy the layers of a checkpoint, lowest first, and return the copies. source: directory of the trial that has the layers.
+    """Copy the layers of a checkpoint, lowest first, from the trial's directory ``source``, and return the copies.
 
-    Idempotent: an equal copy that exists stays, a different one is replaced. A copy differs if the operator stopped before it made
-    all copies, and the source trial then ran the step again.
+    Idempotent. A copy that exists stays if it is equal, and is replaced otherwise. It differs if the operator stopped before it had
+    copied all layers, and the source trial then ran the step again.
     """
     copies: list[CheckpointCommit] = []
     for layer in chain:
@@ -338,15 +343,15 @@ def _link(file: Path, copy: Path) -> None:
         os.link(file, copy)
     except FileNotFoundError:
         raise
-    except OSError:  # a file system without hard links, or too many links to one file
+    except OSError:  # the file system has no hard links, or the file has too many
         shutil.copyfile(file, copy)
 
 
 def adopted(layer: CheckpointCommit, below: CheckpointCommit | None, trial: str) -> CheckpointCommit:
-    """Return the commit of a layer's copy, with attempt number 0 in the commit and in its records. below: the copy of the layer
-    below.
+    """Return the commit of a layer's copy, with attempt number 0 in the commit and in its records.
 
-    trial: name of the trial that has the layer. Steps that it copied from a third trial keep the name of the trial that ran them.
+    ``below`` is the copy of the layer below. ``trial`` is the name of the trial that has the layer. Steps that this trial itself
+    copied from a third trial keep the name of the third trial.
     """
     base = BaseCheckpoint(attempt=ADOPTED, step=below.step, digest=below.digest) if below is not None else None
     return layer.model_copy(
@@ -362,5 +367,5 @@ def adopted(layer: CheckpointCommit, below: CheckpointCommit | None, trial: str)
 
 
 def _renumbered(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record whose id names attempt 0 instead of the attempt that made the record."""
+    """Return a record whose id names attempt 0 instead of the attempt that ran the phase."""
     return {**record, "id": _ATTEMPT.sub(f"{ADOPTED}/", str(record["id"]), count=1)}

@@ -18,15 +18,15 @@ from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial.disk_calls import Disk
 from multistep.store.trial.volume_usage import Collection, DownloadReservation, VolumeUsage
 
-_MANIFEST_BYTES: Final = 1 << 30  # maximum size; a manifest has at most 500,000 entries
+_MANIFEST_BYTES: Final = 1 << 30  # maximum size of a manifest, which has at most 500,000 entries
 
 
 @dataclass(frozen=True)
 class CheckpointDraft:
-    """A checkpoint that is being received."""
+    """A checkpoint that the operator receives."""
 
     path: Path
-    """Its temporary directory."""
+    """The checkpoint's temporary directory."""
     spools: Mapping[CheckpointFile, Spool]
 
 
@@ -38,22 +38,22 @@ class Checkpoints:
         self._ledger = VolumeUsage(limits)
 
     def close(self) -> None:
-        """Reject further calls. Running calls still finish."""
+        """Reject further calls. Calls that run still finish."""
         self._disk.close()
 
     async def most(self, key: TrialKey, attempt: int, step: int) -> int:
-        """Return the maximum size of a checkpoint in bytes, assuming that no other trial has checkpoints."""
+        """Return the maximum size of a checkpoint in bytes if no other trial had checkpoints."""
         await self._read_usage(key.namespace)
         return self._ledger.alone(key.namespace, _trial(key), Collection(attempt, step, "all")).bytes
 
     async def headroom(self, key: TrialKey, attempt: int, step: int) -> Headroom:
-        """Return how many bytes a checkpoint may have now, by the limits of trial and namespace."""
+        """Return how many bytes a checkpoint may have now under the limits of trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.headroom(key.namespace, _trial(key), Collection(attempt, step, "all"))
 
     @asynccontextmanager
     async def draft(self, key: TrialKey, headroom: Headroom) -> AsyncIterator[CheckpointDraft]:
-        """Create temporary files for a checkpoint. Writes beyond ``headroom`` raise CollectionCut."""
+        """Return a context with temporary files for a checkpoint. Writes beyond ``headroom`` raise CollectionCut."""
         path = await self._disk.run(key, "creating a checkpoint", checkpoint_files.make_draft)
         admission = DownloadReservation(self._ledger, key.namespace, replace(headroom, files=0))
         try:
@@ -70,8 +70,9 @@ class Checkpoints:
             await self._disk.threads.run(shutil.rmtree, path, True)
 
     async def store(self, key: TrialKey, draft: CheckpointDraft, commit: CheckpointCommit) -> CheckpointCommit:
-        """Store a checkpoint, and return its commit with the digest. If the trial has this checkpoint already, keep the stored one,
-        and return its commit."""
+        """Store a checkpoint, and return its commit with the digest. If the trial already has this checkpoint, keep the stored one
+        and
+        return its commit."""
         for spool in draft.spools.values():
             await spool.flush()
         stored = await self._disk.run(
@@ -84,7 +85,7 @@ class Checkpoints:
         """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which have attempt 0. Idempotent.
 
         Raises StoreError if the copies would exceed the limits of the trial or its namespace, and CheckpointLost if a file is
-        missing because the source trial was deleted meanwhile.
+        missing because the source trial was deleted.
         """
         await self._read_usage(key.namespace)
         copied = [Collection(checkpoint_files.ADOPTED, layer.step, "all") for layer in reversed(chain)]
@@ -107,7 +108,7 @@ class Checkpoints:
         return await self._disk.run(key, "completing a checkpoint", lambda to: checkpoint_files.complete(to, commit))
 
     async def stored(self, key: TrialKey) -> StoredCheckpoints:
-        """Return the trial's checkpoints. Raises StoreError if they cannot be read now."""
+        """Return the trial's checkpoints. Raises StoreError if the volume cannot be read."""
         return await self._disk.run(key, "reading checkpoints", lambda to: checkpoint_files.stored(to.path / checkpoint_files.TOP))
 
     async def lineage(self, key: TrialKey, id: tuple[int, int]) -> StoredCheckpoints:
@@ -117,19 +118,19 @@ class Checkpoints:
         )
 
     async def contents(self, key: TrialKey, commit: CheckpointCommit, name: CheckpointFile) -> AsyncGenerator[bytes, None]:
-        """Yield a file of a checkpoint in chunks."""
+        """Yield the contents of a checkpoint's file in chunks."""
         async for chunk in self._disk.stream(
             key, checkpoint_files.chunks(self._disk.path(key) / checkpoint_files.path_of(commit.id) / name)
         ):
             yield chunk
 
     async def retain(self, key: TrialKey) -> None:
-        """Keep the checkpoints of a finished trial as long as its results, even if the trial is deleted. Idempotent."""
+        """Keep the checkpoints of a finished trial for as long as its results, even if the trial is deleted. Idempotent."""
         await self._disk.run(key, "keeping checkpoints", checkpoint_files.retain)
 
     async def give_up(self, key: TrialKey) -> None:
         """Delete layers and manifests of a trial's checkpoints to free their space. The commits stay, so that an attempt that
-        resumed from a checkpoint continues; a later attempt starts at step 1. Idempotent."""
+        resumed from a checkpoint can continue. A later attempt starts at step 1. Idempotent."""
         await self._read_usage(key.namespace)
         await self._disk.run(key, "giving up checkpoints", checkpoint_files.give_up)
         self._ledger.free(key.namespace, _trial(key))
@@ -141,7 +142,7 @@ class Checkpoints:
             self._ledger.record(key.namespace, _trial(key), Collection(*id, "all"), Amount())
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
-        """Delete all checkpoints of a trial. unless_kept: keep them if ``retain`` marked them. Idempotent."""
+        """Delete all checkpoints of a trial. With ``unless_kept``, do nothing if ``retain`` marked them. Idempotent."""
         await self._read_usage(key.namespace)
         if await self._disk.run(key, "deleting checkpoints", lambda to: checkpoint_files.remove(to, unless_kept=unless_kept)):
             self._ledger.free(key.namespace, _trial(key))

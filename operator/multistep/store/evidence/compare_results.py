@@ -34,11 +34,13 @@ _MARKED_KEY = re.compile(re.escape(MARK.encode()) + rb'[^"]*":')
 def compare_documents(
     predicate: Mapping[str, Any], documents: Mapping[str, bytes], artifacts: Mapping[str, str] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each difference as a file and a problem. documents: result.json and lock.json; artifacts: the digest of each directory
-    of artifacts; None: do not compare artifacts, because some files are already known to differ.
+    """Yield each difference as a file and a problem.
 
-    Values that contain redacted secrets are not compared. If redaction changed a key of a JSON document, none of the document's
-    values is compared, because the changed key may be any of those to compare.
+    ``documents`` has result.json and lock.json. ``artifacts`` has the digest of each directory of artifacts, or is None if some
+    files
+    are already known to differ. Values that contain redacted secrets are not compared. If redaction changed a key of a JSON
+    document,
+    none of the document's values is compared, because the changed key may be one of those to compare.
     """
     for file, data in documents.items():
         if _MARKED_KEY.search(data):
@@ -61,7 +63,7 @@ def compare_documents(
 
 
 def _of_result(predicate: Mapping[str, Any], result: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield values that must be equal: a description, the value in result.json, and the value in the statement."""
+    """Yield pairs of values that must be equal, each as a description, the value in result.json and the value in the statement."""
     yield "the trial's UID", _at(result, "id"), _at(predicate, "trial", "uid")
     yield "the trial's name", _at(result, "trial_name"), _at(predicate, "trial", "name")
     yield "the task's name", _at(result, "task_name"), _at(predicate, "task", "name")
@@ -95,7 +97,7 @@ def _of_lock(predicate: Mapping[str, Any], lock: Any) -> Iterator[tuple[str, Any
 
 
 def _at(value: Any, *keys: str) -> Any:
-    """Return a value inside nested objects; None if a key is missing."""
+    """Return a value inside nested objects, or None if a key is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -112,10 +114,10 @@ def _shown(value: Any) -> str:
 
 
 MAX_FILES: Final = 1_000_000
-"""Maximum number of files, directories and links of a trial that are compared."""
+"""Maximum number of files, directories and links to compare."""
 
 _MAX_STATEMENT_BYTES = 16 << 20
-_MAX_RESULT_BYTES = 16 << 20  # a larger document is not parsed; only its digest is compared
+_MAX_RESULT_BYTES = 16 << 20  # of a larger document, only the digest is compared
 _MAX_FINDINGS = 1000
 
 Signature = Literal["valid", "not checked", "none", "invalid"]
@@ -126,18 +128,18 @@ class Discrepancy:
     """A difference between fetched results and their evidence."""
 
     file: str
-    """The file that differs, as a path in the results."""
+    """Path of the file in the results."""
     problem: str
     """What differs."""
 
 
 @dataclass
 class EvidenceCheck:
-    """The outcome of the comparison of results with their evidence."""
+    """The outcome of comparing a trial's results with their evidence."""
 
     directory: Path
     predicate: Mapping[str, Any] = field(default_factory=dict)
-    """The statement's predicate, {} if it cannot be read."""
+    """The statement's predicate, or {} if it cannot be read."""
     digests: ListDigests = field(default_factory=ListDigests)
     signature: Signature = "none"
     findings: list[Discrepancy] = field(default_factory=list)
@@ -146,7 +148,7 @@ class EvidenceCheck:
 
     @property
     def ok(self) -> bool:
-        """Return whether the results are those that the evidence describes."""
+        """Whether the results are those that the evidence describes."""
         return not self.findings
 
     def add(self, file: str, problem: str) -> None:
@@ -157,8 +159,7 @@ class EvidenceCheck:
 
 
 def check_evidence(directory: Path, key: PublicKey | None = None) -> EvidenceCheck:
-    """Compare the results of one trial with their evidence. key: the key that must have signed the evidence; None: it may be
-    unsigned."""
+    """Compare the results of one trial with their evidence. With a ``key``, this key must have signed the evidence."""
     outcome = EvidenceCheck(directory)
     results = DownloadedObjects(directory) if (directory / object_manifest.NAME).is_file() else ResultsDirectory(directory)
     try:
@@ -190,7 +191,7 @@ def _check(outcome: EvidenceCheck, results: FetchedResults, key: PublicKey | Non
 
 
 def _documents(results: FetchedResults) -> dict[str, bytes]:
-    """Return the documents to compare with the statement, without unreadable ones: _compare_files has reported those."""
+    """Return the documents to compare with the statement. Unreadable ones are left out, because _compare_files reports them."""
     documents = {}
     for name in ("result.json", "lock.json"):
         with suppress(DamagedResults):
@@ -234,7 +235,7 @@ def _parse(text: bytes) -> tuple[dict[str, str], Mapping[str, Any]]:
 
 
 def _read_list(results: FetchedResults) -> tuple[dict[str, bytes], str]:
-    """Return the lines of the list of files, by path, and the SHA-256 of the whole list. Raises DamagedResults."""
+    """Return the lines of the list of files by path, and the SHA-256 of the whole list. Raises DamagedResults."""
     lines_by_path: dict[str, bytes] = {}
     digest = hashlib.sha256()
     with results.open(results.content_path(file_list.FILES)) as lines:
@@ -259,7 +260,7 @@ def _name_of(line: bytes) -> str:
 
 
 def _compare_files(outcome: EvidenceCheck, results: FetchedResults, listed: dict[str, bytes]) -> ListDigests:
-    """Compare all fetched items with the list. Return the digests of the list's lines whose items exist."""
+    """Compare all fetched items with the list. Return the digests of those lines of the list whose items exist."""
     digesting, added, count = ListDigester(), list[FetchedItem](), 0
     for item in results.items():
         if item.path in file_list.OWN:
@@ -287,7 +288,8 @@ def _name(item: FetchedItem) -> str:
 
 
 def _differences(results: FetchedResults, item: FetchedItem, listed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how a file, directory or link differs from its line in the list. A file of another size is not read."""
+    """Yield how a file, directory or link differs from its line in the list. If the size of a file differs, the file is not
+    read."""
     if item.kind != listed.get("kind"):
         yield f"is not a {listed.get('kind')}"
     elif item.kind == "link":
@@ -309,7 +311,7 @@ def _changed(results: FetchedResults, item: FetchedItem, listed: Mapping[str, An
 
 
 def _missing(results: FetchedResults, listed: Mapping[str, bytes], added: list[FetchedItem]) -> Iterator[tuple[str, str]]:
-    """Yield each listed path that is missing, with a problem that names the added file with the same content, if there is one."""
+    """Yield each listed path that is missing, and a problem. The problem names an unlisted file with the same content, if any."""
     lines = {path: json.loads(line) for path, line in listed.items()}
     sizes = {line.get("size") for line in lines.values() if line.get("size")}
     moved = dict[str, str]()

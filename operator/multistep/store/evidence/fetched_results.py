@@ -1,6 +1,6 @@
-"""Reads fetched results, which are untrusted: a trial's directory, or a trial's objects as downloaded from an object store.
+"""Reads fetched results: a trial's directory, or a trial's objects that were downloaded from an object store.
 
-Links are never followed, and the bytes that are read into memory are bounded.
+The results are untrusted. Links are never followed, and memory is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS: Final[dict[int, Kind]] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory
 
 
 class DamagedResults(MultistepError):
-    """A part of fetched results cannot be read. path: its path; reason: why."""
+    """A file or directory of fetched results cannot be read."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -47,11 +47,11 @@ class FetchedItem:
 
     path: str
     kind: Kind | None
-    """The type; None for a type that results cannot contain, and for an object that the manifest does not name."""
+    """The type, or None for a type that results cannot contain and for an object that the manifest does not name."""
     size: int = 0
     target: str = ""
     content_path: str = ""
-    """For a file, the path of its content."""
+    """Path of a file's content."""
 
 
 class FetchedResults(Protocol):
@@ -69,7 +69,7 @@ class FetchedResults(Protocol):
 
 @dataclass(frozen=True)
 class ResultsDirectory:
-    """A trial's directory, as `multistep results` fetches it."""
+    """A trial's directory that `multistep results` fetched."""
 
     top: Path
 
@@ -93,7 +93,7 @@ class ResultsDirectory:
 
 @dataclass(frozen=True)
 class DownloadedObjects:
-    """The objects of a trial, downloaded from the object store with another tool: a manifest, and files with portable names."""
+    """The objects of a trial that another tool downloaded from the object store: a manifest, and files with portable names."""
 
     top: Path
 
@@ -146,7 +146,7 @@ def open_regular(top: Path, path: str) -> BinaryIO:
 
 
 def read_result(results: FetchedResults, name: str, limit: int) -> bytes:
-    """Return a file at the results' top. Raises DamagedResults if it cannot be read or has more than limit bytes."""
+    """Return a file at the results' top. Raises DamagedResults if it cannot be read or has more than ``limit`` bytes."""
     with results.open(results.content_path(name)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -168,12 +168,12 @@ def result_sha256(results: FetchedResults, item: FetchedItem) -> str:
 _MARKS: Final = frozenset({*file_list.OWN, object_manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
 _OF_JOBS: Final = frozenset({"result.json", "config.json", "lock.json"})
 _MAX_RESULT_BYTES = 64 << 20
-_MAX_DEPTH = 8  # maximum depth of a trial's directory below the given one; an object store has PREFIX/NAMESPACE/NAME/UID
+_MAX_DEPTH = 8  # maximum depth at which a trial's directory is found; an object store has PREFIX/NAMESPACE/NAME/UID
 _MAX_DIRECTORIES = 100_000
 
 
 def trial_directories(top: Path) -> list[Path]:
-    """Return the directories of all trials at or below a directory, in order. Links are not followed.
+    """Return the directories of all trials at or below a directory, in order, without following links.
 
     Raises StoreError if there are too many directories.
     """
@@ -190,7 +190,7 @@ def trial_directories(top: Path) -> list[Path]:
 
 
 def _is_trial(path: Path) -> bool:
-    """Report whether a directory is that of a trial. The directory of a fetched sweep (a job) has some files of the same names."""
+    """Return whether a directory is a trial's. The directory of a fetched sweep (a job) has some files of the same names."""
     marks = {name for name in _MARKS if os.path.lexists(path / name)}
     return bool(marks) and not (marks <= _OF_JOBS and _is_job(path))
 

@@ -1,6 +1,7 @@
-"""The list of all files of a trial's results: a line of JSON for each file, directory and link, in the order of ``walk``.
+"""Creates the list of all files of a trial's results. It has a line of JSON for each file, directory and link, in the order of
+``walk``.
 
-A line has at most MAX_LINE_BYTES, whatever names an agent chose: a long path or link target is replaced by its SHA-256.
+A line has at most MAX_LINE_BYTES, because a long path or link target is replaced by its SHA-256.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Kind = Literal["file", "directory", "link"]
 
 @dataclass(frozen=True)
 class ListedItem:
-    """A file, directory or link of the results. size (in bytes) and sha256 are set for a file, target for a link."""
+    """A file, directory or link of the results. A file has ``size`` (in bytes) and ``sha256``, a link has ``target``."""
 
     path: str
     kind: Kind
@@ -31,10 +32,10 @@ class ListedItem:
     sha256: str = ""
     target: str = ""
     by_pod: bool = False
-    """Whether the pod uploaded the file to the object store itself, and reported its digest."""
+    """Whether the pod itself uploaded the file to the object store and reported its digest."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the item's line."""
+        """Return the item's fields in the list."""
         fields: dict[str, Any] = {**_text("path", self.path), "kind": self.kind}
         if self.kind == "file":
             fields |= {"size": self.size, "sha256": self.sha256}
@@ -43,12 +44,12 @@ class ListedItem:
         return {**fields, "reportedBy": "pod"} if self.by_pod else fields
 
     def line(self) -> bytes:
-        """Return the item's line. Bytes of a name that are not UTF-8 are written as lone surrogates."""
+        """Return the item's line of the list. Bytes of a name that are not UTF-8 become lone surrogates."""
         return encode(self.fields())
 
 
 def encode(fields: dict[str, Any]) -> bytes:
-    """Return a line of the list."""
+    """Return fields as a line of the list."""
     return json.dumps(fields).encode() + b"\n"
 
 
@@ -60,21 +61,21 @@ def _text(name: str, value: str) -> dict[str, str]:
 
 @dataclass
 class ListDigests:
-    """Digests of a list."""
+    """Digests and totals of a list of files."""
 
     sha256: str = ""
-    """Digest of all lines."""
+    """SHA-256 of all lines."""
     files: int = 0
     bytes: int = 0
-    """files, bytes: number of files and their total size."""
+    """Total size of the files in bytes."""
     artifacts: dict[str, str] = field(default_factory=dict)
-    """For each directory of artifacts, the digest of the lines of the items below it."""
+    """SHA-256 of the lines of the items below each directory of artifacts."""
     result: str = ""
     """SHA-256 of result.json."""
 
 
 class ListDigester:
-    """Computes the digests of a list while it is written or read."""
+    """Computes the digests of a list while the list is written or read."""
 
     def __init__(self) -> None:
         self._whole = hashlib.sha256()
@@ -82,7 +83,7 @@ class ListDigester:
         self._found = ListDigests()
 
     def add(self, item: ListedItem, line: bytes) -> None:
-        """Add the next line of the list. item: the line's item."""
+        """Add the next line of the list, which describes ``item``."""
         self._whole.update(line)
         if (directory := artifacts_directory(item.path)) is not None:
             self._artifacts.setdefault(directory, hashlib.sha256()).update(line)
@@ -100,7 +101,7 @@ class ListDigester:
 
 
 def artifacts_directory(path: str) -> str | None:
-    """Return the artifacts directory (of a step or of the trial) that contains the path; None for other paths."""
+    """Return the directory of artifacts (of a step or of the trial) that contains the path, or None."""
     top, *below = path.split("/", 3)
     if top == "artifacts" and below:
         return top

@@ -1,4 +1,6 @@
-"""Signs statements with the operator's private key, and verifies them: DSSE envelopes, which in-toto's own tools read, too."""
+"""Signs statements with the operator's private key, and verifies signatures. The format is the DSSE envelope, which in-toto's own
+tools
+also read."""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _HOW = "create one with `openssl genpkey -algorithm ed25519 -out signing-key.pem
 
 
 class InvalidEnvelope(MultistepError):
-    """An envelope that is malformed, or that the key did not sign. The message is the reason."""
+    """An envelope is malformed, or the key did not sign it. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Signer:
 
     signer: CryptoSigner
     public: bytes
-    """Its public key, as PEM."""
+    """The matching public key, as PEM."""
 
     @classmethod
     def load(cls, path: Path) -> Signer:
@@ -80,7 +82,7 @@ class PublicKey:
 
 
 def envelope_statement(data: bytes) -> bytes:
-    """Return the statement in an envelope, unverified. Raises InvalidEnvelope."""
+    """Return the statement in an envelope without verifying the signature. Raises InvalidEnvelope."""
     return parse_envelope(data).payload
 
 

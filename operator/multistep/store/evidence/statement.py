@@ -1,6 +1,6 @@
-"""Builds the statement of a trial: an in-toto Statement v1 whose predicate has the trial's inputs and outcome. Pure.
+"""Builds the statement of a trial, an in-toto Statement v1 whose predicate has the trial's inputs and outcome. It does no IO.
 
-Image IDs are those that the kubelet resolved. Digests are in-toto's digest sets: ``{"sha256": "..."}``.
+Image IDs are those that the kubelet resolved. Digests are in-toto's digest sets, such as ``{"sha256": "..."}``.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ Tests = Mapping[Content, str]
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A finished trial."""
+    """A finished trial, and what its statement needs beside it."""
 
     plan: TrialPlan
     trial: MultiStepTrial
     journal: Journal
     files: ListDigests
-    """Digests of its files."""
+    """Digests of the trial's files."""
     tests: Tests
-    """The SHA-256 of each upload of tests (``test_uploads``)."""
+    """SHA-256 of each upload of tests (``test_uploads``)."""
     failure: StepException | None = None
     """The exception of a Failed trial."""
     secrets: Collection[str] = ()
-    """Values that are redacted in texts of agents and verifiers."""
+    """Values to redact in texts of agents and verifiers."""
     ended: TrialStatus = field(default_factory=TrialStatus)
-    """The final status, which has the failure class and the score."""
+    """The trial's final status, with the failure class and the score."""
 
     def shown(self, value: Any) -> Any:
-        """Return a value that agents or verifiers can influence, with secrets replaced as in all files."""
+        """Return a value from an agent or verifier, with secrets replaced as in all files."""
         if isinstance(value, Mapping):
             return {self.shown(key): self.shown(inner) for key, inner in value.items()}
         if isinstance(value, str):
@@ -72,7 +72,7 @@ class FinishedTrial:
 
 
 def test_uploads(plan: TrialPlan, journal: Journal) -> list[Content]:
-    """Return the uploads of tests of all steps that this trial verified, each once."""
+    """Return the uploads of tests of all steps that this trial verified, without duplicates."""
     started = {run.name for run in journal.steps if run.trial is None or plan.regrade}
     return list(dict.fromkeys(content for step in plan.steps if step.name in started for content in _tests(step)))
 
@@ -128,7 +128,7 @@ def _trial(trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _without_secrets(value: Any) -> Any:
-    """Return the spec without values of variables with secret-like names: the spec's digest could reveal a short secret."""
+    """Return the spec without values of variables with secret-like names, because the spec's digest could reveal a short secret."""
     if isinstance(value, Mapping):
         hidden = {"value": MARK} if value.get("value") and secret_variables.is_sensitive(str(value.get("name", ""))) else {}
         return {**{key: _without_secrets(inner) for key, inner in value.items()}, **hidden}
@@ -145,7 +145,7 @@ def _task(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def _digest_set(digest: str) -> dict[str, str]:
-    """Return the digest set of ``ALGORITHM:HEX``."""
+    """Return the digest ``ALGORITHM:HEX`` as a digest set."""
     algorithm, _, value = digest.partition(":")
     return {algorithm: value}
 
@@ -160,14 +160,14 @@ def _agent(of: FinishedTrial) -> dict[str, Any]:
 
 
 def _started_from(start: StartStatus | None) -> dict[str, Any] | None:
-    """Return the other trial's checkpoint from which the trial starts, with the digest in the other trial's evidence."""
+    """Return the other trial's checkpoint from which the trial started, with the digest that the other trial's evidence has."""
     if start is None:
         return None
     return {"trial": start.trial, "uid": start.uid, "step": start.step, "checkpoint": {"digest": {"sha256": start.digest}}}
 
 
 def _attempts(trial: MultiStepTrial) -> list[dict[str, Any]]:
-    """Return all attempts. If a trial ran out of retries, its failed attempts include the last one."""
+    """Return all attempts. If the trial ran out of retries, the status already lists the last attempt as failed."""
     failed = [_former(attempt) for attempt in trial.status.attempts]
     return failed if trial.status.attempt in [attempt.number for attempt in trial.status.attempts] else [*failed, _last(trial)]
 
@@ -217,7 +217,7 @@ def _step(of: FinishedTrial, run: StepRun) -> dict[str, Any]:
 
 
 def _regraded(of: FinishedTrial) -> dict[str, Any] | None:
-    """Return the trial that this regrade verified again, with the digests of its task, its tests and its checkpoints."""
+    """Return the trial that this regrade verified again, with the digests of that trial's task, tests and checkpoints."""
     source = of.trial.status.regraded
     if source is None:
         return None
@@ -240,7 +240,7 @@ def _regraded(of: FinishedTrial) -> dict[str, Any] | None:
 
 
 def _tests(step: StepPlan) -> list[Content]:
-    """Return the uploads of a step's tests, in order; [] for tests that are in the verifier's image."""
+    """Return the uploads of a step's tests in order. [] if the tests are in the verifier's image."""
     if step.verifier is None:
         return []
     uploads = ((step.verifier.task_tests, None), (step.verifier.step_tests, step.directory))
@@ -262,7 +262,7 @@ MAX_BYTES = 16 * 2**20
 
 
 class Sha256(Model):
-    """A digest."""
+    """A digest in in-toto's format."""
 
     sha256: str
 
@@ -272,18 +272,18 @@ class Digested(Model):
 
     digest: Sha256
     name: str = ""
-    """The tests' directory in the task; "" for a checkpoint."""
+    """Directory of the tests in the task, or "" for a checkpoint."""
 
 
 class PredicateTask(Model):
-    """The task of the trial."""
+    """The trial's task."""
 
     digest: dict[str, str]
     """Hexadecimal digests, by algorithm."""
 
 
 class PredicateAgent(Model):
-    """The agent."""
+    """The trial's agent."""
 
     name: str
     version: str = "unknown"
@@ -294,7 +294,7 @@ class PredicateTrial(Model):
     """The trial that the statement is about."""
 
     sweep_uid: Annotated[str | None, Field(alias="sweepUID")] = None
-    """UID of the sweep that created it, "" if no sweep did; None in statements of earlier releases."""
+    """UID of the sweep that created the trial, or "". None in statements of earlier releases."""
 
 
 class PredicateStep(Model):
@@ -302,12 +302,12 @@ class PredicateStep(Model):
 
     name: str
     trial: str | None = None
-    """The other trial that ran it, None if the trial itself ran it."""
+    """The other trial that ran the step, or None if the trial itself ran it."""
     checkpoint: Digested | None = None
     exception: str | None = None
     """The exception's type."""
     exception_phase: str | None = None
-    """The phase that raised it."""
+    """The phase that raised the exception."""
     tests: Sequence[Digested] = ()
 
 
@@ -318,7 +318,8 @@ class PredicateSource(Model):
 
 
 class Predicate(Model):
-    """The predicate of a statement (store.evidence.statement). Statements of earlier releases have no failure, score and passed."""
+    """The parts of a statement's predicate that other trials read. Statements of earlier releases lack failure, score and
+    passed."""
 
     trial: PredicateTrial = PredicateTrial()
     outcome: Literal["Complete", "Failed"]
@@ -337,7 +338,7 @@ class _Statement(Model):
 
 
 def parse_predicate(data: bytes) -> Predicate | None:
-    """Return a statement's predicate; None if the statement does not have the format of this operator's statements."""
+    """Return a statement's predicate, or None if the statement does not have this operator's format."""
     try:
         return _Statement.model_validate_json(data).predicate
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Writes a finished trial's evidence to the volume: the list of all files, then the statement and its signature."""
+"""Writes a finished trial's evidence to the volume: first the list of all files, then the statement and its signature."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from multistep.store.trial.unpack_download import UploadedObject
 
 
 class EvidenceWriter:
-    """The evidence of all trials on the volume."""
+    """Writes the evidence of all trials on the volume."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     async def list_files(self, key: TrialKey) -> ListDigests:
-        """Write the list of a trial's files and return its digests. No file may change afterwards."""
+        """Write the list of a trial's files, and return its digests. No file may change afterwards."""
         return await self._disk.run(key, "listing results", _list_files)
 
     async def write(self, key: TrialKey, statement: bytes, envelope: bytes | None) -> None:
-        """Write the statement, and the envelope that signs it, if any."""
+        """Write the statement and, if there is one, the envelope that signs it."""
         await self._disk.run(key, "writing evidence", partial(_write, text=statement, envelope=envelope))
 
 
@@ -62,7 +62,7 @@ def _items(top: Path, known: KnownDigests, sent: Mapping[str, UploadedObject]) -
 
 
 def _item(entry: TreeEntry, known: KnownDigests, sent: Mapping[str, UploadedObject]) -> ListedItem | None:
-    """Describe an entry for the evidence's list of files. Return None for types that archives of results exclude (e.g. sockets)."""
+    """Return an entry's item for the list of files, or None for file types that results do not include, e.g. sockets."""
     mode = entry.info.st_mode
     if stat.S_ISDIR(mode):
         return ListedItem(entry.path, "directory")

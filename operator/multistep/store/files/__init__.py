@@ -1,9 +1,9 @@
-"""Untrusted tar streams and file trees, with limits. Nothing here knows of trials. Links are never followed.
+"""Reads and writes untrusted tar streams and file trees, within limits. Links are never followed.
 
 read_tar          parses the tar stream of a runner, in bounded memory
 file_trees        writes, walks and deletes trees
 redact_secrets    replaces values of secrets in text files
-known_digests     digests of files and streams
-thread_pool       threads for blocking calls; downloads on the disk before they are unpacked
-trial_key         namespace, name and UID of the trial that results belong to; what all stores have in common
+known_digests     computes digests of files and streams, and caches those of large files
+thread_pool       threads for blocking calls, and temporary files for downloads
+trial_key         namespace, name and UID of a trial, and the protocol of all stores
 """

@@ -1,6 +1,6 @@
 """Writes, walks and deletes untrusted directory trees. Links are never followed.
 
-Each directory is opened by a single name, relative to its parent and with O_NOFOLLOW, so no path leads out of the tree.
+Each directory is opened by its name, relative to its parent and with O_NOFOLLOW, so no path leads out of the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multistep.store.files.known_digests import LARGE_BYTES, digest_line
 from multistep.store.files.read_tar import TarMember
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # maximum length of a relative path; the system's limit also counts the path of the directory above it
+MAX_PATH_BYTES = 2048  # maximum length of a path below the tree's top; the system's limit also counts the path of the top
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,17 +26,17 @@ _UNWRITABLE_NAME = frozenset({ENAMETOOLONG, EILSEQ, EINVAL, ELOOP})
 
 
 class SkippedMember(Exception):
-    """Raised for a tar member that cannot or must not be written. The message is the reason."""
+    """A tar member cannot or must not be written. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """An entry found by ``walk``."""
+    """An entry that ``walk`` found."""
 
     path: str
-    """Relative to the top."""
+    """Path below the tree's top."""
     parent: int
-    """Descriptor of its directory."""
+    """File descriptor of the entry's directory."""
     name: str
     info: os.stat_result
     """Result of lstat."""
@@ -51,10 +51,11 @@ class TreeEntry:
 
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[TreeEntry]:
-    """Yield every entry below a directory: a directory before its contents, the entries of one directory sorted by name. Skip
-    entries that are deleted during the walk.
+    """Yield every entry below a directory. A directory comes before its contents, and the entries of one directory are sorted by
+    name.
+    Entries that are deleted during the walk are skipped.
 
-    hidden: include names at the top that start with a dot.
+    Without ``hidden``, names at the top that start with a dot are skipped.
     """
     levels = [_Level.open(os.open(top, _DIRECTORY), "")]
     try:
@@ -100,7 +101,7 @@ class _Level:
 
 
 def open_below(top: str | os.PathLike[str], path: str) -> int:
-    """Return a file descriptor of a regular file below a directory. path: relative; links are not followed."""
+    """Return a file descriptor of the regular file at a relative path, without following links."""
     *parents, name = path.split("/")
     fd = os.open(top, _DIRECTORY)
     for parent in parents:
@@ -116,7 +117,7 @@ def open_below(top: str | os.PathLike[str], path: str) -> int:
 
 
 def pread_all(fd: int, offset: int, size: int) -> Iterator[bytes]:
-    """Yield ``size`` bytes of a file, starting at ``offset``, in chunks. Stop early if the file ends."""
+    """Yield ``size`` bytes of a file from ``offset`` on, in chunks. Stop if the file ends before."""
     while size > 0 and (chunk := os.pread(fd, min(size, CHUNK_BYTES), offset)):
         yield chunk
         offset += len(chunk)
@@ -133,13 +134,14 @@ def write_all(fd: int, data: bytes) -> None:
 class TreeWriter:
     """Writes a tar stream's members below a directory. The later of two members with the same path replaces the earlier one.
 
-    digests: lines for store.files.known_digests, of the large files that were written.
+    ``digests`` collects the lines of the written large files for store.files.known_digests.
     """
 
     def __init__(self, top: str | os.PathLike[str]) -> None:
         self.digests: list[bytes] = []
         self._top = os.open(top, _DIRECTORY)
-        self._parent: tuple[tuple[str, ...], int] | None = None  # cached, because successive members are often in one directory
+        self._parent: tuple[tuple[str, ...], int] | None = None  # open directory of the last member: successive members are often
+        # in one directory
 
     def __enter__(self) -> TreeWriter:
         return self
@@ -149,7 +151,8 @@ class TreeWriter:
         os.close(self._top)
 
     def add(self, path: str, member: TarMember, source: int) -> None:
-        """Write one tar member at a relative path. source: file descriptor of the tar. Raises SkippedMember or OSError."""
+        """Write one tar member at a relative path. ``source`` is the file descriptor of the tar. Raises SkippedMember or
+        OSError."""
         parts = safe_parts(path)
         if member.kind == "other":
             raise SkippedMember("neither a file nor a directory nor a symbolic link")
@@ -237,7 +240,8 @@ class TreeWriter:
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
-    """Split a path into names; () for the tree's top. Raises SkippedMember for a path that leads out of the tree or is too long."""
+    """Return the names in a path, which are () for the tree's top. Raises SkippedMember if the path leads out of the tree or is too
+    long."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise SkippedMember("its path leads out of the results")
@@ -247,5 +251,5 @@ def safe_parts(path: str) -> tuple[str, ...]:
 
 
 def _owner_mode(mode: int) -> int:
-    """Return the mode with read and write for the owner (the operator), and with execute for the owner if anyone may execute."""
+    """Return the mode with read and write permission for the owner (the operator), and execute permission if anyone has it."""
     return mode | stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if mode & 0o111 else 0)

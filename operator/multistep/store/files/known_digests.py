@@ -1,7 +1,7 @@
-"""Cached digests of a trial's large files: a file that was hashed while it was written is not read again.
+"""Caches the digests of a trial's large files, so that a file that was hashed while it was written is not read again.
 
-A hidden file on the volume has a line for each large file: inode number, size, times and SHA-256. A file that was written or
-replaced since has another inode number or change time, so that no line matches it. Blocking code.
+A hidden file on the volume has a line for each large file, with inode number, size, times and SHA-256. No line matches a file that
+was written or replaced since, because its inode number or change time is different. The functions block.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
 NOTE: Final = "digests"
-"""Name of the trial's hidden file that stores the digests (TrialDirectory.note)."""
+"""Name of the hidden file with the digests (TrialDirectory.note)."""
 LARGE_BYTES: Final = 1024 * 1024
-"""Smallest size of a file whose digest is stored; smaller files are read again."""
+"""Minimum size of a file whose digest is cached. Smaller files are read again."""
 
 _CHUNK_BYTES = 1024 * 1024
 _LINE = re.compile(rb"(\d+ \d+ -?\d+ -?\d+) ([0-9a-f]{64})")
 
 
 def digest_line(info: os.stat_result, sha256: str) -> bytes:
-    """Return the line that stores a file's digest. info: the file's status when its last byte was written or read."""
+    """Return the line that stores a file's digest. ``info`` is the file's status after its last byte was written or read."""
     return b"%s %s\n" % (_identity(info), sha256.encode())
 
 
@@ -31,7 +31,7 @@ def _identity(info: os.stat_result) -> bytes:
 
 
 class KnownDigests:
-    """The cached digests of one trial. notes: the lines stored so far; new: the lines to store, for the files that were read."""
+    """The cached digests of one trial. ``notes`` has the stored lines. ``new`` collects the lines to store."""
 
     def __init__(self, notes: bytes) -> None:
         self.new: list[bytes] = []
@@ -39,7 +39,7 @@ class KnownDigests:
         self._known = {match[1]: match[2].decode() for match in matches if match}
 
     def sha256(self, fd: int) -> tuple[str, int]:
-        """Return the SHA-256 and the size of an open file. Reads the file only if its digest is not cached."""
+        """Return the SHA-256 and the size of an open file. Read the file only if its digest is not cached."""
         info = os.fstat(fd)
         if (known := self._known.get(_identity(info))) is not None:
             return known, info.st_size
@@ -50,7 +50,7 @@ class KnownDigests:
 
 
 def read_sha256(fd: int) -> tuple[str, int]:
-    """Read an open file from its start; return its SHA-256 and the number of bytes read."""
+    """Read an open file from its start. Return its SHA-256 and the number of bytes."""
     digest, size = hashlib.sha256(), 0
     while chunk := os.pread(fd, _CHUNK_BYTES, size):
         digest.update(chunk)
@@ -59,7 +59,7 @@ def read_sha256(fd: int) -> tuple[str, int]:
 
 
 class StreamDigest:
-    """Size and SHA-256 of the chunks that passed through ``of``."""
+    """Computes size and SHA-256 of the chunks that pass through ``of``."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -70,7 +70,7 @@ class StreamDigest:
         return self._hash.hexdigest()
 
     async def of(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks unchanged while counting and hashing them."""
+        """Yield the chunks unchanged, and count and hash them."""
         async for chunk in chunks:
             self._hash.update(chunk)
             self.size += len(chunk)

@@ -13,13 +13,13 @@ from typing import Literal
 from multistep.errors import StoreError
 
 BLOCK = 512
-MAX_MEMBERS = 200_000  # maximum members of a download that are artifacts; all their names are in memory at once
-MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header; a valid one has two paths and some numbers
+MAX_MEMBERS = 200_000  # maximum number of artifacts in a download, whose names are all in memory at once
+MAX_EXTENDED_BYTES = 64 * 1024  # maximum size of an extended header, which has at most two paths and some numbers
 _SIZE_LIMIT = 2**62
 
 Kind = Literal["file", "directory", "link", "other"]
 _KINDS: Mapping[bytes, Kind] = {b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"2": "link"}
-_HEADER_ONLY = frozenset(b"123456")  # types of members without contents; the header's size field is ignored
+_HEADER_ONLY = frozenset(b"123456")  # types of members without contents, whose size field is ignored
 _EXTENDED = {b"x": "", b"L": "path", b"K": "linkpath"}
 
 
@@ -34,10 +34,11 @@ class TarMember:
     mtime: float
     """Seconds since the epoch."""
     target: str
-    """A link's target."""
+    """Target of a link."""
     offset: int
+    """Position of the contents in the tar, in bytes."""
     size: int
-    """offset, size: position and size of its contents in the tar, in bytes."""
+    """Size of the contents, in bytes."""
 
 
 class InvalidTar(StoreError):
@@ -45,9 +46,9 @@ class InvalidTar(StoreError):
 
 
 def tar_members(fd: int, *, cut: bool = False) -> Iterator[TarMember]:
-    """Yield the members of a tar file, in order. Raises InvalidTar.
+    """Yield the members of a tar file in order. Raises InvalidTar.
 
-    cut: whether the file ends early. If so, an incomplete last member is omitted; otherwise it is an error.
+    If the file is known to end early (``cut``), an incomplete last member is left out. Otherwise it is an error.
     """
     length, position = os.fstat(fd).st_size, 0
     extended: dict[str, bytes] = {}
@@ -67,7 +68,7 @@ def tar_members(fd: int, *, cut: bool = False) -> Iterator[TarMember]:
 
 
 def _header(fd: int, position: int, length: int) -> bytes:
-    """Return the header block at a position; b"" at the end of the archive."""
+    """Return the header block at a position, or b"" at the end of the archive."""
     block = os.pread(fd, BLOCK, position)
     if position >= length or not block.strip(b"\0"):
         return b""
@@ -98,7 +99,7 @@ def _extended(kind: bytes, data: bytes) -> dict[str, bytes]:
 
 
 def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Parse records ``LENGTH KEY=VALUE`` with a newline at the end. A value may contain any bytes."""
+    """Yield key and value of each record ``LENGTH KEY=VALUE``, which ends with a newline. A value may contain any bytes."""
     while data:
         digits, space, _ = data[:20].partition(b" ")
         size = _decimal(digits) if space else 0
@@ -115,7 +116,7 @@ def _member(block: bytes, extended: Mapping[str, bytes], offset: int, size: int)
     return TarMember(
         name=os.fsdecode(name),
         kind="directory" if kind == "file" and name.endswith(b"/") else kind,
-        mode=_number(block[100:108]) & 0o777,  # no setuid, setgid, sticky bit
+        mode=_number(block[100:108]) & 0o777,  # without setuid, setgid and sticky bit
         mtime=_time(float, extended["mtime"]) if "mtime" in extended else _time(_number, block[136:148]),
         target=os.fsdecode(extended.get("linkpath") or _text(block[157:257])),
         offset=offset,
@@ -133,7 +134,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes) -> int:
-    """Parse octal digits or, if the first bit is set, a binary number."""
+    """Return the number in a field. It is binary if the first bit is set, and octal digits otherwise."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         return value if value < _SIZE_LIMIT else _invalid_number(field)
@@ -152,7 +153,7 @@ def _decimal(text: bytes) -> int:
 
 
 def _time(read: Callable[[bytes], float], text: bytes) -> float:
-    """Parse seconds since the epoch; return 0 for an invalid time, because the file is still useful."""
+    """Return a time in seconds since the epoch. Return 0 for an invalid time, because the file is still useful."""
     try:
         value = read(text)
     except (ValueError, InvalidTar):

@@ -1,6 +1,6 @@
 """Replaces values of secrets in the text files of a trial, in bounded memory, as Harbor 0.25 does at the end of a trial.
 
-In .json and .jsonl files a secret that consists of digits is replaced within strings only, so that numbers stay valid JSON.
+In .json and .jsonl files, a secret of digits is replaced only inside strings, so that the file stays valid JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from secrets import token_hex
 from multistep.engine.status.status_size import MARK
 from multistep.store.files.file_trees import TreeEntry, pread_all, walk, write_all
 
-_SAMPLE_BYTES = 8192  # a NUL in the first bytes means that the file is not text, as in Harbor 0.25
+_SAMPLE_BYTES = 8192  # a file with a NUL in its first bytes is not text, as in Harbor 0.25
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
 
 
 class Redactor:
-    """Replaces a fixed set of values, except values contained in MARK: replacing such a value would insert it again."""
+    """Replaces values of secrets by MARK. Values that MARK contains are not replaced, because the replacement would insert them
+    again."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {secret for secret in secrets if secret and secret not in MARK}
@@ -33,7 +34,7 @@ class Redactor:
         return bool(self._plain)
 
     def tree(self, top: Path) -> None:
-        """Redact all regular UTF-8 files below a directory, except hidden names at its top. Keep mode and mtime."""
+        """Redact all regular UTF-8 files below a directory, except hidden names at its top. Mode and mtime stay the same."""
         if not self:
             return
         for entry in walk(top, hidden=False):
@@ -41,7 +42,7 @@ class Redactor:
                 self._file(top, entry)
 
     def text(self, chunks: Iterable[bytes], *, is_json: bool = False) -> Iterator[bytes]:
-        """Yield the redacted text. chunks: the text in pieces of any size."""
+        """Yield the redacted text. ``chunks`` has the text in pieces of any size."""
         scrubber = _Scrubber(self._json if is_json else self._plain, is_json=is_json)
         for chunk in chunks:
             yield scrubber.feed(chunk)
@@ -73,11 +74,11 @@ class Redactor:
 
 
 class _Scrubber:
-    """Redacts one text. It holds back the last bytes of each chunk, so that chunk boundaries do not split a match."""
+    """Redacts one text. It holds back the last bytes of each chunk, so that a value that spans two chunks is found."""
 
     def __init__(self, values: list[bytes], *, is_json: bool) -> None:
         tokens = [re.escape(value) for value in values]
-        self._is_json = is_json and any(value.isdigit() for value in values)  # only if needed: a match for each quote is slow
+        self._is_json = is_json and any(value.isdigit() for value in values)  # only if needed, because matching each quote is slow
         self._tokens = re.compile(b"|".join([*tokens, *(_JSON_TOKENS if self._is_json else ())]))
         self._longest = max(2, *map(len, values))
         self._in_string = False
@@ -105,8 +106,8 @@ class _Scrubber:
         return MARK.encode()
 
     def _track_string(self, token: bytes) -> None:
-        """Track whether the text after this token is inside of a JSON string. The end of a line ends a string, so that a stray
-        quote affects its line only."""
+        """Record whether the text after this token is inside of a JSON string. A line break ends a string, so that a stray quote
+        affects only its line."""
         if token == b"\n":
             self._in_string = False
         elif token == b'"':

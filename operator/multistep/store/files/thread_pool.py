@@ -1,4 +1,4 @@
-"""A small thread pool for a volume's blocking calls, which must not block the event loop."""
+"""Runs a volume's blocking calls in a small thread pool, so that they do not block the event loop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ T = TypeVar("T")
 
 
 class Threads:
-    """A bounded thread pool. number: maximum number of threads."""
+    """A thread pool with at most ``number`` threads."""
 
     def __init__(self, number: int) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="store")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function in a thread. If cancelled, wait for the call to end: it may use files that the caller closes next."""
+        """Call a function in a thread. If cancelled, wait until the call ends, because it may use files that the caller closes
+        next."""
         job = self._pool.submit(partial(function, *args, **kwargs))
         waiting = asyncio.wrap_future(job)
         try:
@@ -36,13 +37,13 @@ class Threads:
             raise
 
     def close(self) -> None:
-        """Reject further calls. Running calls still finish."""
+        """Reject further calls. Calls that run still finish."""
         self._pool.shutdown(wait=False)
 
 
 @contextmanager
 def as_store_error(what: str) -> Iterator[None]:
-    """Convert an OSError to a StoreError. what: name of the operation for the message."""
+    """Raise an OSError of the context as a StoreError. ``what`` names the operation in the message."""
     try:
         yield
     except OSError as error:
@@ -54,16 +55,19 @@ _LINES_BYTES = 64 * 1024
 
 
 def close_discarded(file: BinaryIO) -> None:
-    """Close a file that is discarded. Ignore errors: on a full volume the buffered bytes cannot be written, which must not hide the
-    error of an earlier write."""
+    """Close a file that is discarded, and ignore errors. On a full volume, closing fails to write buffered bytes, which must not
+    hide
+    the error of an earlier write."""
     with suppress(OSError):
         file.close()
 
 
 class Spool:
-    """A download in a file. The kernel deletes a nameless file when it is closed or the operator dies; a checkpoint's has a name.
+    """A download in a temporary file. The file of a checkpoint has a name. Other files have none, so that the kernel deletes them
+    when
+    they are closed or the operator dies.
 
-    admit: callback that gets the number of bytes before each write, and raises to reject the write.
+    ``admit`` is called with the number of bytes before each write, and raises an error to reject the write.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class Spool:
         self.size = 0
 
     async def write(self, data: bytes) -> None:
-        """Append data. Raises StoreError beyond max_bytes or if the disk is full, CollectionCut beyond the results limits."""
+        """Append data. Raises StoreError beyond ``max_bytes`` or if the disk is full, CollectionCut beyond the results limits."""
         self._admit(len(data))
         self.size += len(data)
         if self._max_bytes is not None and self.size > self._max_bytes:

@@ -1,4 +1,4 @@
-"""The identity of the trial that results belong to."""
+"""The identity of a trial in all stores, and the protocol of the stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 @dataclass(frozen=True)
 class TrialKey:
-    """Namespace, name and uid of a trial. Raises StoreError if a part is not valid for a Kubernetes object."""
+    """Namespace, name and UID of a trial. The constructor raises StoreError if a part is not valid for a Kubernetes object."""
 
     namespace: str
     name: str
@@ -45,13 +45,13 @@ class ResultsStore(Protocol):
         """Yield the trial directory as a tar stream."""
 
     async def part(self, key: TrialKey, path: str, *, offset: int, limit: int) -> bytes | None:
-        """Return at most limit bytes of one file; None if it does not exist. A negative offset counts from the end."""
+        """Return at most ``limit`` bytes of one file, or None if it does not exist. A negative offset counts from the end."""
 
     async def trials(self) -> dict[TrialKey, float | None]:
-        """Return every trial with results, with the time of its deletion mark (seconds since the epoch), None without a mark."""
+        """Return every trial with results, with the time of its deletion mark (seconds since the epoch) or None."""
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
-        """Mark the trial as deleted since ``now``."""
+        """Mark the trial as deleted since ``now`` (seconds since the epoch)."""
 
     async def unmark(self, key: TrialKey) -> None:
         """Delete the trial's deletion mark."""

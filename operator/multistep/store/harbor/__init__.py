@@ -1,10 +1,11 @@
-"""Contents of the files that Harbor 0.25 writes. Pure; times are seconds since the epoch.
+"""Creates the files that Harbor 0.25 writes. The modules do no IO. Times are in seconds since the epoch.
 
-In: plan and journal of a trial; a sweep and the results of its trials. Out: texts by path. Open trial_files.py first.
+The files of a trial's directory are created from its plan and journal, those of a job's directory from a sweep and its trials'
+results. Open trial_files.py first.
 
-trial_files         all files of a trial's directory; result.json, exception.txt
+trial_files         all files of a trial's directory, with the contents of result.json and exception.txt
 trial_config        config.json, lock.json
 trial_log           trial.log
-secret_variables    which variables hold secrets
+secret_variables    decides which variables hold secrets
 job_files           the files of a job's directory
 """

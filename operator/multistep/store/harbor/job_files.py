@@ -1,4 +1,4 @@
-"""Creates the files of Harbor 0.25's job directory from a sweep and the result.json of its trials. Pure.
+"""Creates the files of Harbor 0.25's job directory from a sweep and the result.json of its trials. It does no IO.
 
 Harbor's JobConfig, JobResult and JobLock load these files, and its viewer shows them (tests/harbor).
 """
@@ -14,12 +14,12 @@ from multistep.api.sweep.sweep import SweepSpec, TrialSweep
 from multistep.api.trial.status import Usage
 from multistep.store.harbor.trial_config import ENVIRONMENT, agent_config
 
-_NO_DATASET: Final = "adhoc"  # Harbor's dataset name for a trial without a dataset
+_NO_DATASET: Final = "adhoc"  # Harbor's name for the dataset of a trial without one
 _SCORE: Final = "score"
 
 
 def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str, Any]:
-    """Return config.json, Harbor's JobConfig. name: the job's name; tasks: names of its tasks."""
+    """Return config.json, Harbor's JobConfig. ``name`` is the job's name, ``tasks`` the names of its tasks."""
     spec, template = sweep.spec, sweep.spec.template.spec
     return {
         "job_name": name,
@@ -38,7 +38,7 @@ def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str,
 
 
 def lock_head(sweep: TrialSweep) -> dict[str, Any]:
-    """Return lock.json, Harbor's JobLock, without the list of trials. Callers add the lock.json of each trial to the list."""
+    """Return lock.json, Harbor's JobLock, without the list of trials, to which callers add each trial's lock.json."""
     return {
         "schema_version": 3,
         "created_at": _text(_started(sweep)),
@@ -66,7 +66,7 @@ def _sources(spec: SweepSpec, tasks: Iterable[str]) -> dict[str, Any]:
 
 @dataclass
 class _Eval:
-    """Harbor's AgentDatasetStats of one agent of the sweep."""
+    """The numbers of one agent for Harbor's AgentDatasetStats."""
 
     trials: int = 0
     errors: int = 0
@@ -76,18 +76,18 @@ class _Eval:
 
 @dataclass(frozen=True)
 class AgentResult:
-    """The numbers of an agent in the sweep's report."""
+    """An agent's numbers in the sweep's report."""
 
     score: float | None
-    """Mean over tasks."""
+    """Mean score over the tasks."""
     passes: Mapping[int, float]
     """Pass@k by k."""
 
 
 @dataclass
 class JobStats:
-    """Adds up Harbor's JobStats, one trial after the other. Harbor counts a trial's exception as an error, but not the exceptions
-    of its steps. Tokens and costs include all attempts of a trial."""
+    """Adds up the numbers of Harbor's JobStats. Harbor counts a trial's exception as an error, but not the exceptions of its steps.
+    Tokens and costs include all attempts of a trial."""
 
     completed: int = 0
     retries: int = 0
@@ -95,8 +95,14 @@ class JobStats:
     _usage: Usage = field(default_factory=Usage)
 
     def add(self, agent: str, result: Mapping[str, Any], usage: Usage | None, retries: int) -> None:
-        """Add a finished trial. agent: the agent's name in the sweep; result: the trial's result.json; usage: usage of all its
-        attempts; retries: number of its failed attempts that were retried."""
+        """Add a finished trial.
+
+        Args:
+            agent: Name of the agent in the sweep.
+            result: The trial's result.json.
+            usage: Usage of all attempts of the trial.
+            retries: Number of failed attempts that were retried.
+        """
         self.completed += 1
         self.retries += retries
         model = (result["agent_info"].get("model_info") or {}).get("name") or ""
@@ -113,7 +119,7 @@ class JobStats:
             self._usage = _sum(self._usage, usage)
 
     def json(self, standings: Mapping[str, AgentResult], total: int, running: int) -> dict[str, Any]:
-        """Return the stats. standings: standings by agent; total: number of the job's trials; running: number of running trials."""
+        """Return the job's stats. ``standings`` has each agent's numbers. ``total`` and ``running`` are numbers of trials."""
         used = self._usage
         return {
             "n_completed_trials": self.completed,
@@ -133,7 +139,7 @@ class JobStats:
 def result_json(
     sweep: TrialSweep, uid: str, stats: Mapping[str, Any], total: int, updated: datetime, *, finished: bool
 ) -> dict[str, Any]:
-    """Return result.json, Harbor's JobResult. uid: the job's id; updated: when its trials were read."""
+    """Return result.json, Harbor's JobResult. ``uid`` is the job's id, ``updated`` the time when its trials were read."""
     end = sweep.status.completion_time if finished else None
     return {
         "id": uid,
@@ -162,7 +168,7 @@ def _key(agent: str, model: str) -> str:
 
 
 def _sum(first: Usage, second: Usage) -> Usage:
-    """Return the sum. An unknown amount is skipped, as in Harbor."""
+    """Return the sum of two usages. Unknown amounts are skipped, as in Harbor."""
     return Usage.model_validate({name: _known([getattr(first, name), getattr(second, name)]) for name in _AMOUNTS})
 
 

@@ -1,4 +1,4 @@
-"""Finds the variables of a trial that hold secrets, by their names, as Harbor 0.25 does. Pure."""
+"""Finds the variables of a trial that hold secrets by their names, as Harbor 0.25 does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 
 
 def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
-    """Return the values to redact: those of variables with secret-like names, except switches such as "1" and "true". The variables
-    are the agent's env and the verifier env of task and trial, as in Harbor 0.25, the agent's credentials, and those that the
-    task's compose files use, because the results have the output of services. White space around a value, such as the newline at
-    the end of a Secret's file, is no part of the secret: a program may print the value without it."""
+    """Return the values of variables with secret-like names, except switches such as "1" and "true".
+
+    The variables are the agent's env and the verifier env of task and trial, as in Harbor 0.25. In addition, they are the agent's
+    credentials and the variables of the task's compose files, because the results have the output of services. White space around a
+    value, such as the last newline of a Secret's file, is not part of the secret, because a program may print the value without it.
+    """
     composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
     secrets = (
         secret

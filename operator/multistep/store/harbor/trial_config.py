@@ -1,4 +1,4 @@
-"""Creates config.json and lock.json of Harbor 0.25's trial directory. Pure. They contain no values of secret variables."""
+"""Creates config.json and lock.json of Harbor 0.25's trial directory, without the values of secret variables. It does no IO."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.status.status_size import MARK
 from multistep.store.harbor.secret_variables import is_sensitive
 
-ENVIRONMENT: Final = API_VERSION  # import_path for Harbor's environment config, which has no type for Multistep
+ENVIRONMENT: Final = API_VERSION  # Harbor's environment config requires an import path for a type that Harbor does not know
 
-_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # ${NAME}, but not ${NAME:-default}: the default could be the secret
+_TEMPLATE = re.compile(r"\$\{[^}:]+\}")  # matches ${NAME}, but not ${NAME:-default}, whose default could be the secret
 
 
 def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return config.json: the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
+    """Return config.json, the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
     spec = trial.spec
     return {
         "task": {"path": plan.task_name},
@@ -42,7 +42,8 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
 
 
 def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return lock.json: Harbor's TrialLock, with the task's digest. environment.kwargs has the images that the kubelet resolved."""
+    """Return lock.json, Harbor's TrialLock, with the task's digest. environment.kwargs has the image IDs that the kubelet
+    resolved."""
     config = config_json(plan, trial)
     same = [key for key in config if key.endswith("multiplier")]
     return {
@@ -57,12 +58,12 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[
 
 
 def verifier_mode(plan: TrialPlan) -> str:
-    """Return "separate" if any step has a verifier in an environment of its own, else "shared"."""
+    """Return "separate" if any step has a verifier in an environment of its own, otherwise "shared"."""
     return "separate" if any(step.verifier and step.verifier.environment for step in plan.steps) else "shared"
 
 
 def agent_config(agent: AgentSpec) -> dict[str, Any]:
-    """Return Harbor's AgentConfig of an agent."""
+    """Return an agent's spec as Harbor's AgentConfig."""
     own = {"command": agent.command, "user": agent.user, "version": agent.version, **agent.options}
     return {
         "name": agent.name,
@@ -76,12 +77,12 @@ def agent_config(agent: AgentSpec) -> dict[str, Any]:
 
 
 def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
-    """Return Harbor's environment config. Harbor requires a type or an import path, and has no type for Multistep."""
+    """Return the environment as Harbor's EnvironmentConfig."""
     return {"import_path": ENVIRONMENT, "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}
 
 
 def _locked_environment(environment: dict[str, Any], trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return the environment config with the image ID of the agent's pod, and that of each step's separate verifier, by step."""
+    """Return the environment config with the image ID of the agent's pod, and those of the steps' separate verifiers."""
     verifiers = {run.name: run.verifier_image_id for run in journal.steps if run.verifier_image_id}
     images = {"image_id": trial.status.image_id, **({"verifier_image_ids": verifiers} if verifiers else {})}
     return {**environment, "kwargs": {**environment["kwargs"], **images}}
@@ -102,7 +103,9 @@ def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
 
 
 def _shown_value(variable: EnvVar) -> str:
-    """Return a variable's value for config.json: redacted if its name looks secret, ``${NAME}`` if from a Secret or ConfigMap."""
+    """Return a variable's value for config.json. It is redacted if the name looks secret, and ``${NAME}`` if it comes from a Secret
+    or
+    ConfigMap."""
     if variable.value_from is not None:
         return f"${{{variable.name}}}"
     value = variable.value or ""
@@ -110,13 +113,13 @@ def _shown_value(variable: EnvVar) -> str:
 
 
 def task_digest(trial: MultiStepTrial) -> str:
-    """Return the digest of the task that ran: of its bundle, of its resolved remote source, or of its inline text."""
+    """Return the digest of the task's bundle, of its resolved remote source, or of its inline text."""
     task, source = trial.spec.task, trial.status.task_source
     if task.bundle is not None:
         return task.bundle.digest
     if source is not None:
         return source.digest
-    text = task.inline or task  # a remote task that was never resolved has no digest, only its address
+    text = task.inline or task  # for a remote task that was never resolved, only the address is known
     return _sha256(json.dumps(text.model_dump(mode="json"), sort_keys=True))
 
 

@@ -1,7 +1,8 @@
-"""Creates the files of Harbor 0.25's trial directory from a plan and a journal. Pure; times are seconds since the epoch.
+"""Creates the files of Harbor 0.25's trial directory from a plan and a journal. It does no IO. Times are in seconds since the
+epoch.
 
-Harbor's own models load these files (tests/harbor). The files do not contain values of secret variables; `secrets` returns the
-values to redact from all other files.
+Harbor's own models load these files (tests/harbor). The files do not contain values of secret variables.
+``secret_variables.secret_values`` returns the values to redact from all other files.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ _MULTISTEP: Final = "multistep"  # the key of Multistep's own metadata, which no
 
 
 def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Harbor's AgentInfo: for an agent of Harbor, as the agent reported it; for Multistep's own agents, their name and
-    Multistep's version; for a regrade, that of the source trial. The name of the agent "command" is replaced by the agent's name
-    in the sweep, because Harbor's viewer groups by name."""
+    """Return Harbor's AgentInfo. An agent of Harbor reports it itself. Multistep's own agents have Multistep's version, and a
+    regrade
+    has the agent of its source trial. The name "command" is replaced by the agent's name in the sweep, because Harbor's viewer
+    groups
+    by name."""
     info = _agent_info(plan, trial, journal)
     return {**info, "name": trial.metadata.annotations.get(labels.AGENT, _COMMAND)} if info["name"] == _COMMAND else info
 
@@ -49,7 +52,7 @@ def _agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dic
 
 
 def agent_result(run: StepRun) -> dict[str, Any]:
-    """Return Harbor's AgentContext of a step."""
+    """Return a step's usage and metadata as Harbor's AgentContext."""
     usage = run.usage or Usage()
     return {
         "n_input_tokens": usage.input_tokens,
@@ -63,7 +66,7 @@ def agent_result(run: StepRun) -> dict[str, Any]:
 
 
 def _metadata(run: StepRun, usage: Usage) -> dict[str, Any] | None:
-    """Return the agent's own metadata and, for a usage that the model gateway counted, the values for which Harbor has no field."""
+    """Return the agent's own metadata. If the model gateway counted the usage, add the values for which Harbor has no field."""
     own = None if run.metadata is None else {name: value for name, value in run.metadata.items() if name != _MULTISTEP}
     if usage.source != "Gateway":
         return own
@@ -88,7 +91,7 @@ def service_log(service: str) -> str:
 def trial_files(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, bytes]:
-    """Return the files' contents by name; ResultsVolume.finish writes them. failure: the exception of a Failed trial, else None."""
+    """Return the files' contents by name, for ResultsVolume.finish. ``failure`` is the exception of a Failed trial."""
     texts = {
         "result.json": _dump(result_json(plan, trial, journal, now, failure=failure)),
         "config.json": _dump(config_json(plan, trial)),
@@ -101,7 +104,7 @@ def trial_files(
 
 
 def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
-    """Return the output of each step's setup and healthcheck, as files beside Harbor's files: Harbor discards this output."""
+    """Return files with the output of each step's setup and healthcheck, which Harbor discards."""
     return {
         f"{phase}.txt" if plan.single else f"steps/{run.name}/{phase}.txt": text
         for run in journal.steps
@@ -111,8 +114,8 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
 
 
 def step_directories(plan: TrialPlan, journal: Journal) -> list[str]:
-    """Return the directories that each started step has, as in Harbor 0.25, even if they are empty; ResultsVolume.finish creates
-    them."""
+    """Return the directories that ResultsVolume.finish creates for each started step, even if they stay empty, as in Harbor
+    0.25."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
     return [f"steps/{run.name}/{name}" for run in journal.steps if run.trial is None for name in ("agent", "verifier")]
@@ -121,7 +124,7 @@ def step_directories(plan: TrialPlan, journal: Journal) -> list[str]:
 def result_json(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, Any]:
-    """Return result.json. failure: the exception of a Failed trial, which has no reward."""
+    """Return result.json. ``failure`` is the exception of a Failed trial, which has no reward."""
     rewards = None if failure else journal.rewards
     return {
         "id": trial.metadata.uid,
@@ -144,8 +147,8 @@ def result_json(
 
 
 def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Multistep's own fields, as in the status: tampering, if evidence was found; regraded, for a regrade; started_from, for
-    a trial that starts from another trial's checkpoint."""
+    """Return Multistep's own fields, as in the status: evidence of tampering, the source trial of a regrade, and the other trial's
+    checkpoint from which the trial started. A field that does not apply is left out."""
     findings = [finding.model_dump() for finding in merged(trial.status, journal)]
     sources = {"regraded": trial.status.regraded, "started_from": trial.status.started_from}
     shown = {name: source.model_dump(mode="json") for name, source in sources.items() if source is not None}
@@ -153,7 +156,7 @@ def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
 
 
 def exception_txt(journal: Journal, *, failure: StepException | None = None) -> str | None:
-    """Return exception.txt; None if the trial has no exception."""
+    """Return exception.txt, or None if the trial has no exception."""
     exception = journal.exception or failure
     return None if exception is None else _traceback(exception)
 
@@ -171,7 +174,7 @@ def _steps(journal: Journal) -> dict[str, Any]:
 def _step_result(run: StepRun) -> dict[str, Any]:
     return {
         "step_name": run.name,
-        **({"trial": run.trial} if run.trial else {}),  # Multistep's own field: the other trial that ran the step
+        **({"trial": run.trial} if run.trial else {}),  # Multistep's own field names the other trial that ran the step
         "verifier_result": _rewards(run.rewards),
         "exception_info": _exception_info(run.exception, _when(run), where=f"step {run.name!r}"),
         **_phases(run),
@@ -179,15 +182,16 @@ def _step_result(run: StepRun) -> dict[str, Any]:
 
 
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return the only step's results, which result.json of a single-step trial has at its top level, as in Harbor 0.25."""
+    """Return the results of a single-step trial's step, which result.json has at its top level, as in Harbor 0.25."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
     mode = verifier_mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
 
 
 def _phases(run: StepRun) -> dict[str, Any]:
-    """Return a step's phases. Multistep's own fields: artifacts_incomplete, present if an artifact or log is incomplete; egress,
-    present if the pod has an egress sidecar."""
+    """Return the results of a step's phases. Multistep adds artifacts_incomplete if an artifact or log is incomplete, and egress if
+    the
+    pod has an egress sidecar."""
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
@@ -199,8 +203,9 @@ def _phases(run: StepRun) -> dict[str, Any]:
 
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
-    """Return the timings environment_setup (from the attempt's start to that of the agent's setup, or of the first step that the
-    attempt runs itself) and agent_setup (0 s long if the agent has no setup)."""
+    """Return the timings environment_setup and agent_setup. The former ends when the agent's setup starts. If the agent has no
+    setup,
+    it ends at the start of the first step that the attempt itself runs, and agent_setup lasts 0 s."""
     former = trial.status.attempts[-1].completion_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
     own = journal.steps[trial.status.kept_steps :]
@@ -229,14 +234,14 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
 
 
 def _traceback(exception: StepException, where: str = "") -> str:
-    """Return Harbor's traceback field: step, phase and message. A stack of the operator would not help to debug a trial."""
+    """Return the text of Harbor's traceback field: step, phase and message. The operator's own stack would not help users."""
     places = [place for place in (where, exception.phase and f"phase {exception.phase}") if place]
     shown = f"  in {', '.join(places)}\n" if places else ""
     return f"{shown}{exception.type}: {exception.message}\n"
 
 
 def _when(run: StepRun) -> float | None:
-    """Return the time of a step's exception: the end of its phase, else the end or the start of the step."""
+    """Return the time of a step's exception. It is the end of the phase or, if unknown, the end or the start of the step."""
     phase = run.exception.phase if run.exception else ""
     _, end = run.timings.get(phase, (None, None))
     return end or run.completed_at or run.started_at
@@ -256,7 +261,7 @@ def _timing(span: tuple[float, float | None] | None) -> dict[str, Any] | None:
 
 
 def _uri(trial: MultiStepTrial) -> str:
-    """Return the URI of the trial's Kubernetes object. The results' URL has the access token, which results must not reveal."""
+    """Return the URI of the trial's Kubernetes object, instead of the results' URL, whose access token results must not reveal."""
     return f"kubernetes:///apis/{API_VERSION}/namespaces/{trial.metadata.namespace}/{PLURAL}/{trial.metadata.name}"
 
 
@@ -265,7 +270,7 @@ def _dump(value: dict[str, Any]) -> str:
 
 
 def valid_utf8(value: Any) -> Any:
-    """Replace characters that are not valid UTF-8: a reward's key may contain a lone surrogate, which other parsers reject."""
+    """Replace characters that are not valid UTF-8. A reward's key may contain a lone surrogate, which other parsers reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Creates trial.log of Harbor 0.25's trial directory. Pure; times are seconds since the epoch."""
+"""Creates trial.log of Harbor 0.25's trial directory. It does no IO. Times are in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.timestamps import rfc3339
 
 
 def trial_log(plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None) -> str:
-    """Return trial.log: one line for each event, sorted by time."""
+    """Return trial.log, which has a line for each event, sorted by time."""
     events = [
         *_trial_events(plan, trial, journal, now, failure),
         *(event for run in journal.steps if run.trial is None for event in _step_events(run)),
@@ -69,7 +69,7 @@ def _line(text: str) -> str:
 
 
 def iso_time(seconds: float | None) -> str | None:
-    """Return a time in the format of Harbor's files; None for None. seconds: since the epoch. The range is limited, because a
+    """Return a time (seconds since the epoch) in the format of Harbor's files, or None for None. The range is limited, because a
     runner may report any number."""
     if seconds is None:
         return None

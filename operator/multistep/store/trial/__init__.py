@@ -1,11 +1,10 @@
-"""The directory of one trial: Harbor's layout, and internal data beside it.
+"""The directory of one trial, in Harbor's layout, with internal data in hidden files. Changes are atomic. Open directory.py first.
 
-In: downloads of a step. Out: files, changed atomically. Open directory.py first.
 
-directory                         layout, atomic changes; the token that readers need
-collect_files, unpack_download    stores what the operator collects from pods
+directory                         the layout, atomic changes, and the token that readers need
+collect_files, unpack_download    stores the files that the operator collects from pods
 volume_usage                      bytes and files of each trial
-listing                           lists and reads results; results as a tar stream
-disk_calls                        blocking calls in threads; their errors
-object_manifest                   the list of a trial's files in the object store
+listing                           lists and reads results, also as a tar stream
+disk_calls                        runs blocking calls in threads
+object_manifest                   lists a trial's files in the object store
 """

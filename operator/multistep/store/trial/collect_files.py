@@ -26,11 +26,11 @@ from multistep.store.trial.listing import picked_chunks
 from multistep.store.trial.unpack_download import DownloadFacts, EntryFiles, UnpackedStep, UploadedObject, unpack
 from multistep.store.trial.volume_usage import Collection, Counts, DownloadReservation, VolumeUsage, usage_on_disk, write_note
 
-_MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (see TrialDirectory.store_step_data)
+_MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (TrialDirectory.store_step_data)
 
 
 class CollectedStep(Protocol):
-    """The attributes of a step that the store needs; engine.plan.plan.StepPlan has them. directory: None for a single-step task."""
+    """The attributes of engine.plan.plan.StepPlan that the store needs. ``directory`` is None for a single-step task."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +53,7 @@ def unpack_step(
     sent: Mapping[str, UploadedObject],
     received: DownloadFacts,
 ) -> UnpackedStep:
-    """Unpack a step's download into the trial's directory. fd: descriptor of the spooled file."""
+    """Unpack a step's download into the trial's directory. ``fd`` is the descriptor of the file with the download."""
     to.start_attempt(attempt)
     with to.work() as work:
         unpacked = unpack(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
@@ -86,7 +86,7 @@ def uploaded_objects(to: TrialDirectory) -> dict[str, UploadedObject]:
 
 
 def collected_steps(to: TrialDirectory, attempt: int) -> set[int]:
-    """Return the indexes of the steps whose files an attempt collected for a separate verifier."""
+    """Return the indexes of the steps whose files the attempt collected for a separate verifier."""
     return set(to.step_data(_MEMBERS, attempt))
 
 
@@ -95,14 +95,16 @@ def _prefix(step: CollectedStep) -> str:
 
 
 def artifact_tar(to: TrialDirectory, attempt: int, step: CollectedStep, entry: int) -> Generator[bytes, None, None]:
-    """Return a tar stream of one artifact entry's stored files. entry: its index. Raises StoreError if they were not collected."""
+    """Return a tar stream of the stored files of the artifact entry with the index ``entry``. Raises StoreError if the step's files
+    were
+    not collected."""
     data = to.step_data(_MEMBERS, attempt).get(step.index)
     if data is None:
         raise StoreError(f"the files collected in step {step.name!r} no longer exist")
     return picked_chunks(to.path / f"{_prefix(step)}artifacts", EntryFiles(**json.loads(data)[entry]).names())
 
 
-_RECORDS = "records"  # name of hidden files (see TrialDirectory.store_step_data) with the records of separate verifiers
+_RECORDS = "records"  # name of hidden files (TrialDirectory.store_step_data) with the records of separate verifiers
 
 
 class Collections:
@@ -114,7 +116,8 @@ class Collections:
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None) -> AsyncIterator[Spool]:
-        """Create a spool file for a download. Writes beyond max_bytes raise StoreError, beyond ``headroom`` CollectionCut."""
+        """Return a context with a temporary file for a download. Writes beyond ``max_bytes`` raise StoreError, beyond ``headroom``
+        CollectionCut."""
         file = await self._disk.threads.run(self._disk.new_file)
         admission = DownloadReservation(self._ledger, key.namespace, headroom)
         try:
@@ -124,7 +127,7 @@ class Collections:
             raise
         else:
             with as_store_error(f"{key}: closing the download"):
-                await self._disk.threads.run(file.close)  # in a thread: the kernel takes long to free a large file's blocks
+                await self._disk.threads.run(file.close)  # in a thread, because the kernel takes long to free a large file's blocks
         finally:
             admission.close()
 
@@ -142,11 +145,13 @@ class Collections:
     ) -> Collected:
         """Unpack a step's logs and artifacts into the trial's directory, in place of an earlier collection of the same part.
 
-        part: with a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
-        types: file type of each downloaded source, as the runner reported it; logs first. The result omits the logs' types.
-        sent: objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
+        Args:
+            part: With a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
+            types: File type of each downloaded source, as the runner reported it, logs first. The result omits the logs' types.
+            sent: Objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
+
         Raises StoreError if the disk is full, if a later attempt has started, or if other trials leave no room for files that a
-        verifier needs (DownloadFacts.alone); RunnerError if the stream is invalid.
+        verifier needs (DownloadFacts.alone). Raises RunnerError if the stream is invalid.
         """
         await spool.flush()
         unpack = partial(
@@ -156,18 +161,18 @@ class Collections:
         await self._read_usage(key.namespace)
         try:
             unpacked = await self._disk.run(key, f"storing step {step.name!r}", unpack)
-        except InvalidTar as error:  # the digest was right, so the runner itself sent an invalid tar
+        except InvalidTar as error:  # the digest is right, so the runner itself sent an invalid tar
             raise RunnerError(str(error), code="Protocol") from error
         self._ledger.record(key.namespace, f"{key.name}/{key.uid}", Collection(attempt, step.index, part), unpacked.used)
         return unpacked.collected
 
     async def headroom(self, key: TrialKey, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
-        """Return how many bytes and files of a collection may be stored, by the limits of step, trial and namespace."""
+        """Return how many bytes and files of a collection may be stored under the limits of step, trial and namespace."""
         await self._read_usage(key.namespace)
         return self._ledger.headroom(key.namespace, f"{key.name}/{key.uid}", collection, counts=counts)
 
     async def most(self, key: TrialKey, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
-        """Return how many bytes and files of a collection may be stored if the namespace has no other trial."""
+        """Return how many bytes and files of a collection could be stored if the namespace had no other trial."""
         await self._read_usage(key.namespace)
         return self._ledger.alone(key.namespace, f"{key.name}/{key.uid}", collection, counts=counts)
 
@@ -180,7 +185,7 @@ class Collections:
         return await self._disk.run(key, "reading pointers", uploaded_objects)
 
     async def collected(self, key: TrialKey, *, attempt: int, step: CollectedStep, entry: int) -> AsyncGenerator[bytes, None]:
-        """Yield a tar stream of the files stored for an artifact entry of part "agent". entry: index in the step's artifacts."""
+        """Yield a tar stream of the files stored for the artifact entry with the index ``entry``."""
         chunks = await self._disk.run(key, "reading artifacts", lambda to: artifact_tar(to, attempt, step, entry))
         async for chunk in self._disk.stream(key, chunks):
             yield chunk
@@ -195,13 +200,13 @@ class Collections:
         )
 
     async def stored(self, key: TrialKey, attempt: int) -> StoredVerifierData:
-        """Return what an attempt has stored of its steps with separate verifiers."""
+        """Return the stored data of an attempt's steps with separate verifiers."""
         return await self._disk.run(key, "reading records", lambda to: _stored(to, attempt))
 
 
 @dataclass(frozen=True)
 class StoredVerifierData:
-    """What an attempt has stored of its steps with separate verifiers."""
+    """The stored data of an attempt's steps with separate verifiers."""
 
     records: Mapping[int, Sequence[Any]]
     """The records of each verifier that has finished, by step index."""

@@ -1,6 +1,7 @@
 """The trial directory on disk: its layout, and atomic changes to it.
 
-Names at its top that start with a dot are work in progress or markers: they are neither served nor archived. Blocking code.
+Names at its top that start with a dot are temporary files or internal data, which are neither served nor archived. The functions
+block.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from multistep.timestamps import rfc3339
 
 KEY_FILE = ".access-key"
 _KEY_BYTES = 32
-_TOKEN_CHARACTERS = 32  # hexadecimal digits: 128 bits
+_TOKEN_CHARACTERS = 32  # hexadecimal digits, 128 bits
 
 
 class AccessTokens:
-    """Creates and checks the access tokens of trials' results. key: the secret from which tokens are derived."""
+    """Creates and checks the access tokens of trials' results. ``key`` is the secret from which tokens are derived."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def token(self, key: TrialKey) -> str:
-        """Return the token that gives access to these results: 32 hexadecimal characters."""
+        """Return the token that gives access to these results, 32 hexadecimal characters."""
         return hmac.new(self._key, str(key).encode(), hashlib.sha256).hexdigest()[:_TOKEN_CHARACTERS]
 
     def grants(self, key: TrialKey, shown: str) -> bool:
@@ -41,16 +42,17 @@ class AccessTokens:
         return hmac.compare_digest(self.token(key).encode(), shown.encode(errors="replace"))
 
     def uri(self, base: str, key: TrialKey) -> str:
-        """Return the address of the results. base: URL of the operator's HTTP server."""
+        """Return the URL of the results. ``base`` is the URL of the operator's HTTP server."""
         return f"{base.rstrip('/')}/results/{key}/{self.token(key)}"
 
     def build_uri(self, base: str, key: TrialKey, build: str) -> str:
-        """Return the address of the log of a build for this trial. base: URL of the operator's HTTP server."""
+        """Return the URL of a build's log for this trial. ``base`` is the URL of the operator's HTTP server."""
         return f"{base.rstrip('/')}/builds/{key}/{self.token(key)}/{build}"
 
 
 def load_or_make_key(path: Path) -> bytes:
-    """Return the secret in a file that only its owner can read; create it if missing. Concurrent callers get the same key."""
+    """Return the secret in a file that only its owner can read. Create the file if it is missing. Concurrent callers get the same
+    secret."""
     if not path.exists():
         _make_key(path)
     key = path.read_bytes()
@@ -90,7 +92,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, even if another thread deletes empty parents at the same time."""
+    """Create a directory and its parents, also if another thread deletes empty parents at the same time."""
     for _ in range(5):
         try:
             return path.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file atomically: readers see the old or the new contents, also after a power failure."""
+    """Write a file atomically. Readers see either the old or the new contents, also after a power failure."""
     scratch = path.with_name(f".new-{token_hex(8)}")
     try:
         _write_new(scratch, data, mode)
@@ -130,7 +132,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 class TrialDirectory:
-    """One trial's directory. check: called before each visible change; raises if this process may not write."""
+    """One trial's directory. ``check`` is called before each visible change, and raises if this process may not write."""
 
     def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.path = path
@@ -138,7 +140,7 @@ class TrialDirectory:
 
     @contextmanager
     def work(self) -> Iterator[Path]:
-        """Create a temporary directory on the same disk as the results; delete it when the ``with`` block ends."""
+        """Return a context with a temporary directory on the results' file system."""
         path = self.path / f".work-{token_hex(8)}"
         make_directory(path)
         try:
@@ -159,7 +161,7 @@ class TrialDirectory:
     def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
         """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent.
 
-        kept: names of the first steps' directories, which stay, because the attempt continues after these steps.
+        ``kept`` has the names of the first steps' directories, which stay, because the attempt continues after these steps.
         """
         current = self.attempt()
         if attempt < current:
@@ -180,7 +182,7 @@ class TrialDirectory:
         write_file(self.path / _MARKER, str(attempt).encode())
 
     def attempt(self) -> int:
-        """Return the number of the attempt whose results are at the directory's top, not in ``attempts/N/``."""
+        """Return the number of the attempt whose results are at the directory's top instead of in ``attempts/N/``."""
         try:
             return int((self.path / _MARKER).read_text())
         except FileNotFoundError:
@@ -191,7 +193,7 @@ class TrialDirectory:
             ) from None
 
     def store_step_data(self, what: str, attempt: int, step: int, data: bytes) -> None:
-        """Store internal data about a step in a hidden file. what: name of the data."""
+        """Store internal data about a step in a hidden file. ``what`` names the kind of data."""
         self.check()
         make_directory(self.path)
         write_file(self.path / f".{what}-{attempt}-{step}", data)
@@ -202,7 +204,7 @@ class TrialDirectory:
         return {int(file.name.rpartition("-")[2]): file.read_bytes() for file in files}
 
     def note(self, name: str, data: bytes) -> None:
-        """Append data to a hidden file. After a crash its last line may be incomplete."""
+        """Append data to a hidden file. After a crash, the last line may be incomplete."""
         self.check()
         fd = os.open(self.path / f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -211,7 +213,7 @@ class TrialDirectory:
             os.close(fd)
 
     def notes(self, name: str) -> bytes:
-        """Return the contents of a hidden file, without an incomplete last line."""
+        """Return the contents of a hidden file without an incomplete last line."""
         try:
             return (self.path / f".{name}").read_bytes().rpartition(b"\n")[0]
         except FileNotFoundError:
@@ -243,7 +245,7 @@ class TrialDirectory:
         make_directory(self.path / place)
 
     def _merged_log(self, text: bytes) -> bytes:
-        """Return the lines of the text and of trial.log, sorted by time and without duplicates."""
+        """Return the lines of ``text`` and of trial.log, sorted by time and without duplicates."""
         lines = [*text.decode(errors="replace").splitlines(), *self._log_lines()]
         return "".join(f"{line}\n" for line in sorted(dict.fromkeys(lines), key=_time)).encode(errors="replace")
 
@@ -254,7 +256,7 @@ class TrialDirectory:
             return []
 
     def log(self, lines: Iterable[str], now: float) -> None:
-        """Append lines to trial.log, except lines whose text it already has. Idempotent."""
+        """Append lines to trial.log, except lines whose text the log already has. Idempotent."""
         known = {line.partition(" ")[2] for line in self._log_lines()}
         new = [line for line in map(_one_line, lines) if line not in known]
         if not new:
@@ -270,7 +272,8 @@ class TrialDirectory:
             os.close(fd)
 
     def mark_gone(self, now: float) -> None:
-        """Mark the trial as deleted since ``now``. The mark is an empty file with this mtime, because the volume may be full."""
+        """Mark the trial as deleted since ``now``. The mark is an empty file with this mtime, which even a full volume can
+        store."""
         self.check()
         self._tidy()
         mark = self.path / _GONE
@@ -284,7 +287,7 @@ class TrialDirectory:
         (self.path / _GONE).unlink(missing_ok=True)
 
     def gone_since(self) -> float | None:
-        """Return when the trial was marked as deleted (seconds since the epoch); None without a mark."""
+        """Return when the trial was marked as deleted (seconds since the epoch), or None."""
         try:
             return (self.path / _GONE).stat().st_mtime
         except FileNotFoundError:
@@ -299,7 +302,7 @@ class TrialDirectory:
                 path.unlink(missing_ok=True)
 
     def _sync_all(self) -> None:
-        """Flush all results to the disk: the operator may delete the pod next, which has the only other copy."""
+        """Flush all results to the disk, because the operator may then delete the pod, which has the only other copy."""
         for entry in walk(self.path, hidden=False):
             if stat.S_ISREG(entry.info.st_mode) or stat.S_ISDIR(entry.info.st_mode):
                 fd = entry.open()
@@ -330,13 +333,13 @@ def clear_directory(path: Path, *, but: str) -> None:
 
 
 def remove_tree(path: Path, root: Path) -> None:
-    """Delete a tree below root: rename it to a hidden name, delete its contents, then delete empty parents."""
+    """Delete a tree below ``root``. Rename it to a hidden name first, so that it disappears at once. Delete empty parents, too."""
     trash = root / f"{_REMOVED}{token_hex(8)}"
     try:
         path.rename(trash)
     except FileNotFoundError:
         return
-    for tree in root.glob(f"{_REMOVED}*"):  # also renamed trees that a crash left
+    for tree in root.glob(f"{_REMOVED}*"):  # includes renamed trees that a crash left
         shutil.rmtree(tree, ignore_errors=True)
     for parent in (path.parent, path.parent.parent):
         try:
@@ -346,7 +349,7 @@ def remove_tree(path: Path, root: Path) -> None:
 
 
 def delete_leftovers(root: Path, before: float) -> int:
-    """Delete temporary files in root that are older than ``before`` (seconds since the epoch); return their number."""
+    """Delete temporary files in ``root`` that are older than ``before`` (seconds since the epoch), and return their number."""
     leftovers = [leftover for pattern in _LITTER for leftover in root.glob(pattern) if leftover.lstat().st_mtime < before]
     for leftover in leftovers:
         if leftover.is_dir():
@@ -366,8 +369,9 @@ def _move(path: Path, directory: Path) -> None:
 
 
 def _rename_notes(trial: Path, former: str, now: str) -> None:
-    """Rename the hidden files with data about a step, so that they belong to another attempt. former, now: the old and the new
-    suffix of the file names, ``-ATTEMPT-STEP``."""
+    """Rename the hidden files with data about a step, so that they belong to another attempt. ``former`` and ``now`` are the old
+    and
+    the new suffix of the file names, ``-ATTEMPT-STEP``."""
     for path in trial.glob(f".*{former}"):
         path.rename(path.with_name(path.name.removesuffix(former) + now))
 

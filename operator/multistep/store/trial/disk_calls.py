@@ -1,4 +1,4 @@
-"""The volume's files: blocking calls on them run in a small thread pool, and their errors are StoreErrors."""
+"""Runs blocking calls on the volume's files in a small thread pool, and raises their errors as StoreError."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ T = TypeVar("T")
 
 
 class Disk:
-    """The volume's files, below root. threads: size of the thread pool. check: called before each visible change; raises if
-    this process may not write."""
+    """The volume's files, below ``root``. ``threads`` is the size of the thread pool. ``check`` is called before each visible
+    change, and
+    raises if this process may not write."""
 
     def __init__(self, root: Path, threads: int, check: Callable[[], None]) -> None:
         self.root = root
         self.threads = Threads(threads)
         self._check = check
-        self._check_thread = Threads(1)  # separate, so that the readiness check is not queued behind unpacking
+        self._check_thread = Threads(1)  # a thread of its own, so that the readiness check does not wait for unpacking
 
     def close(self) -> None:
-        """Reject further calls. Running calls still finish."""
+        """Reject further calls. Calls that run still finish."""
         self.threads.close()
         self._check_thread.close()
 
     def new_file(self) -> BinaryIO:
-        """Create a temporary file without a name. Blocks the calling thread."""
+        """Create and return a temporary file without a name. This blocks."""
         with as_store_error(f"results directory {self.root}"):
             return tempfile.TemporaryFile(dir=self.root, prefix=directory.SPOOL)
 
@@ -42,12 +43,13 @@ class Disk:
         return self.root / key.namespace / key.name / key.uid
 
     async def run(self, key: TrialKey, what: str, function: Callable[[TrialDirectory], T]) -> T:
-        """Call a function with the trial's directory in a thread. what: action for the error message. Raises StoreError."""
+        """Call a function with the trial's directory in a thread. ``what`` names the action in the error message. Raises
+        StoreError."""
         with as_store_error(f"{key}: {what}"):
             return await self.threads.run(function, TrialDirectory(self.path(key), self._check))
 
     async def stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks of a blocking generator, which runs in threads."""
+        """Yield the chunks of a blocking generator, which is run in threads."""
         try:
             while chunk := await self.run(key, "reading results", lambda _: next(chunks, b"")):
                 yield chunk
@@ -55,13 +57,14 @@ class Disk:
             await self.threads.run(chunks.close)
 
     async def of_root(self, function: Callable[[], T]) -> T:
-        """Call a function in a thread, without the directory of a trial. Raises StoreError instead of OSError."""
+        """Call a function without arguments in a thread. Raises StoreError instead of OSError."""
         with as_store_error(f"results directory {self.root}"):
             return await self.threads.run(function)
 
     async def try_to_write(self) -> None:
-        """Raise StoreError if no file can be created. A volume without space or inodes passes: its results can still be read and
-        deleted."""
+        """Raise StoreError if no file can be created for another reason than a lack of space or inodes. The results on a full
+        volume
+        can still be read and deleted."""
 
         def make() -> None:
             with as_store_error(f"results directory {self.root}"):
@@ -74,7 +77,7 @@ class Disk:
         await self._check_thread.run(make)
 
     async def tidy(self, before: float) -> int:
-        """Delete temporary files that are older than ``before`` (seconds since the epoch); return their number."""
+        """Delete temporary files that are older than ``before`` (seconds since the epoch), and return their number."""
         return await self.of_root(lambda: directory.delete_leftovers(self.root, before))
 
     async def free_bytes(self) -> int:

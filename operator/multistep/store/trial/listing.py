@@ -1,4 +1,4 @@
-"""Lists results, and reads files or parts of them. Blocking code."""
+"""Lists results, and reads files or parts of files. The functions block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResultEntry:
     info: os.stat_result
     """Result of lstat."""
     target: str = ""
-    """Target of a link, else ""."""
+    """Target of a link, otherwise ""."""
 
 
 def entry_batches(top: Path) -> Generator[list[ResultEntry], None, None]:
@@ -50,7 +50,7 @@ def file_chunks(top: Path, path: str) -> Generator[bytes, None, None]:
 
 
 def is_result(path: str) -> bool:
-    """Return whether a path can name a result: it stays below the trial directory, and its first part has no leading dot."""
+    """Return whether a path can be that of a result. It must stay below the trial directory, and not start with a dot."""
     parts = path.split("/")
     return not ("" in parts or ".." in parts or parts[0].startswith("."))
 
@@ -83,7 +83,7 @@ def tar_chunks(top: Path) -> Generator[bytes, None, None]:
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
     """Yield a tar of selected files. As in Harbor 0.25, it has no links to targets outside of the tar.
 
-    names: names in the tar, by selected path.
+    ``names`` maps each selected path to its name in the tar.
     """
     return _joined(_picked_pieces(top, names))
 
@@ -97,7 +97,8 @@ def _picked_pieces(top: Path, names: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    """Return whether a link may lead out of the tar. True for a target with ``..`` after a name: the name may be that of a link."""
+    """Return whether a link may lead out of the tar. This includes a target with ``..`` after a name, because the name may be a
+    link."""
     parts = [part for part in target.split("/") if part not in ("", ".")]
     up = len(list(takewhile(lambda part: part == "..", parts)))
     return target.startswith("/") or up > name.count("/") or ".." in parts[up:]
@@ -130,7 +131,7 @@ def _file(entry: TreeEntry, name: str) -> Iterator[bytes]:
         for chunk in pread_all(fd, 0, size):
             sent += len(chunk)
             yield chunk
-        yield from _zeros(size - sent)  # if the file shrank meanwhile, pad it to the size in its header
+        yield from _zeros(size - sent)  # if the file has shrunk, pad it to the size in its header
         yield tar_padding(size)
     finally:
         os.close(fd)
@@ -147,7 +148,7 @@ def _header(entry: TreeEntry, name: str, kind: bytes, *, size: int = 0, target: 
 
 
 def tar_header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, target: str = "") -> bytes:
-    """Return a tar member's header. mtime: whole seconds since the epoch. A file's contents must be followed by ``padding``."""
+    """Return a tar member's header. ``mtime`` is in seconds since the epoch. ``tar_padding`` must follow a file's contents."""
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = kind, size, target
     info.mode, info.mtime = mode, mtime
@@ -155,12 +156,12 @@ def tar_header(name: str, kind: bytes, mode: int, mtime: int, *, size: int = 0, 
 
 
 def tar_padding(size: int) -> bytes:
-    """Return the zeros that pad a file of size bytes to a multiple of 512."""
+    """Return the zeros that pad a file of ``size`` bytes to a multiple of 512."""
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
 def _joined(pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
-    """Join small pieces into chunks: otherwise each small file would cost two small writes."""
+    """Yield small pieces joined into chunks, so that a small file does not need two writes."""
     held, size = [], 0
     for piece in pieces:
         held.append(piece)

@@ -1,4 +1,4 @@
-"""The manifest of a trial in the object store: a line of JSON for each file, directory and link of its results."""
+"""The manifest of a trial in the object store, which has a line of JSON for each file, directory and link of the results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ NAME = "manifest.jsonl"
 VERSION = 1
 _FILES, _NAMED = "files", "named"
 _PLAIN = re.compile(r"(?:[\w.@+=,~ -]+/)*[\w.@+=,~ -]+")
-_MAX_PLAIN_BYTES = 700  # longest path used in an object's name: S3 limits a name to 1024 bytes, including prefix and trial
+_MAX_PLAIN_BYTES = 700  # longest path in an object's name, of which S3 allows 1024 bytes with prefix and trial
 
 Kind = Literal["file", "directory", "link"]
 
 
 @dataclass(frozen=True)
 class ManifestLine:
-    """A manifest line: a file, directory or link, in the tar's order.
+    """The manifest's line of a file, directory or link. Lines have the order of the tar.
 
-    Files only: size, sha256, object (the object's name below the trial's prefix), version (the object's ETag if a pod uploaded the
-    file directly, else "").
+    Only files have ``size``, ``sha256``, ``object`` (the object's name below the trial's prefix) and ``version`` (the object's
+    ETag, if a
+    pod uploaded the file directly).
     """
 
     path: str
@@ -44,7 +45,7 @@ class ManifestLine:
     version: str = ""
 
     def encode(self) -> bytes:
-        """Return the line as JSON. Bytes of a path that are not UTF-8 are written as lone surrogates."""
+        """Return the line as JSON. Bytes of a path that are not UTF-8 become lone surrogates."""
         fields = {name: value for name, value in asdict(self).items() if value != "" or name in ("path",)}
         return json.dumps(fields).encode() + b"\n"
 
@@ -58,12 +59,12 @@ class ManifestLine:
 
 
 def head(trial: Mapping[str, Any]) -> bytes:
-    """Return the manifest's first line: the format's version, and the trial."""
+    """Return the manifest's first line, with the format's version and the trial."""
     return json.dumps({"version": VERSION, **trial}).encode() + b"\n"
 
 
 def check_head(data: bytes) -> None:
-    """Raise StoreError if this operator cannot read the manifest's version. data: the manifest's first line."""
+    """Raise StoreError if this operator does not know the version in the manifest's first line."""
     try:
         version = json.loads(data)["version"]
     except (ValueError, TypeError, KeyError):
@@ -73,7 +74,8 @@ def check_head(data: bytes) -> None:
 
 
 def object_name(path: str) -> str:
-    """Return the name of a file's object: its path if every store and tool accepts it, else the path's digest."""
+    """Return the name of a file's object. It has the file's path if every store and tool accepts it, otherwise the path's
+    digest."""
     plain = _PLAIN.fullmatch(path) and path.isprintable() and len(os.fsencode(path)) <= _MAX_PLAIN_BYTES
     if plain and not {"", ".", ".."} & set(path.split("/")):
         return f"{_FILES}/{path}"

@@ -1,4 +1,5 @@
-"""Unpacks a step's download (docs/internals/runner-protocol.md): its first sources are logs, the others are artifact entries."""
+"""Unpacks a step's download (docs/internals/runner-protocol.md). A source is a path in the container that was collected. The first
+sources are logs, the others are artifact entries."""
 
 from __future__ import annotations
 
@@ -22,22 +23,23 @@ from multistep.errors import StoreError
 from multistep.store.files.file_trees import SkippedMember, TreeWriter, safe_parts, walk
 from multistep.store.files.read_tar import MAX_MEMBERS, Kind, TarMember, tar_members
 
-MAX_NAMED = 100  # maximum number of files listed by name per source
+MAX_NAMED = 100  # maximum number of files of a source that are listed by name
 CHANGED = "changed while it was read"
 UNREADABLE = "could not be read"
 
 
 @dataclass
 class IncompleteSource:
-    """Files of one collected path (source) that are missing or were changed."""
+    """The files of one source that are missing or were changed."""
 
     files: list[tuple[str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     whole_reason: str = ""
-    """Why the copy of the whole source ended early; "" if it did not."""
+    """Why the copy of the whole source ended early, or ""."""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Add a file. kind: short form of the reason; the summary shows the number of files per kind. "" means ``reason``."""
+        """Add a file. The summary shows the number of files by ``kind``, a shorter form of the reason; without one, by the
+        reason."""
         self.reasons[kind or reason] += 1
         if len(self.files) < MAX_NAMED:
             self.files.append((path, reason))
@@ -46,18 +48,19 @@ class IncompleteSource:
         return bool(self.reasons or self.whole_reason)
 
     def entries(self) -> list[dict[str, str]]:
-        """Return the entries for manifest.json: one per listed file, and one with the path "" if the source's copy ended early."""
+        """Return an entry for manifest.json for each listed file, and one with the path "" if the copy of the source ended
+        early."""
         cut = [("", self.whole_reason)] if self.whole_reason else []
         return [{"path": path, "reason": reason} for path, reason in [*cut, *self.files]]
 
     def summary(self, source: str) -> str:
-        """Return one line for the status, without file names, which an agent chooses."""
+        """Return one line for the status. It has no file names, because an agent chooses them."""
         counts = [f"{count} {'file' if count == 1 else 'files'}: {reason}" for reason, count in self.reasons.items()]
         return f"{source}: {'; '.join([*([self.whole_reason] if self.whole_reason else []), *counts])}"
 
 
 def incomplete_lines(sources: Sequence[str], incompletes: Sequence[IncompleteSource]) -> tuple[str, ...]:
-    """Return a line for each source that is incomplete."""
+    """Return a line for each incomplete source."""
     return tuple(incomplete.summary(source) for source, incomplete in zip(sources, incompletes, strict=True) if incomplete)
 
 
@@ -68,39 +71,40 @@ _NOT_STORABLE = "left out: cannot be stored"
 _LOG_PLACES = {LOGS_AGENT: "agent", LOGS_VERIFIER: "verifier"}
 _MANIFEST = "manifest.json"
 _NONE_SENT: Mapping[str, UploadedObject] = MappingProxyType({})
-# Placed before all artifact entries: it reserves artifacts/manifest.json, so that no artifact is stored under this name. It is
-# built without validation, which rejects this destination.
+# This entry comes before all artifact entries, and reserves artifacts/manifest.json, so that no artifact gets this name. It is
+# built without validation, which rejects the name.
 _RESERVED = ArtifactConfig.model_construct(source="", destination=_MANIFEST, exclude=[], service=None)
 
 
 @dataclass(frozen=True)
 class UploadedObject:
-    """The object with the contents of a file that the pod uploaded directly to the object store."""
+    """An object with the contents of a file that the pod uploaded directly to the object store."""
 
     object: str
     """The object's name below the trial's prefix."""
     size: int
     sha256: str
-    """As the pod reported it."""
+    """Digest of the contents, as the pod reported it."""
     version: str
-    """size, version: as the store reported them when the step was collected."""
+    """The object's version (ETag) when the step was collected, as the store reported it, like ``size``."""
 
 
 @dataclass(frozen=True)
 class DownloadFacts:
-    """Metadata of a download. Files are identified by their names in its tar stream."""
+    """Metadata of a download. Files are identified by their names in the tar stream."""
 
     changed: Sequence[str] = ()
+    """Files that changed while they were read."""
     unreadable: Sequence[str] = ()
-    """changed, unreadable: files that changed while they were read, and files that could not be read."""
+    """Files that could not be read."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Files whose contents were not requested, with the reason."""
+    """Files whose contents the operator did not request, with the reason."""
     cut: str = ""
-    """Why the stream ends early, "" if it is complete."""
+    """Why the stream ends early, or ""."""
     headroom: Headroom | None = None
-    """Bytes and files that the results limits still allow, None for no limit."""
+    """Bytes and files that the results limits still allow. None means no limit."""
     alone: Headroom | None = None
-    """The headroom if the namespace had no other trial, None if no verifier gets the files."""
+    """The headroom if the namespace had no other trial. None if no verifier gets the files."""
 
 
 _WHOLE = DownloadFacts()
@@ -112,15 +116,15 @@ class UnpackedStep:
 
     collected: Collected
     used: Amount
-    """Bytes and files that count against the limits."""
+    """Bytes and files that count towards the limits."""
     notes: Sequence[str] = ()
-    """One line for each file left out."""
+    """One line for each file that was left out."""
     members: Sequence[EntryFiles] = ()
-    """Files of each artifact entry."""
+    """The files of each artifact entry."""
     pointers: Mapping[str, UploadedObject] = field(default_factory=dict)
-    """Objects of the files that the pod uploaded directly, which are empty on disk, by path."""
+    """Objects of the files that the pod uploaded directly, by path. These files are empty on disk."""
     digests: Sequence[bytes] = ()
-    """Lines for store.files.known_digests."""
+    """Digests of large files, as lines for store.files.known_digests."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +134,18 @@ class EntryFiles:
     place: str
     """The entry's path in artifacts/."""
     paths: Sequence[str]
-    """The stored paths below ``place``, with "" for ``place`` itself."""
+    """The stored paths below ``place``. "" stands for ``place`` itself."""
     file: str = ""
-    """The file's name in the container if the entry is a single file, else ""."""
+    """Name of the file in the container if the entry is a single file, otherwise ""."""
 
     def names(self) -> dict[str, str]:
-        """Map each file's path below artifacts/ to its path in the source of the artifact entry (for a single file, its name)."""
+        """Return each file's path in the entry's source (the name of a single file), by its path below artifacts/."""
         return {"/".join(part for part in (self.place, path) if part): self.file or path for path in self.paths}
 
 
 @dataclass
 class _Notes:
-    """Notes about files that were left out: the first MAX_NOTES notes, and the number of further files."""
+    """The first MAX_NOTES notes about files that were left out, and the number of further ones."""
 
     lines: list[str] = field(default_factory=list)
     more: int = 0
@@ -165,10 +169,12 @@ def unpack(
     sent: Mapping[str, UploadedObject] = _NONE_SENT,
     received: DownloadFacts = _WHOLE,
 ) -> UnpackedStep:
-    """Unpack a step's download into new directories below target. Raises StoreError.
+    """Unpack a step's download into new directories below ``target``. Raises StoreError.
 
-    part: the step's outputs in the download; "verifier" has no artifacts. types: the runner's type of each source, logs first.
-    sent: objects of the files that the pod uploaded directly, by name in the tar stream, which has these files without content.
+    Args:
+        part: The step's outputs in the download. "verifier" has no artifacts.
+        types: The type of each source that the runner reported, logs first.
+        sent: Objects of the files that the pod uploaded directly, by name in the tar stream, where they are empty.
     """
     logs = LOGS[part]
     if len(types) != len(logs) + len(artifacts):
@@ -207,12 +213,12 @@ def _members(placements: Sequence[Placement], members: Sequence[Sequence[str]], 
 
 @dataclass(frozen=True)
 class _Sources:
-    """The sources of a download: paths in the container, and types reported by the runner."""
+    """The sources of a download, with their paths in the container and the types that the runner reported."""
 
     paths: Sequence[str]
     types: Sequence[str]
     logs: int
-    """Number of sources that are logs; they come first, the artifacts follow."""
+    """Number of sources that are logs. The artifacts follow."""
 
     def index(self, name: str) -> int:
         """Return the index of a tar member's source. Raises SkippedMember if that source was not requested."""
@@ -230,24 +236,25 @@ class _Sources:
             raise SkippedMember(f"the runner reported that the source is a {reported}")
 
     def name_of(self, member: TarMember) -> str:
-        """Return the container path of a tar member's source, for messages."""
+        """Return the path of a tar member's source in the container, for messages."""
         with suppress(SkippedMember):
             return self.paths[self.index(member.name)]
         return "?"
 
     def wanted(self, member: TarMember) -> tuple[int, str]:
-        """Return the index of a tar member's source, and its path below that source ("" for the source itself). Raises
+        """Return the index of a tar member's source, and the member's path below the source ("" for the source itself). Raises
         SkippedMember."""
         index = self.index(member.name)
-        # Normalize the path: with a path ".", place_artifacts would never find a free destination and never return.
+        # normalizes the path, because place_artifacts would never return for a path "."
         path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
         self.check(index, path, member.kind)
-        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # a directory becomes artifacts/, a file artifacts/artifacts
+        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # a directory becomes artifacts/, a file becomes
+        # artifacts/artifacts
         return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 
 def _found(fd: int, sources: _Sources, *, cut: bool) -> list[list[str]]:
-    """Return the members' paths of each artifact entry, but not of logs, whose destinations are fixed."""
+    """Return the paths of the members of each artifact entry. Logs are left out, because their destinations are fixed."""
     members = [[""] if kind in ("file", "directory") else [] for kind in sources.types]
     for index, path in islice(_artifacts(fd, sources, cut=cut), MAX_MEMBERS):
         members[index].append(path)
@@ -268,26 +275,26 @@ class _Unpacking:
 
     sources: _Sources
     places: Sequence[str]
-    """Target directory of each source."""
+    """The target directory of each source."""
     sent: Mapping[str, UploadedObject]
     received: DownloadFacts
     filling: Filling
     notes: _Notes = field(default_factory=_Notes)
     pointers: dict[str, UploadedObject] = field(default_factory=dict)
     incomplete: list[IncompleteSource] = field(default_factory=list)
-    """The missing files of each source."""
+    """The missing or changed files of each source."""
     digests: Sequence[bytes] = ()
     artifacts: int = 0
     """Number of members that are artifacts."""
     reached: int = 0
     alone: Filling | None = None
-    """Counts the files as if the namespace had no other trial."""
+    """Counts which files would fit if the namespace had no other trial."""
     crowded: bool = False
-    """Whether a verifier would lack a file because of other trials."""
+    """Whether a verifier would lack a file because other trials use up the limit."""
 
     def run(self, fd: int, target: Path) -> None:
-        """Unpack the tar members that fit the results limits, and record those that do not. Raises StoreError if other trials leave
-        no room for a file that a verifier gets."""
+        """Unpack the tar members that fit in the results limits, and record the others. Raises StoreError if other trials leave no
+        room for a file that a verifier gets."""
         self.incomplete = [IncompleteSource() for _ in self.sources.paths]
         self.alone = Filling(self.received.alone) if self.received.alone else None
         for names, reason in ((self.received.changed, CHANGED), (self.received.unreadable, UNREADABLE)):
@@ -324,7 +331,7 @@ class _Unpacking:
 
     def _cut_off(self, why: str) -> None:
         """Mark the source at which the stream ended early, and all later sources, as incomplete."""
-        if self.alone is not None and "results limit" in why:  # not cut for another reason, such as a timeout
+        if self.alone is not None and "results limit" in why:  # and not for another reason, such as a timeout
             now, alone = self.filling.headroom, self.alone.headroom
             self.crowded |= now.bytes < alone.bytes or ("namespace" in why and alone.bytes_of != "namespace")
         for index in range(self.reached, len(self.incomplete)):
@@ -337,6 +344,6 @@ class _Unpacking:
 
 
 def _measure(directory: Path) -> tuple[int, int]:
-    """Return the number of regular files and their total bytes."""
+    """Return the number of regular files and their total size in bytes."""
     sizes = [entry.info.st_size for entry in walk(directory) if stat.S_ISREG(entry.info.st_mode)]
     return len(sizes), sum(sizes)

@@ -1,6 +1,6 @@
-"""Counts how much of the results volume each trial uses. A note in each trial's directory stores its usage.
+"""Counts how much of the results volume each trial uses. A hidden file in the trial's directory, its note, stores the usage.
 
-The notes of a namespace are read once. Only code on the event loop may use the ledger; notes may be read and written in threads.
+The notes of a namespace are read once. Only code on the event loop may use VolumeUsage. Threads may read and write notes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from multistep.store.files.read_tar import MAX_MEMBERS
 from multistep.store.trial.directory import TrialDirectory
 
 NOTE = "usage"
-ADMITTED_BYTES = 2**20  # this many bytes of each download are accepted even if a limit is exceeded
-HEADER_BYTES = 2048  # allowance for each file's tar header, which does not count against the limits
+ADMITTED_BYTES = 2**20  # bytes of each download that are accepted even beyond the limits
+HEADER_BYTES = 2048  # assumed size of a file's tar header, which does not count towards the limits
 _PARTS: Mapping[str, Part] = {"agent": "agent", "verifier": "verifier"}
 
 
@@ -32,13 +32,14 @@ class Collection:
     step: int
     """Index of the step."""
     part: Part
-    """All, or one pod's outputs."""
+    """Whether the download has all outputs or those of one pod."""
 
 
 Counts = Callable[[Collection], bool]
 """Whether a collection counts towards the limit of its trial."""
 
-TrialUsage = Mapping[Collection | None, Amount]  # usage of one trial, by collection; key None: total of a trial without a note
+TrialUsage = Mapping[Collection | None, Amount]  # usage of one trial by collection; for a trial without a note, the key None has
+# the total
 
 
 @dataclass
@@ -54,11 +55,11 @@ class VolumeUsage:
     """Bytes of all trials, by namespace."""
 
     def knows(self, namespace: str) -> bool:
-        """Return whether the namespace's usage was loaded."""
+        """Return whether the usage of the namespace is loaded."""
         return namespace in self.trials
 
     def read(self, namespace: str, usages: Mapping[str, TrialUsage]) -> None:
-        """Load the usage found on the volume, unless the namespace was loaded already: then the usage in memory is newer."""
+        """Load the usage that the volume has, unless the namespace is already loaded, because the usage in memory is then newer."""
         if namespace not in self.trials:
             self.trials[namespace] = {trial: dict(usage) for trial, usage in usages.items()}
             self.bytes[namespace] = sum(amount.bytes for usage in usages.values() for amount in usage.values())
@@ -66,8 +67,9 @@ class VolumeUsage:
     def headroom(
         self, namespace: str, trial: str, collection: Collection, *more: Collection, counts: Counts = lambda _: True
     ) -> Headroom:
-        """Return how much a collection may store. An earlier collection of the same attempt, step and part is ignored, because it
-        will be replaced. more: other collections that are stored with it. counts: which of the trial's collections count."""
+        """Return how much a collection may store. The former version of the collection does not count, because it is replaced.
+
+        ``more`` has further collections to store at the same time. ``counts`` decides which of the trial's collections count."""
         trials, replaced = self.trials[namespace], {collection, *more}
         own = {stored: amount for stored, amount in trials.get(trial, {}).items() if stored not in replaced}
         others = total_amount(amount for name, usage in trials.items() if name != trial for amount in usage.values())
@@ -80,7 +82,7 @@ class VolumeUsage:
         return remaining_headroom(self.limits, step=step, trial=_counted(own, counts), namespace=taken)
 
     def alone(self, namespace: str, trial: str, collection: Collection, *, counts: Counts = lambda _: True) -> Headroom:
-        """Return how much a collection may store if the namespace has no other trial."""
+        """Return how much a collection could store if the namespace had no other trial."""
         own = {stored: amount for stored, amount in self.trials[namespace].get(trial, {}).items() if stored != collection}
         return remaining_headroom(self.limits, step=Amount(), trial=_counted(own, counts), namespace=total_amount(own.values()))
 
@@ -100,7 +102,7 @@ class VolumeUsage:
         self.bytes[namespace] -= sum(amount.bytes for amount in usage.values())
 
     def reserve(self, namespace: str, size: int) -> None:
-        """Reserve bytes for a download; a negative size releases them."""
+        """Reserve bytes for a download. A negative size releases them."""
         self.reserved[namespace] += size
 
 
@@ -111,8 +113,9 @@ def _counted(usage: TrialUsage, counts: Counts) -> Amount:
 class DownloadReservation:
     """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
-    headroom: bytes and files that the results limits still allow, None for no limit. The first ADMITTED_BYTES, which contain
-    the reward, are accepted even beyond the limits. Files' tar headers (HEADER_BYTES each) do not count against ``headroom``.
+    ``headroom`` is what the results limits still allow, or None for no limit. The first ADMITTED_BYTES, which contain the reward,
+    are
+    accepted even beyond the limits. Tar headers (HEADER_BYTES for each file) do not count.
     """
 
     def __init__(self, ledger: VolumeUsage, namespace: str, headroom: Headroom | None) -> None:
@@ -145,7 +148,7 @@ def no_limits(_volume_bytes: int) -> ResultsLimits:
 
 
 def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> None:
-    """Append a collection's usage to the trial's note. If a collection has several lines, the last one counts."""
+    """Append a collection's usage to the trial's note, unless its last line about the collection is the same."""
     line = f"{collection.attempt} {collection.step} {collection.part} {amount.bytes} {amount.files}\n"
     former = [
         former_line
@@ -157,7 +160,7 @@ def write_note(to: TrialDirectory, collection: Collection, amount: Amount) -> No
 
 
 def usage_on_disk(top: Path) -> dict[str, TrialUsage]:
-    """Read the usage of all trials of a namespace, by the trial's path (NAME/UID). top: the namespace's directory."""
+    """Return the usage of all trials in a namespace's directory, by the trial's path (NAME/UID)."""
     return {f"{path.parent.name}/{path.name}": _usage(TrialDirectory(path)) for path in top.glob("*/*") if path.is_dir()}
 
 
@@ -175,5 +178,5 @@ def _collection(line: list[str]) -> Collection:
 
 
 def _measured(top: Path) -> Amount:
-    """Measure a trial's files. Used if the trial has no valid note, e.g. because an earlier release collected the files."""
+    """Return the size of a trial's files, for a trial without a valid note, e.g. because an earlier release collected them."""
     return total_amount(Amount(entry.info.st_size if stat.S_ISREG(entry.info.st_mode) else 0, 1) for entry in walk(top))
