@@ -1,10 +1,11 @@
-"""Who may use what now: limits that are fair between namespaces. Nothing here talks to the API server.
+"""Limits how many trials do the same at once, for example start a pod. The limits are fair between namespaces.
 
-In: key of a trial, what it needs. Out: granted, or queued; the queue wakes the key when its turn comes. Open admission.py first.
+In: the key of a trial, and what it needs. Out: a slot, or a place in a queue that requeues the key when it gets its slot. No module
+sends requests to the API server. Open admission.py first.
 
-admission            all limits, and the release of what a reconcile took
-concurrency_limit    a limit: capacity, share of a namespace, order; jobs that run once for all objects that need them
-pod_starts           pods that start; which trial gives way if verifiers' pods fit no node
-quotas               trials whose pods exceed a ResourceQuota
-model_slots          active trials of each model, and the load from which this limit adapts
+admission            all limits, and the release of what a reconcile acquired
+concurrency_limit    one limit, and background jobs that run once for all objects that need them
+pod_starts           limits starting pods, and decides which trial releases its pod if verifiers' pods fit no node
+quotas               queues of trials whose pods exceed a ResourceQuota
+model_slots          limits the active trials of each model, and adapts this limit to the model's load
 """

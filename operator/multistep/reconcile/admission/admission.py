@@ -1,8 +1,8 @@
-"""The admission of trials and sweeps: every limit, and the release of what one reconcile took of them.
+"""All concurrency limits, and the release of the slots that one reconcile acquired.
 
-A reconcile runs within ``Admission.reconcile``. What it acquired is released at its end, whatever happened, except what something
-keeps: the slot of a pod that starts, of an active trial, of a running job; or the place in a queue. That is released by what ends
-it: the pod runs, the trial finishes, the job ends.
+A reconcile runs within ``Admission.reconcile``, which releases the slots that the reconcile acquired, whatever happened. Some slots
+are kept longer: that of a starting pod until the pod runs, that of an active trial until the trial finishes, and that of a running
+job until the job ends. Places in queues are kept too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Settled(Protocol):
     """A limit or a queue."""
 
     def settle(self, key: Key) -> None:
-        """Release, at the end of a reconcile, what the key has and nothing keeps."""
+        """Release the key's slots or place at the end of a reconcile, unless they are kept."""
 
 
 @asynccontextmanager
 async def admitted(limits: Iterable[Settled], key: Key) -> AsyncIterator[None]:
-    """Release what the key takes of the limits within the ``async with`` block, and nothing keeps, however the block ends."""
+    """Release, however the ``async with`` block ends, the slots that the key acquired in the block, except those that are kept."""
     with ExitStack() as stack:
         for each in limits:
             stack.callback(each.settle, key)
@@ -39,26 +39,27 @@ class Admission:
     """The limits that all trials share."""
 
     starts: PodStarts
-    """Pods that start; kept until the pod runs, at most for a minute."""
+    """Limits starting pods. A slot is kept until the pod runs, but at most for a minute."""
     model_slots: ModelSlots
-    """Active trials of each model; kept from the pod's creation until the trial finishes or its pod is released."""
+    """Limits the active trials of each model. A slot is kept from the pod's creation until the trial finishes or its pod is
+    released."""
     quotas: Quotas
-    """Creations of pods that a ResourceQuota rejected."""
+    """Queues of trials whose pod a ResourceQuota rejected."""
     execs: ConcurrencyLimit
-    """Exec sessions."""
+    """Limits exec sessions."""
     transfers: ConcurrencyLimit
-    """Checkpoints that are stored or restored."""
+    """Limits checkpoints that are being stored or restored."""
     jobs: Sequence[ConcurrencyLimit]
-    """Fetches and reads of tasks, lookups and builds of images; kept until the job ends."""
+    """Limits fetches and reads of tasks, and lookups and builds of images. A slot is kept until the job ends."""
     room: VerifierRoom = field(default_factory=VerifierRoom)
-    """Which trial gives way if the pods of several verifiers fit no node."""
+    """Decides which trial releases its pod if the pods of several verifiers fit no node."""
 
     def reconcile(self, key: Key) -> AbstractAsyncContextManager[None]:
-        """Run one reconcile of a trial within the limits."""
+        """Return the context manager in which one reconcile of a trial runs. It releases the trial's slots at the end."""
         return admitted((*self.jobs, self.transfers, self.execs, self.quotas, self.model_slots, self.starts), key)
 
     def loaded(self, key: Key) -> None:
-        """Record that the trial's task is loaded: the trial needs no job any more."""
+        """Record that the trial's task is loaded, so that the trial needs no job any more."""
         for each in self.jobs:
             each.leave(key)
 

@@ -1,8 +1,8 @@
-"""A concurrency limit, fair between namespaces: five trials are not queued behind another namespace's five thousand.
+"""A concurrency limit that is fair between namespaces, so that five trials do not wait for another namespace's five thousand.
 
-A trial or sweep that gets no slot is queued; it occupies no worker and no connection, and is requeued when it gets its slot. At the
-end of each reconcile, even a failed one, its slots are released, except those that something keeps: a pod, a job or an active trial
-(reconcile.admission.admission). The limits only bound load: a wrong count affects no result.
+A trial or sweep that gets no slot is queued. It occupies no worker and no connection, and is requeued when it gets its slot. At the
+end of each reconcile, even a failed one, its slots are released, except those that a pod, a job or an active trial keeps
+(reconcile.admission.admission). The limits only bound the load, so a wrong count affects no result.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class FairQueue:
         return key in self._keys
 
     def add(self, key: Key) -> None:
-        """Append a key to its namespace's queue; a queued key keeps its position."""
+        """Append a key to its namespace's queue. A queued key keeps its position."""
         if key not in self._keys:
             self._keys.add(key)
             self._lines.setdefault(key[0], deque()).append(key)
 
     @property
     def namespaces(self) -> Collection[str]:
-        """The namespaces with queued keys; ``pop`` serves the first one next."""
+        """The namespaces with queued keys. ``pop`` takes a key of the first one next."""
         return self._lines.keys()
 
     def remove(self, key: Key) -> None:
@@ -56,7 +56,7 @@ class FairQueue:
         return self._lines[namespace][0]
 
     def pop(self, namespace: str | None = None) -> Key:
-        """Remove and return the next key (of a namespace, if given). The key's namespace then has its turn after all others."""
+        """Remove and return the next key, of a namespace if given. The next turn of the key's namespace comes after all others."""
         chosen = next(iter(self._lines)) if namespace is None else namespace
         line = self._lines[chosen]
         key = line.popleft()
@@ -70,29 +70,36 @@ class FairQueue:
 
 @dataclass(frozen=True)
 class _Slots:
-    """The slots that a key holds. slots: their number; shared: whether they count toward the limit, or only toward the limit of
-    the key's namespace."""
+    """The slots that a key holds."""
 
     slots: int
+    """Number of slots."""
     shared: bool = True
+    """Whether the slots count toward the limit, and not only toward the limit of the key's namespace."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A queued request. slots: number of requested slots; since: start of the wait, in the event loop's time."""
+    """A queued request."""
 
     slots: int
+    """Number of requested slots."""
     since: float
+    """Start of the wait, in the event loop's time."""
 
 
 class ConcurrencyLimit:
-    """Assigns slots to keys. Of the namespaces with queued keys, the one that holds the fewest slots is served first; of equals,
-    the one served least recently.
+    """Assigns slots to keys.
 
-    wake: called with a queued key when it gets its slots. max_per_namespace: limit of one namespace; None: the same as ``limit``.
+    Of the namespaces with queued keys, the one that holds the fewest slots gets the next free slot. If several hold equally few, it
+    is the one whose last slot was assigned longest ago.
     """
 
     def __init__(self, limit: int, wake: Wake, *, max_per_namespace: int | None = None) -> None:
+        """Create the limit. ``wake`` is called with a queued key when it gets its slots.
+
+        ``max_per_namespace`` is the limit of one namespace. None means the same as ``limit``.
+        """
         self.limit = limit
         self._max_per_namespace = max(1, limit if max_per_namespace is None else max_per_namespace)
         self._wake = wake
@@ -104,7 +111,7 @@ class ConcurrencyLimit:
         self._carried: set[Key] = set()  # keys whose slots the next reconcile may still use
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
-        self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant among all; breaks ties between namespaces
+        self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant among all grants, to break ties
 
     @property
     def held(self) -> int:
@@ -117,10 +124,10 @@ class ConcurrencyLimit:
         return len(self._wanted)
 
     def acquire(self, key: Key, slots: int = 1, *, first: bool = False) -> bool:
-        """Return whether the key has its slots; if not, it is queued. first: queue before all keys without this flag.
+        """Return whether the key has its slots. If not, it is queued, and with ``first`` before all keys without this flag.
 
-        Slots that a queued key gets before its reconcile ends are held for the next one: else keys that ask and then write a
-        status, one after the other, would release every slot unused.
+        If a queued key gets its slots before its reconcile ends, they are held for the next reconcile. Otherwise keys that are
+        queued and then write a status would release their slots unused, one after the other.
         """
         if key not in self._held and key not in self._wanted:
             self._wanted[key] = _Request(min(slots, self.limit), _now())
@@ -130,7 +137,7 @@ class ConcurrencyLimit:
         return key in self._held
 
     def carry(self, key: Key) -> None:
-        """Hold the key's slots, if any, for its next reconcile, because it waits for something else first."""
+        """Hold the key's slots, if any, for its next reconcile, because the key first waits for something else."""
         self._carried.add(key)
 
     @contextmanager
@@ -150,7 +157,7 @@ class ConcurrencyLimit:
         return key in self._wanted
 
     def resize(self, limit: int) -> None:
-        """Change the limit. After a reduction held slots stay held, and free slots are assigned again only below the new limit."""
+        """Change the limit. Keys keep the slots that they hold, even beyond the new limit."""
         self.limit = limit
         self._serve()
 
@@ -160,13 +167,16 @@ class ConcurrencyLimit:
         return _now() - wanted.since if wanted else 0.0
 
     def hold(self, key: Key, *, shared: bool) -> None:
-        """Let the key hold one slot until ``release``, even beyond the limit. shared: whether it counts toward the limit."""
+        """Let the key hold one slot until ``release``, even beyond the limit.
+
+        ``shared`` is whether the slot counts toward the limit.
+        """
         self._change(key, _Slots(1, shared))
         self.keep(key)
         self._serve()
 
     def keep(self, key: Key) -> None:
-        """Hold the key's slots until ``release``, whatever its reconciles do."""
+        """Hold the key's slots until ``release``, also after the end of its reconcile."""
         self._kept.add(key)
 
     def keeps(self, key: Key) -> bool:
@@ -174,7 +184,7 @@ class ConcurrencyLimit:
         return key in self._kept
 
     def drop(self, key: Key, *, carried: bool = True) -> None:
-        """Let the end of the running reconcile release what was kept. carried: also what was carried."""
+        """Undo ``keep``, and with ``carried`` also ``carry``, so that the end of the running reconcile releases the slots."""
         self._kept.discard(key)
         if carried:
             self._carried.discard(key)
@@ -186,15 +196,17 @@ class ConcurrencyLimit:
         self._serve()
 
     def settle(self, key: Key) -> None:
-        """Release the key's slots at the end of a reconcile, unless they are kept, or carried to the next reconcile."""
+        """Release the key's slots at the end of a reconcile, unless they are kept or carried to the next reconcile."""
         if key in self._carried:
             self._carried.discard(key)
         elif key not in self._kept:
             self.release(key)
 
     def leave(self, key: Key) -> None:
-        """Remove the key from the queue and release its slots unless they are kept, because it has what it waited for: a reconcile
-        that goes on for long must hold no slot."""
+        """Remove the key from the queue, and release its slots unless they are kept.
+
+        This is called once the key has what it waited for, because a reconcile that then takes long must not hold a slot.
+        """
         if self._wanted.pop(key, None) is not None:
             for queue in self._queues:
                 queue.remove(key)
@@ -215,7 +227,7 @@ class ConcurrencyLimit:
                 self._last_grant.pop(key[0], None)
 
     def _serve(self, *, asking: Key | None = None) -> None:
-        """Give free slots to queued keys in turn."""
+        """Give free slots to queued keys, in order."""
         while (key := self._next()) is not None:
             self._grants += 1
             self._last_grant[key[0]] = self._grants
@@ -240,7 +252,7 @@ def _now() -> float:
 
 
 REMEMBERED: Final = 4096
-RECHECK_SECONDS: Final = 120.0  # an object looks after its job this often, should nothing requeue it
+RECHECK_SECONDS: Final = 120.0  # an object that waits for a job is reconciled at least this often
 
 T = TypeVar("T")
 I = TypeVar("I", bound=Hashable)  # noqa: E741 (the ID of a job)
@@ -249,40 +261,50 @@ V = TypeVar("V")
 
 @dataclass
 class Job(Generic[T]):
-    """A running job. starter: key of the object whose slot the job uses; waiting: keys to requeue
-    when the job ends, by the objects' UIDs."""
+    """A running background job."""
 
     starter: Key
+    """Key of the object whose slot the job uses."""
     task: asyncio.Task[T]
     waiting: dict[str, Key] = field(default_factory=dict)
+    """Keys of the objects to requeue when the job ends, by the objects' UIDs."""
 
 
 class BackgroundJobs(Generic[I, T]):
-    """The running jobs, by ID. slots: maximum number of jobs at once; one namespace gets at most slots - 1 of them, but at least 1.
-    results: whether to keep a job's result for the waiting objects; its error is always kept. limit: a job keeps its starter's
-    slot."""
+    """The running background jobs, by ID. A job runs once for all objects that need it, and uses the slot of the object that
+    started it."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
+        """Create the jobs. ``slots`` is their maximum number at once, of which one namespace gets at most all but one.
+
+        ``results`` is whether a job's result is kept for the waiting objects. A job's error is always kept.
+        """
         self.limit = ConcurrencyLimit(slots, wake, max_per_namespace=slots - 1)
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting object's UID: job's ID and outcome
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = (
+            OrderedDict()
+        )  # by waiting UID: ID and outcome of the job
 
     def __contains__(self, id: I) -> bool:
         return id in self._running
 
     def outcome(self, uid: str, id: I) -> T | None:
-        """Return the result, or raise the error, of the job with this ID, if it ended while the object with this UID waited for it;
-        else None."""
+        """Return the result, or raise the error, of the job with this ID.
+
+        Return None unless the job ended while the object with this UID waited for it.
+        """
         about, outcome = self._outcomes.pop(uid, (None, None))
         if about == id and isinstance(outcome, Exception):
             raise outcome
         return outcome if about == id else None  # type: ignore[return-value]  # an Exception was raised
 
     def start(self, id: I, key: Key, uid: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Job[T] | None:
-        """Return the job with this ID; start it if it does not run. Return None if no slot is free, or if another job uses the
-        key's slot; the key is then requeued later."""
+        """Return the job with this ID, and start it if it does not run.
+
+        Return None if no slot is free or another job uses the key's slot. The key is then requeued later.
+        """
         if (job := self._running.get(id)) is not None:
             return job
         # Another job may still use the key's slot, e.g. one that a deleted object of the same name started.
@@ -293,7 +315,7 @@ class BackgroundJobs(Generic[I, T]):
             return None
         self.limit.keep(key)
         job = self._running[id] = Job(key, asyncio.create_task(run(), name=f"job for {key[0]}/{key[1]}"))
-        job.task.add_done_callback(partial(self._ended, id))  # a callback also runs if the task is cancelled before it starts
+        job.task.add_done_callback(partial(self._ended, id))  # unlike a finally, a callback also runs if the task never starts
         return job
 
     async def stop(self) -> None:
@@ -321,6 +343,6 @@ class BackgroundJobs(Generic[I, T]):
 
 
 def forget_oldest(remembered: OrderedDict[I, V]) -> None:
-    """Delete the oldest entries beyond REMEMBERED, to limit the use of memory."""
+    """Delete the oldest entries beyond REMEMBERED, to limit memory."""
     while len(remembered) > REMEMBERED:
         remembered.popitem(last=False)

@@ -1,7 +1,8 @@
-"""The concurrency limit on active trials of each model, fair between sweeps.
+"""Limits the number of active trials of each model, fairly between sweeps.
 
-A trial is active from its pod's creation until it finishes or its pod is released. The slots are counted from the trials' statuses:
-a new leader reads them all before it creates a pod. Without a slot a trial gets no pod, so it occupies nothing in the cluster.
+A trial is active from its pod's creation until it finishes or its pod is released. The slots in use are counted from the statuses
+of the trials, which a new leader reads before it creates a pod. A trial without a slot gets no pod, so it occupies nothing in the
+cluster.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from multistep.settings import ModelLimit
 
 @dataclass(frozen=True)
 class _Member:
-    """A trial of a limited model. key: the trial's key in the model's limit; its first part names the sweep, because the limit is
-    fair between sweeps."""
+    """A trial of a model that has a limit."""
 
     model: str
     key: Key
+    """The trial's key in the model's limit. It names the sweep in place of the namespace, because the limit is fair between
+    sweeps."""
 
 
 class ModelSlots:
-    """The slots of all limited models. wake: requeues a trial when it gets its slot."""
+    """The slots of all models that have a limit."""
 
     def __init__(self, limits: Sequence[ModelLimit], wake: Wake) -> None:
+        """Create the slots. ``wake`` requeues a trial when it gets its slot."""
         wake_member = partial(_wake_member, wake)
         self._limits = {each.model: ConcurrencyLimit(each.max_active, wake_member) for each in limits}
         self._adaptive = {each.model: AdaptiveLimit(each.max_active) for each in limits}
@@ -53,9 +56,9 @@ class ModelSlots:
         return self._limits[model].limit
 
     def acquire(self, trial: MultiStepTrial, *, first: bool) -> bool:
-        """Return whether the trial may create a pod; if not, it is queued. first: queue it before trials that had no pod yet.
+        """Return whether the trial may create a pod. If not, it is queued, and with ``first`` before trials that had no pod yet.
 
-        The slot is held as long as each reconcile of the trial asks for it, so a trial may wait for other limits meanwhile.
+        The trial holds the slot as long as each of its reconciles calls this, so it may wait for other limits meanwhile.
         """
         member = self._member(trial)
         if member is None:
@@ -65,19 +68,19 @@ class ModelSlots:
         return acquired
 
     def waited(self, key: Key) -> float | None:
-        """Return the seconds for which a trial has been queued; None if it is not queued."""
+        """Return the seconds for which a trial has been queued, None if it is not queued."""
         member = self._members.get(key)
         if member is None or not self._limits[member.model].is_queued(member.key):
             return None
         return self._limits[member.model].waited(member.key)
 
     def observe(self, trial: MultiStepTrial) -> None:
-        """Record whether the trial is active. An active one holds a slot, even beyond the limit."""
+        """Record whether the trial is active. An active trial holds a slot, even beyond the limit."""
         member = self._member(trial)
         if member is None:
             return
         limit = self._limits[member.model]
-        if is_finished(trial.status):  # this reconcile may have asked for a slot before the trial failed
+        if is_finished(trial.status):  # this reconcile may have acquired a slot before the trial failed
             limit.drop(member.key)
         elif trial.status.pod_uid is None:
             limit.drop(member.key, carried=False)
@@ -85,18 +88,18 @@ class ModelSlots:
             limit.hold(member.key, shared=True)
 
     def forget(self, key: Key) -> None:
-        """Record that the trial was deleted, or belongs to another operator now."""
+        """Record that the trial was deleted or belongs to another operator now."""
         if (member := self._members.get(key)) is not None:
             self._limits[member.model].drop(member.key)
 
     def release(self, key: Key) -> None:
-        """Release the slot of a trial whose pod was rejected by a quota, so that other trials can use the model."""
+        """Release the slot of a trial whose pod a quota rejected, so that other trials can use the model."""
         member = self._members.get(key)
         if member is not None and not self._limits[member.model].keeps(member.key):
             self._limits[member.model].release(member.key)
 
     def settle(self, key: Key) -> None:
-        """Release the slot at the end of a reconcile that did not ask for it, if the trial is not active."""
+        """Release the slot at the end of a reconcile that did not acquire it, unless the trial is active."""
         if (member := self._members.get(key)) is None:
             return
         limit = self._limits[member.model]
@@ -107,8 +110,8 @@ class ModelSlots:
     def adapt(self, loads: Mapping[str, ModelLoad]) -> None:
         """Adapt the limits to the load of each model since the last call.
 
-        A provider's refusal halves a limit, unless more trials are active than the limit allows: then the former reduction has not
-        taken effect yet.
+        If the provider refused requests, the limit is halved. But while more trials are active than the limit allows, the former
+        reduction has not taken effect yet, so the limit does not change.
         """
         for model, load in loads.items():
             limit, adaptive = self._limits[model], self._adaptive[model]
@@ -119,8 +122,10 @@ class ModelSlots:
             limit.resize(adaptive.allowed)
 
     def _member(self, trial: MultiStepTrial) -> _Member | None:
-        """Return the trial's model, and its key in the model's limit; None if the model has no limit. Both stay the same if the
-        trial's labels change."""
+        """Return the trial's model and its key in the model's limit, None if the model has no limit.
+
+        Both stay the same if the trial's labels change.
+        """
         key, model = _key(trial), trial.spec.agent.model
         if key not in self._members and model in self._limits:
             sweep = trial.metadata.labels.get(SWEEP, "")
@@ -137,28 +142,29 @@ def _wake_member(wake: Wake, member: Key) -> None:
 
 
 LOAD_SECONDS: Final = 5.0
-"""Interval at which the operator reads the totals."""
+"""Interval at which the operator reads the models' loads from the gateway."""
 _VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of a version after a model's name, such as -20250929 or -2025-08-07
 
 
 class Gateway(Protocol):
-    """Counts the loads; implemented in reconcile.trial.model_gateway."""
+    """The part of the model gateway that counts the models' loads. reconcile.trial.model_gateway implements it."""
 
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return the loads since the gateway's start, by requested model. Raises GatewayError."""
 
 
 class ModelLoads:
-    """The loads of the models with a concurrency limit. models: the models' names, as in spec.agent.model."""
+    """Computes the load of each model with a concurrency limit, from the gateway's totals."""
 
     def __init__(self, models: Collection[str]) -> None:
+        """Create the loads. ``models`` are the models' names, as in spec.agent.model."""
         self._models = models
         self._totals: Mapping[str, ModelLoad] | None = None
 
     def since_last(self, totals: Mapping[str, ModelLoad]) -> Mapping[str, ModelLoad]:
-        """Return each limited model's load since the last call. totals: loads since the gateway's start, by requested model.
+        """Return each model's load since the last call. ``totals`` are the loads since the gateway's start, by requested model.
 
-        The first call returns no load, because the totals contain answers from any time before it.
+        The first call returns no load, because its totals include all earlier answers.
         """
         before, self._totals = self._totals, dict(totals)
         if before is None:
@@ -168,8 +174,10 @@ class ModelLoads:
 
 
 def is_model(model: str, requested: str) -> bool:
-    """Return whether a request's model name is this model. model: as in spec.agent.model; in the request, a date or version may
-    follow the name."""
+    """Return whether the model name of a request means ``model``, a name as in spec.agent.model.
+
+    In a request, a date or version may follow the name.
+    """
     name, requested = model.removesuffix("[1m]").rpartition("/")[2], requested.rpartition("/")[2]  # suffix that claude-code removes
     return requested == name or (requested.startswith(name) and _VERSION.match(requested[len(name) :]) is not None)
 

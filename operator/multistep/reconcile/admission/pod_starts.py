@@ -1,4 +1,4 @@
-"""The concurrency limit on starting pods."""
+"""Limits the number of starting pods, and decides which trial releases its pod if verifiers' pods fit no node."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.lifecycle.pod_start import is_stuck
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
 
-STARTING_SECONDS = 60.0  # a pod that takes longer usually waits for its image or node, and must not delay other pods
+STARTING_SECONDS = 60.0  # a pod that takes longer usually waits for its image or a node, and must not delay other pods
 
 
 class PodStarts(ConcurrencyLimit):
     """Limits the number of pods that are created but not running yet. A trial starts one pod at a time, so it has one slot.
 
-    A stuck pod (unschedulable, image cannot be pulled) holds a slot of its namespace only, and no pod holds a slot for longer
-    than STARTING_SECONDS: stuck pods slow down their own namespace, and block no other. clock: seconds since the epoch.
+    A stuck pod, for example one whose image cannot be pulled, counts only toward the limit of its namespace. No pod holds a slot
+    for longer than STARTING_SECONDS. So stuck pods slow down their own namespace, and block no other.
     """
 
     def __init__(self, limit: int, wake: Wake, clock: Callable[[], float]) -> None:
+        """Create the limit. ``clock`` returns seconds since the epoch."""
         super().__init__(limit, wake)
         self._clock = clock
-        self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and epoch seconds of its scheduling or creation
+        self._pods: dict[Key, tuple[str, float]] = {}  # name of the starting pod, and the time of its scheduling or creation
 
     def observe(self, key: Key, pod: PodFacts, *, deleted: bool = False) -> None:
-        """Update the slot from the trial's pod as the cluster reports it. deleted: the pod was deleted."""
+        """Update the trial's slot from the observed state of its pod. ``deleted`` means that the pod no longer exists."""
         since = pod.scheduled_at or pod.created_at
         left = min(STARTING_SECONDS, since + STARTING_SECONDS - self._clock())
         done = deleted or pod.running or pod.terminated or pod.deleting or pod.phase != "Pending"
@@ -39,7 +40,7 @@ class PodStarts(ConcurrencyLimit):
         self.hold(key, shared=not is_stuck(pod))
 
     def _started(self, key: Key, name: str) -> None:
-        """Release the trial's slot if this pod holds it. An event may be about an earlier pod, which holds no slot."""
+        """Release the trial's slot if this pod holds it. An event may be about an earlier pod that holds no slot."""
         if key in self._pods and self._pods[key][0] == name:
             del self._pods[key]
             self.release(key)
@@ -49,13 +50,15 @@ class PodStarts(ConcurrencyLimit):
             self._started(key, name)
 
 
-WAIT_SECONDS: Final = 300.0  # a cluster that grows has a new node by then
-_PAUSE_SECONDS: Final = 60.0  # in which verifiers get the room that a trial gave up
-_MOST_TIMES: Final = 3
-_STALE_SECONDS: Final = 120.0  # a waiting trial is reconciled every 30 s
+WAIT_SECONDS: Final = 300.0  # a cluster autoscaler usually adds a node within this time
+_PAUSE_SECONDS: Final = 60.0  # after a trial has released its pod, no other trial of the namespace does so for this time
+_MOST_TIMES: Final = 3  # a trial releases its pod at most this often
+_STALE_SECONDS: Final = 120.0  # a trial that was not seen for this time no longer waits, because a waiting one is seen every 30 s
 
 
 class _Waiting(NamedTuple):
+    """A trial whose verifier's pod fits no node."""
+
     namespace: str
     since: float
     seen: float
@@ -63,15 +66,21 @@ class _Waiting(NamedTuple):
 
 
 class VerifierRoom:
-    """The trials whose verifier's pod fits no node, by their UIDs. Times are in seconds since the epoch."""
+    """Decides which trial releases its pod if the pods of several trials' verifiers fit no node.
+
+    Otherwise all these trials could wait for each other's room forever. Times are in seconds since the epoch.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
         self._gave_way_at: dict[str, float] = {}  # by namespace
 
     def wait(self, uid: str, namespace: str, now: float, times: int = 0) -> bool:
-        """Record that the trial's verifier fits no node. Return whether the trial gives way: it began to wait last, others wait,
-        too, and it has waited for WAIT_SECONDS. times: how often it gave way before."""
+        """Record that the trial's verifier fits no node, and return whether the trial releases its pod.
+
+        It does if other trials wait too, it started to wait last, and it has waited for WAIT_SECONDS. ``times`` is how often it
+        released its pod before.
+        """
         since = self._waiting[uid].since if uid in self._waiting else now
         self._waiting[uid] = own = _Waiting(namespace, since, now, times < _MOST_TIMES)
         others = list(self._others(uid, namespace, now))
@@ -84,7 +93,7 @@ class VerifierRoom:
         return True
 
     def end(self, uid: str) -> None:
-        """Record that the trial waits no longer."""
+        """Record that the trial no longer waits."""
         self._waiting.pop(uid, None)
 
     def others_wait(self, uid: str, namespace: str, now: float) -> bool:

@@ -1,9 +1,9 @@
-"""Queues of trials whose pods exceed a ResourceQuota: of equal pods, one retries and the others wait.
+"""Queues of trials whose pods exceed a ResourceQuota. Only the first trial of a queue retries, and the others wait.
 
-A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of
-pod. Pods are of one kind if a quota counts the same amounts for them: a small pod may fit where a large one does not. The first
-trial of a queue retries with back-off, and soon after a pod of the namespace ended. When it gets its pod, the next trial retries.
-The queues only bound load: after a restart, new rejections fill them again.
+A thousand trials that retry every few seconds would overload the API server. So each namespace has one queue for each kind of pod.
+Two pods are of the same kind if a quota counts the same amounts for them, because a small pod may fit where a large one does not.
+The first trial of a queue retries with back-off, and soon after a pod of the namespace has ended. When it gets its pod, the next
+trial retries. The queues are only in memory. After a restart, new rejections fill them again.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from multistep.reconcile.admission.concurrency_limit import Key
 Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
 EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
-BACKOFF = Backoff(first=1.0, last=60.0)  # back-off of retries, which are needed because no event reports that a quota was raised
-QUOTA_UPDATE_SECONDS = 1.0  # about the time from a pod's end until the quota controller has counted it
+BACKOFF = Backoff(first=1.0, last=60.0)  # for retries, which are needed because no event reports that a quota was raised
+QUOTA_UPDATE_SECONDS = 1.0  # approximate time from a pod's end until the quota controller has counted it
 
 
 @dataclass
 class _Queue:
-    """The queued trials of one ``Kind``. keys: trials in order; rejection: message of the last rejection; rejections: number of
-    rejections in a row; due: time of the next retry."""
+    """The queued trials of one ``Kind``."""
 
     keys: OrderedDict[Key, None] = field(default_factory=OrderedDict)
+    """Keys of the trials, in order."""
     rejection: str = ""
+    """Message of the last rejection."""
     rejections: int = 0
+    """Number of rejections in a row."""
     due: float = 0.0
+    """Time of the next retry."""
 
     @property
     def first(self) -> Key:
@@ -43,18 +46,17 @@ class _Queue:
 
 @dataclass
 class Try:
-    """The creation of a pod. rejection: the quota's message, "" if no quota rejected the pod."""
+    """One try to create a pod."""
 
     rejection: str = ""
+    """The quota's message, "" if no quota rejected the pod."""
 
 
 class Quotas:
-    """The queues of all namespaces. wake: requeues a key that may retry now; clock: seconds since the epoch.
-
-    A reconcile that calls ``may_try`` then creates the pod within ``trying``.
-    """
+    """The queues of all namespaces. A reconcile for which ``may_try`` returns True creates the pod within ``trying``."""
 
     def __init__(self, wake: Callable[[Key], None], clock: Callable[[], float]) -> None:
+        """Create the queues. ``wake`` requeues a key that may retry now. ``clock`` returns seconds since the epoch."""
         self._wake, self._clock = wake, clock
         self._queues: dict[Kind, _Queue] = {}
         self._kinds: dict[Key, Kind] = {}
@@ -66,7 +68,8 @@ class Quotas:
         return len(self._kinds)
 
     def may_try(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> bool:
-        """Return whether a trial may create a pod now; if not, it is queued. pod: the manifest; first: queue before other keys."""
+        """Return whether a trial may create a pod with this manifest now. If not, it is queued, with ``first`` before other
+        keys."""
         kind = key[0], _counted(pod)
         if self._kinds.get(key, kind) != kind:
             self._leave(key)  # a quota counts the pod differently now, so the trial belongs to another queue
@@ -78,7 +81,8 @@ class Quotas:
 
     @contextmanager
     def trying(self, key: Key, pod: Mapping[str, Any], *, first: bool) -> Iterator[Try]:
-        """Create a pod in the ``with`` block. Unless the block reports a rejection, the next key of the queue then retries."""
+        """Return a context manager in which the caller creates the pod. Unless it sets a rejection, the queue's next key then
+        retries."""
         attempt = Try()
         try:
             yield attempt
@@ -99,13 +103,17 @@ class Quotas:
         return key in self._kinds
 
     def rejection(self, key: Key) -> str:
-        """Return the message of the last rejection in the queue that the key is in."""
+        """Return the message of the last rejection in the key's queue."""
         text = self._queues[self._kinds[key]].rejection
-        return text[max(0, text.find(EXCEEDED)) :]  # without the start, which names one trial's pod: all trials get this message
+        return text[
+            max(0, text.find(EXCEEDED)) :
+        ]  # without the start, which names the pod of only one trial
 
     def pause(self, key: Key) -> float | None:
-        """Return the seconds until a queued key may retry. Return None if the key is not the first in its queue: ``wake`` requeues
-        it when it becomes the first."""
+        """Return the seconds until a queued key may retry.
+
+        Return None if the key is not the first in its queue. ``wake`` then requeues it when it becomes the first.
+        """
         queue = self._queues[self._kinds[key]]
         return max(0.0, queue.due - self._clock()) if queue.first == key else None
 
@@ -116,11 +124,11 @@ class Quotas:
         self._asked.discard(key)
 
     def withdraw(self, key: Key) -> None:
-        """Remove a key from its queue, because it waits for something else; the next key then retries."""
+        """Remove a key from its queue, because it waits for something else. The next key then retries."""
         self._leave(key)
 
     def pod_ended(self, namespace: str) -> None:
-        """Make the namespace's queues retry soon: a pod was deleted or finished, so the quota may allow another pod."""
+        """Let the namespace's queues retry soon, because a pod was deleted or finished, so the quota may allow another pod."""
         due = self._clock() + QUOTA_UPDATE_SECONDS
         for kind, queue in self._queues.items():
             if kind[0] == namespace:
@@ -157,7 +165,7 @@ class Quotas:
 
 
 def _counted(pod: Mapping[str, Any]) -> str:
-    """Return the fields that a quota counts or selects by, as JSON: the containers' resources and the priority class."""
+    """Return, as JSON, the pod's fields that a quota counts or selects by: the containers' resources and the priority class."""
     spec = pod["spec"]
     containers = [each.get("resources") for each in (*spec.get("initContainers", ()), *spec["containers"])]
     return json.dumps([containers, spec.get("priorityClassName")], sort_keys=True)

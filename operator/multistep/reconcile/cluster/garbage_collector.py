@@ -1,8 +1,8 @@
-"""Garbage collection of orphans: deletes, every few minutes, pods and results that belong to no trial (orphans decides).
+"""Garbage collection of orphans, which are pods and results that belong to no trial. engine.lifecycle.orphans decides.
 
-Each object is read again right before its deletion, and deleted by its UID. The only persistent state is the marks stored with the
-results, so a pass may be interrupted anywhere, and two passes may run at once. A pass lists metadata only. It reads a pod's trial
-once, and again only after the trial changed.
+A pass runs every few minutes. Each object is read again right before its deletion, and deleted by its UID. The only persistent
+state is the marks that are stored with the results, so a pass may be interrupted anywhere, and two passes may run at once. A pass
+lists only metadata. It reads a pod's trial once, and again only after the trial has changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 
 T = TypeVar("T")
-# Builders' pods younger than this are kept: after a restart of the operator, their trials may not have requested the build yet.
+# Builders' pods younger than this are kept, because after a restart of the operator their trials may not have requested the build
+# yet.
 _BUILDER_SECONDS = 600.0
 FIRST_SECONDS = 15.0  # delay of the first pass after the operator's start
 
@@ -43,20 +44,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OrphanRemoval:
-    """Deletes orphans. clock: seconds since the epoch; shipping: gives access to the object store, None without one; builds: the
-    builds that trials wait for; None: no trial waits for a build."""
+    """Deletes orphans."""
 
     cluster: Cluster
     volume: ResultsVolume
     settings: Settings
     metrics: Metrics
     clock: Callable[[], float] = time.time
+    """Returns seconds since the epoch."""
     shipping: ResultsUploader | None = None
+    """Gives access to the object store, None without one."""
     builds: Builds | None = None
-    _wanted: dict[str, str] = field(default_factory=dict)  # by a pod's UID: the trial's resourceVersion when it last needed the pod
+    """The builds for which trials wait, None if the operator does not build images."""
+    _wanted: dict[str, str] = field(default_factory=dict)
+    """By a pod's UID, the trial's resourceVersion when the trial last needed the pod."""
 
     async def run(self) -> None:
-        """Run passes for ever. The first one starts after about FIRST_SECONDS, or earlier if the interval of passes is shorter."""
+        """Run passes forever. The first one starts after about FIRST_SECONDS, or earlier if the interval of passes is shorter."""
         seconds = min(FIRST_SECONDS, self.settings.orphans_seconds)
         while True:
             await asyncio.sleep(seconds * random.uniform(0.75, 1.25))
@@ -64,7 +68,7 @@ class OrphanRemoval:
             seconds = self.settings.orphans_seconds
 
     async def once(self) -> None:
-        """Run one pass; a failed part is retried in the next pass."""
+        """Run one pass. A part that fails is retried in the next pass."""
         parts = [self._check_pods, self._check_results, self._tidy_volume]
         parts += [self._check_builders] if self.settings.builds.registry else []
         await self._each(parts, lambda part: part(), "deleting orphans")
@@ -81,8 +85,10 @@ class OrphanRemoval:
             del self._wanted[gone]
 
     async def _trials(self, namespace: str | None) -> dict[str, str]:
-        """Return the resourceVersions of this shard's trials, by UID. A trial may be missing because it moved to another shard, so
-        callers read it by name before they delete anything."""
+        """Return the resourceVersions of this shard's trials, by UID.
+
+        A trial may be missing because it moved to another shard, so callers read it by name before they delete anything.
+        """
         listed = await self.cluster.list_metadata(TRIALS, namespace, label_selector=self._shard.selector)
         return {each["uid"]: each["resourceVersion"] for each in listed}
 
@@ -105,8 +111,10 @@ class OrphanRemoval:
             self._wanted[pod.uid] = trial.metadata.resource_version
 
     async def _check_builders(self) -> None:
-        """Delete this operator's pods of builds that no trial waits for, and old logs of builds. Another operator may build in the
-        same namespace, and only that operator knows which of its builds are needed."""
+        """Delete this operator's pods of builds for which no trial waits, and old logs of builds.
+
+        Another operator may build in the same namespace, but only that operator knows which of its builds are needed.
+        """
         namespace, wanted, now = (
             builder_pod.builds_namespace(self.settings),
             self.builds.wanted if self.builds else (),
@@ -130,7 +138,7 @@ class OrphanRemoval:
         found = {key: since for key, since in (await store.trials()).items() if not watched or key.namespace in watched}
         if not found:
             return
-        alive: set[str] = set()  # UIDs of trials; listed after the results, so that no trial with results is missed
+        alive: set[str] = set()  # UIDs of trials, which are listed after the results so that no trial with results is missed
         for namespace in self._shard.namespaces_to_list:
             alive |= (await self._trials(namespace)).keys()
         await self._each(
@@ -139,13 +147,13 @@ class OrphanRemoval:
 
     async def _check_trial_results(self, store: ResultsStore, key: TrialKey, gone_since: float | None, *, alive: bool) -> None:
         now, keep = self.clock(), self.settings.results_retention_seconds
-        if keep is not None:  # at least the grace period, because the deleted trial's last reconcile may still write results
+        if keep is not None:  # keep results for the grace period, because the deleted trial's last reconcile may still write some
             keep = max(keep, self.settings.orphans_grace_seconds)
         fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
             current = await self._trial(key.namespace, key.name)
             if current is not None and current.metadata.uid == key.uid:
-                return  # the trial exists: the list was stale
+                return  # the trial exists, so the list was outdated
         with about(namespace=key.namespace, trial=key.name, uid=key.uid):
             await self._apply(store, key, fate, now, keep)
 
@@ -167,12 +175,11 @@ class OrphanRemoval:
         self.metrics.results_free.set(await self.volume.disk.free_bytes())
 
     async def _trial(self, namespace: str, name: str) -> MultiStepTrial | None:
-        """Return the current trial, None if it does not exist. Invalid fields are left out, so that an invalid trial is found,
-        too."""
+        """Return the current trial, None if it does not exist. An invalid trial is returned without its invalid fields."""
         try:
             return salvaged(await self.cluster.get(TRIALS, namespace, name))
         except NotFound as error:
-            if error.reason != "NotFound":  # the API server does not serve trials now, so this one may exist
+            if error.reason != "NotFound":  # the API server does not serve trials at the moment, so this trial may exist
                 raise
             return None
 
@@ -189,7 +196,7 @@ class OrphanRemoval:
         self.metrics.orphans_deleted.labels(kind).inc()
 
     async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
-        """Act on each item; log a failure and continue."""
+        """Call ``act`` for each item. If it fails, log the error and continue."""
         for item in items:
             try:
                 await act(item)

@@ -1,7 +1,7 @@
-"""Periodic resync: requeues objects whose watch events were missed, by comparing lists with the events.
+"""Periodic resync: compares lists of objects with the watch events, and requeues objects whose events were missed.
 
-A watch can break, be delayed, or skip the changes made during a gap, so no trial may depend on a watch alone. After the API
-server's store was restored from an older copy, a watch reports nothing until new versions exceed those that the watch has seen.
+A watch can break, be delayed, or skip the changes during a gap, so no trial may depend on a watch alone. After the API server's
+store was restored from an older copy, a watch reports nothing until new resourceVersions exceed those that the watch has seen.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from multistep.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 REVISIT_SECONDS: Final = 600
-"""An unfinished trial is reconciled this often at least. In whole seconds."""
-GRACE_SECONDS: Final = 10.0  # wait after a list, for watch events that are still on their way
+"""An unfinished trial is reconciled at least this often. A whole number of seconds."""
+GRACE_SECONDS: Final = 10.0  # pause after a list, because watch events of listed objects may arrive a little later
 _WHOLE: Final = {"trial": TRIALS, "sweep": SWEEPS}  # the kinds of objects that are reconciled
-SOONER: Final = 0.5  # factor of the interval after a comparison that found missed events
-WATCH_TIMEOUT_SECONDS: Final = 330  # a watch ends after this time; the next watch gets the events that it missed
-STALLED_AFTER: Final = 14  # this many comparisons with missed events in a row, in more than WATCH_TIMEOUT_SECONDS, are a stall
+SOONER: Final = 0.5  # factor by which the interval is shortened after a comparison that found missed events
+WATCH_TIMEOUT_SECONDS: Final = 330  # a watch ends after this time, and the next watch gets the events that it missed
+# The watches are stalled after this many comparisons with missed events in a row, over more than WATCH_TIMEOUT_SECONDS.
+STALLED_AFTER: Final = 14
 
 
 class Lister(Protocol):
@@ -42,9 +43,7 @@ class Lister(Protocol):
 
 
 class Resync:
-    """Compares lists of objects with the observed events. shard: selects the watched objects; add: called with the kind of a
-    changed object and the key of the trial or sweep to reconcile; restored: called when the API server's store was restored from
-    an older copy."""
+    """Compares lists of objects with the observed watch events."""
 
     def __init__(
         self,
@@ -58,6 +57,11 @@ class Resync:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Create the resync.
+
+        ``shard`` selects the watched objects. ``add`` is called with the kind of a changed object and the key of the trial or sweep
+        to reconcile. ``restored`` is called when the API server's store was restored from an older copy.
+        """
         self._lister = lister
         self._event_filter = event_filter
         self._add = add
@@ -70,10 +74,10 @@ class Resync:
         self._first_finding = 0.0  # when the first of these comparisons ended
         self._revisited_at: float | None = None
         self.stalled = False  # whether the watches have missed events for so long that the process must restart
-        self.finding = ""  # message about events missed before the last comparison; "" if none was missed
+        self.finding = ""  # message about the events that were missed before the last comparison, "" if none was missed
 
     def pause_seconds(self, usual: float) -> float:
-        """Return the seconds until the next comparison: fewer if the last one found missed events."""
+        """Return the seconds until the next comparison, which are fewer if the last one found missed events."""
         return usual * SOONER if self.finding else usual
 
     async def everything(self) -> None:
@@ -83,8 +87,7 @@ class Resync:
                 self._add(kind, key)
 
     async def compare(self) -> None:
-        """Requeue each trial or sweep if a watch missed a change of the object or of its pods, and requeue every unfinished
-        sweep."""
+        """Requeue each trial or sweep for which a watch missed a change of the object or its pods, and every unfinished sweep."""
         before = self._event_filter.known()
         with self._event_filter.listening() as reported:
             listed = await self._listed()
@@ -97,18 +100,20 @@ class Resync:
                 "the API server's store was restored from an older copy: the version of %s went back", "/".join(older[0])
             )
             self._restored()
-        for name in [*changed, *gone]:  # ``gone`` does not count as missed: after a gap, a watch does not report deletions
+        for name in [*changed, *gone]:  # deletions do not count as missed events, because after a gap a watch does not report them
             self._event_filter.note(name, listed.get(name))
             self._add(name[0], (listed.get(name) or before[name]).key)
         for name in listed.keys() - set(changed) if older else _unfinished_sweeps(before, listed) - set(changed):
             self._add(name[0], listed[name].key)
         for name in self._revisited(before, listed) - set(changed):
-            self._add("pod", listed[name].key)  # as after a pod's event: only this trial is reconciled
+            self._add("pod", listed[name].key)  # with the kind "pod", only this trial is reconciled and not its sweep
         self._conclude(changed)
 
     def _revisited(self, before: Mapping[Name, Seen], listed: Mapping[Name, Seen]) -> set[Name]:
-        """Return the unfinished trials whose turn it is: each is reconciled every REVISIT_SECONDS, whatever it waits for, so that
-        no lost event or wake-up leaves it standing."""
+        """Return the unfinished trials that are due for a reconcile.
+
+        Each is reconciled every REVISIT_SECONDS, whatever it waits for, so that no trial stops forever because of a lost event.
+        """
         now, last = self._clock(), self._revisited_at
         self._revisited_at = now
         if last is None:

@@ -1,6 +1,7 @@
-"""Tasks and images, loaded in the background: once for all trials that need them, under limits that are fair between namespaces.
+"""Loads tasks and builds images in the background, once for all trials that need them, with limits that are fair between
+namespaces.
 
 load_tasks         fetches and reads tasks
 build_images       builds images
-build_one_image    one build: registry, builder's pod, next action
+build_one_image    runs one build until the registry has its image
 """

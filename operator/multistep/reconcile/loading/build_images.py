@@ -1,6 +1,6 @@
-"""Builds images in the background: each once for all trials that need it, with a concurrency limit that is fair between namespaces.
+"""Builds images in the background, each once for all trials that need it, with a limit that is fair between namespaces.
 
-The registry decides whether an image exists. The state in memory only saves work: after a restart the operator asks the registry
+The registry decides whether an image exists. The state in memory only saves work. After a restart the operator queries the registry
 again, and continues the builds in the pods that exist.
 """
 
@@ -39,22 +39,24 @@ from multistep.store.results_volume import ResultsVolume
 logger = logging.getLogger(__name__)
 
 _LOOKUPS: Final = 8
-_KNOWN_SECONDS: Final = 60.0  # time for which a found image is not looked up again
-_BROKEN_SECONDS: Final = 600.0  # time for which a build that failed because of its Dockerfile is not repeated
+_KNOWN_SECONDS: Final = 60.0  # a found image is not looked up again for this time
+_BROKEN_SECONDS: Final = 600.0  # a build that failed because of its Dockerfile is not repeated for this time
 _REPORT_SECONDS: Final = 10.0
 _REGISTRY_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The remembered outcome of a build. until: when it is forgotten, in the event loop's time."""
+    """The remembered outcome of a build."""
 
     outcome: str | SourceError
+    """The image, or the error."""
     until: float
+    """When the outcome is forgotten, in the event loop's time."""
 
 
 class Builds:
-    """The builds of all trials. wake: requeues a trial."""
+    """The builds of all trials."""
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class Builds:
         wake: Wake,
         clock: Callable[[], float],
     ) -> None:
+        """Create the builds. ``wake`` requeues a trial. ``clock`` returns seconds since the epoch."""
         self._settings = settings
         self._access = volume.access
         self._logs = volume.build_logs
@@ -73,8 +76,10 @@ class Builds:
         self._lookups: BackgroundJobs[str, str] = BackgroundJobs(_LOOKUPS, wake)
         self._jobs: BackgroundJobs[str, str] = BackgroundJobs(settings.builds.parallelism, wake)
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by the build's id
-        self._reports: dict[str, BuildPause] = {}  # by the build's id: its last report
-        self._absent: OrderedDict[str, str] = OrderedDict()  # by a trial's UID: id of its build whose image is not in the registry
+        self._reports: dict[str, BuildPause] = {}  # last report of each running build, by the build's id
+        self._absent: OrderedDict[str, str] = (
+            OrderedDict()
+        )  # by a trial's UID: id of its build whose image does not exist
 
     @property
     def wanted(self) -> Collection[str]:
@@ -82,7 +87,7 @@ class Builds:
         return {*self._reports, *self._absent.values()}
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return a trial's images, as load_trial.ImageBuilder specifies. Missing ones are built one after the other."""
+        """Return a trial's images, as load_trial.ImageBuilder specifies. Missing images are built one after the other."""
         pinned = {each.name: each for each in trial.status.images if each.image}
         if not self._settings.builds.registry:
             return list(pinned.values())
@@ -118,7 +123,7 @@ class Builds:
         return id in self._reports or await self._logs.exists(id)
 
     def _image(self, trial: MultiStepTrial, task: ReadTask, build: ImageBuild, id: str) -> str:
-        """Return the image of a build. Raises SourceError while it is being built, and if it cannot be built."""
+        """Return the image of a build. Raises SourceError while the image is being built, and if it cannot be built."""
         uid, key = trial.metadata.uid, (trial.metadata.namespace, trial.metadata.name)
         if (image := self._outcome(id)) is not None or (image := self._jobs.outcome(uid, id)) is not None:
             self._absent.pop(uid, None)
@@ -146,7 +151,7 @@ class Builds:
         return known.outcome
 
     def _looked_up(self, uid: str, key: Key, id: str) -> str:
-        """Return the image if the registry has it, "" if not. Raises SourceError while the lookup is running, and if it failed."""
+        """Return the image if the registry has it, else "". Raises SourceError while the lookup is running, and if it failed."""
         if (found := self._lookups.outcome(uid, id)) is not None:
             return found
         if (job := self._lookups.start(id, key, uid, partial(self._look_up, id))) is not None:

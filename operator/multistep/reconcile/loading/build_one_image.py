@@ -1,6 +1,8 @@
-"""One build of an image: observes the registry and the builder's pod, acts as next_build_action decides, until the image exists.
+"""Runs one build of an image: observes the registry and the builder's pod and does what next_build_action decides, until it is
+built.
 
-A job may be cancelled at any point, and several jobs may run for one build at once: all their state is in the registry and the pod.
+A job may be cancelled at any point, and several jobs may run for one build at once, because all state is in the registry and the
+pod.
 """
 
 from __future__ import annotations
@@ -50,30 +52,35 @@ _STEP_CHARACTERS = 120
 
 
 class Logs(Protocol):
-    """Stores the logs of builds; implemented in store.volume.build_logs."""
+    """Stores the logs of builds. store.volume.build_logs implements it."""
 
     async def write(self, build: str, offset: int, data: bytes) -> None:
-        """Write a part of a log, and truncate the log after it."""
+        """Write a part of a log, and truncate the log after this part."""
 
 
 @dataclass(frozen=True)
 class Tools:
-    """The objects that all builds share. clock: seconds since the epoch."""
+    """The objects that all builds share."""
 
     cluster: Cluster
     registry: BuiltImages
     logs: Logs
     settings: Settings
     clock: Callable[[], float]
+    """Returns seconds since the epoch."""
 
 
 class BuildJob:
-    """The build of one image. id: digest of the build's inputs; about: the first trial that requested the build; report: called
-    with the build's progress or transient error."""
+    """The build of one image."""
 
     def __init__(
         self, tools: Tools, build: ImageBuild, id: str, task: ReadTask, about: str, report: Callable[[BuildPause], None]
     ) -> None:
+        """Create the build.
+
+        ``id`` is the digest of the build's inputs, and ``about`` is the first trial that requested the build. ``report`` is called
+        with the build's progress or transient error.
+        """
         self._t = tools
         self._build = build
         self._id = id
@@ -83,7 +90,7 @@ class BuildJob:
         self._namespace = pods.builds_namespace(tools.settings)
         self._limits = pods.build_limits(tools.settings)
         self._retries = BuilderRetries(tools.settings.builds.retries)
-        self._logged = "", 0  # UID of the pod whose log is copied, and the number of copied bytes
+        self._logged = "", 0  # UID of the pod whose log was copied last, and the number of bytes copied so far
         self._step = ""
 
     async def run(self) -> str:
@@ -103,7 +110,7 @@ class BuildJob:
                     await asyncio.sleep(decision.seconds)
 
     async def _next(self) -> ImageBuilt | BuildBroken | BuildPause:
-        """Take one decision and act on it. Return the result, or how long to wait before the next decision."""
+        """Take one decision and act on it. Return the build's result, or how long to wait before the next decision."""
         seen = await self._observe()
         decision = next_build_action.next_build_action(seen, self._limits)
         match decision:
@@ -138,8 +145,10 @@ class BuildJob:
         return pod_facts(found), pods.push_ended(found)
 
     async def _records(self, pod: PodFacts) -> dict[str, Record]:
-        """Return the records of the runners in both containers of the builder's pod. The runner in container ``push`` is contacted
-        only after the build has ended."""
+        """Return the records of the runners in both containers of the builder's pod.
+
+        The operator connects to the runner in the container ``push`` only after the build has finished.
+        """
         async with self._session(pod, CONTAINER) as session:
             records = {each.id: each for each in (await session.hello()).records}
             if (build := records.get(next_build_action.BUILD)) is not None:
@@ -151,7 +160,7 @@ class BuildJob:
         return records
 
     async def _copy_log(self, session: Session, pod: PodFacts) -> None:
-        """Copy the build's output since the last copy to the results volume."""
+        """Append the build's new output to its log on the results volume."""
         offset = self._logged[1] if self._logged[0] == pod.uid else 0
         while True:
             printed = await session.output(next_build_action.BUILD, offset, _LOG_BYTES)
@@ -165,7 +174,7 @@ class BuildJob:
                 return
 
     async def _create(self) -> None:
-        with suppress(AlreadyExists):  # another operator created it, or this one before a crash
+        with suppress(AlreadyExists):  # another operator created the pod, or this operator before a crash
             await self._t.cluster.create(pods.builder_manifest(self._id, self._about, self._t.settings))
             logger.info("creating pod %s to build %s of %s", pods.pod_name(self._id), self._build.path, self._about)
 
@@ -189,8 +198,10 @@ class BuildJob:
         return None
 
     async def _push(self, pod: PodFacts, id: str) -> None:
-        """Start the push, with the registry's credentials on its stdin. The credentials are sent to the pod only now, after all
-        processes of the build have ended."""
+        """Start the push, with the registry's credentials on its stdin.
+
+        The credentials are sent to the pod only now, because all processes of the build have ended.
+        """
         registry, seconds = self._t.registry, self._t.settings.builds.push_timeout_seconds
         operation = push_operation(id, registry.tagged(self._id), seconds, insecure=registry.insecure(registry.host))
         async with self._session(pod, pods.PUSH) as session:

@@ -1,4 +1,4 @@
-"""Fetches and reads tasks in the background, under limits that are fair between namespaces."""
+"""Fetches and reads tasks in the background, with limits that are fair between namespaces."""
 
 from __future__ import annotations
 
@@ -41,33 +41,37 @@ LAST_PAUSE_SECONDS = 300.0
 PROGRESS_SECONDS = 5.0
 _PROGRESS_BYTES = 32
 _PROGRESS = re.compile(r"\d{1,6} of \d{1,6}")
-_SWEEP = "sweep/"  # prefix that marks the keys of sweeps; a trial's key never has it, because an object's name has no slash
+_SWEEP = "sweep/"  # prefix of the names in keys of sweeps; names in keys of trials never contain a slash
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """A failed fetch. error: the last try's error; until: end of the back-off, in the event loop's time; pause: seconds of
-    the back-off."""
+    """A failed fetch."""
 
     error: SourceError
+    """Error of the last try."""
     until: float
+    """End of the back-off, in the event loop's time."""
     pause: float
+    """Duration of the back-off in seconds."""
 
 
 class Fetches:
-    """The fetches for trials and sweeps, with one concurrency limit. run: performs one fetch; wake: requeues a trial.
+    """The fetches for trials and sweeps, with one concurrency limit.
 
-    If there are several slots, one namespace never gets all of them, so that its slow downloads do not block other namespaces.
+    If the limit is more than one, a single namespace never gets all slots, so that its slow downloads do not block other
+    namespaces.
     """
 
     def __init__(self, settings: Settings, wake: Wake, run: Run = fetch_in_child) -> None:
+        """Create the fetches. ``wake`` requeues a trial. ``run`` performs one fetch."""
         self._settings = settings
         self._rules = rules_of(settings)
         self._run = run
         self._wake = wake
         self._wake_sweep: Wake = lambda _: None
-        self._jobs: BackgroundJobs[str, FetchResult] = BackgroundJobs(settings.task_fetches, self._requeue)  # by the request's id
-        self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by the request's id
+        self._jobs: BackgroundJobs[str, FetchResult] = BackgroundJobs(settings.task_fetches, self._requeue)  # by id of the request
+        self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by id of the request
         self._cache: TaskCache | None = None
 
     @property
@@ -84,19 +88,19 @@ class Fetches:
         return self._cache
 
     def of_sweeps(self, wake: Wake) -> SweepFetches:
-        """Return the fetches for sweeps. wake: requeues a sweep."""
+        """Return the fetches for sweeps. ``wake`` requeues a sweep."""
         self._wake_sweep = wake
         return SweepFetches(self)
 
     def ask(self, asker: Metadata, request: FetchRequest, *, started: bool) -> FetchResult:
         """Return a trial's fetched task. Raises SourceError while the fetch runs, and if it failed.
 
-        started: whether the trial has started; if access to the task is denied, a started trial waits instead of failing.
+        ``started`` means that the trial has started. If access to the task is denied, a started trial waits instead of failing.
         """
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
     def ask_for(self, key: Key, uid: str, request: FetchRequest, *, started: bool) -> FetchResult:
-        """Return the fetched task of a trial or a sweep, as ``ask`` does for a trial. key: key in the concurrency limit."""
+        """Do the same as ``ask``, for a trial or a sweep. ``key`` is its key in the concurrency limit."""
         try:
             outcome = self._jobs.outcome(uid, request.id)
         except SourceError as error:
@@ -107,8 +111,7 @@ class Fetches:
         raise self._running(request)
 
     def _running(self, request: FetchRequest) -> SourceError:
-        """Return the error that reports a running fetch. For a dataset, it contains the progress and requests a retry in a few
-        seconds."""
+        """Return the error that reports a running fetch. For a dataset it contains the progress, and requests a retry soon."""
         if request.kind != "dataset":
             text = f"the task is being fetched from {request.location.partition('?')[0]}"
             return SourceError(text, transient=True, reason=FETCHING, retry_seconds=RECHECK_SECONDS)
@@ -186,7 +189,7 @@ class Fetches:
 
 @dataclass(frozen=True)
 class SweepFetches:
-    """Fetches tasks for sweeps through the trials' ``Fetches``, with the same concurrency limit."""
+    """The fetches for sweeps, which use the same concurrency limit as those for trials."""
 
     fetches: Fetches
 
@@ -200,7 +203,7 @@ class SweepFetches:
         return self.fetches.ask_for(_sweep((asker.namespace, asker.name)), asker.uid, request, started=started)
 
     def reconcile(self, key: Key) -> AbstractAsyncContextManager[None]:
-        """Run one reconcile of a sweep within the limit of fetches."""
+        """Return the context manager in which one reconcile of a sweep runs. It releases the sweep's slots at the end."""
         return admitted([self.fetches.limit], _sweep(key))
 
 
@@ -224,14 +227,14 @@ def _key(request: FetchRequest, task: FetchedTask, revision: str) -> str:
 
 
 def _tolerated(error: SourceError) -> SourceError:
-    """Return the error for a started trial or sweep: transient if access was denied, so that it waits for valid credentials."""
+    """Return the error for a started trial or sweep. If access was denied, it is transient, to wait for valid credentials."""
     if error.reason == DENIED:
         return SourceError(str(error), transient=True, reason=DENIED, retry_seconds=LAST_PAUSE_SECONDS)
     return error
 
 
 def _cause(error: OSError) -> str:
-    """Return why a system call failed. The event loop's own numbers have no text of the system ("Unknown error -1")."""
+    """Return why a system call failed. Error numbers of the event loop itself have no text ("Unknown error -1")."""
     known = error.strerror and error.errno is not None and error.errno > 0
     return str(error.strerror) if known else f"{type(error).__name__} {error}".strip()
 
@@ -240,18 +243,20 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-AT_ONCE: Final = 2  # concurrent reads, each in a process of at most 256 MiB; a namespace has at most one
+AT_ONCE: Final = 2  # maximum number of concurrent reads, each in a process of at most 256 MiB; a namespace has at most one
 PATIENCE_SECONDS: Final = 0.25
 TRIES: Final = 3
-MAX_SECONDS: Final = 300.0  # of a read with its ConfigMaps; the child that reads has a shorter limit of its own
+MAX_SECONDS: Final = 300.0  # timeout of a read with its ConfigMaps; the child process that reads has a shorter timeout
 
 TaskKey = tuple[str, ...]
 
 
 class Reads:
-    """The concurrency limit on reads. wake: requeues a trial; patience_seconds: how long a reconcile waits for its read."""
+    """The reads of tasks, with one concurrency limit."""
 
     def __init__(self, wake: Wake, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """Create the reads. ``wake`` requeues a trial. A reconcile waits ``patience_seconds`` for its read before it is
+        requeued."""
         self.patience_seconds = patience_seconds
         self._jobs: BackgroundJobs[TaskKey, ReadTask] = BackgroundJobs(AT_ONCE, wake, results=False)  # TrialLoader caches results
         self._deaths: OrderedDict[TaskKey, int] = OrderedDict()
@@ -261,8 +266,8 @@ class Reads:
     ) -> ReadTask:
         """Return the task that ``read`` reads. Raises the errors of ``read``, and SourceError while the read runs or is queued.
 
-        started: whether the trial has started. Its task was read before, so if the process that reads it dies now, the operator or
-        its node is short of memory: the trial waits, however often this happens.
+        ``started`` means that the trial has started, so its task was already read once. If the process that reads the task dies
+        now, the operator or its node is short of memory. The trial then waits, however often this happens.
         """
         try:
             return await self._get(asker, task, read)

@@ -1,6 +1,6 @@
-"""From a watch event to the next reconcile of an object.
+"""Decides when an object is reconciled, after a watch event or an error.
 
-work_queue       keys: one worker at a time per key, delayed requeues, back-off; results of a reconcile
+work_queue       the queue of keys, with one worker at a time per key, delayed requeues and back-off
 event_filter     which watch events need a reconcile
-error_outcome    what an error means: wait, retry, fail (one table)
+error_outcome    what an error means for its object: fail, wait or retry
 """

@@ -1,7 +1,7 @@
-"""Event filter: decides which watch events need a reconcile. An event that only shows a status write needs no reconcile.
+"""Decides which watch events need a reconcile. An event that only shows a write of the status needs none.
 
-A watch may miss events, so ``Resync`` compares the filter's state with lists. The filter only saves reconciles: an event that
-passes it needlessly does no harm.
+The filter only saves reconciles, so an event that it lets through needlessly does no harm. A watch may miss events, so ``Resync``
+compares the filter's state with lists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multistep.reconcile.admission.concurrency_limit import Key
 
 
 def is_older(version: str, than: str) -> bool:
-    """Return whether a version precedes another; False for versions that are not numbers."""
+    """Return whether a resourceVersion precedes another one. Return False for versions that are not numbers."""
     return version.isdecimal() and than.isdecimal() and int(version) < int(than)
 
 
@@ -31,8 +31,10 @@ Name = tuple[str, str, str]  # kind ("trial", "sweep" or "pod"), namespace, name
 
 
 class _Identity(NamedTuple):
-    """The metadata that differ after a change of the spec, a request to delete the object, or its recreation, but not after a
-    change of the status."""
+    """The metadata that a change of the spec, a request to delete the object or its recreation changes.
+
+    A change of the status does not change them.
+    """
 
     uid: str | None
     generation: int
@@ -41,23 +43,28 @@ class _Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An object's last observed state. key: the trial or the sweep to reconcile; version: resourceVersion; finished: whether the
-    trial or the sweep has finished."""
+    """An object's last observed state."""
 
     key: Key
+    """Key of the trial or sweep to reconcile after a change."""
     version: str
+    """The object's resourceVersion."""
     facts: object = None
+    """The part of the object whose changes need a reconcile."""
     finished: bool = False
+    """Whether the trial or sweep has finished."""
 
 
 @dataclass(frozen=True)
 class PodEvent:
-    """A relevant change of a trial's pod. key: the trial; now: the pod in this event; before: the pod in the last relevant event,
-    None if this event is the first."""
+    """A relevant change of a trial's pod."""
 
     key: Key
+    """Key of the trial."""
     now: PodFacts
+    """State of the pod in this event."""
     before: PodFacts | None
+    """State of the pod in the last relevant event, None if this event is the first."""
 
 
 class EventFilter:
@@ -66,29 +73,34 @@ class EventFilter:
     def __init__(self) -> None:
         self._seen: dict[Name, Seen] = {}
         self._collected: set[Name] | None = None
-        self._older: list[Name] = []  # the first object whose version went back in an event
+        self._older: list[Name] = []  # the first object of which an event had an older version than the event before
 
     def trial(self, body: Body, type: str | None) -> Key | None:
-        """Return the trial's key if it needs a reconcile: it is new or deleted, or its spec changed. type: the event's type; None
-        for an object from a list."""
+        """Return the trial's key if the trial needs a reconcile, because it is new or deleted, or its spec changed.
+
+        ``type`` is the event's type, None for an object from a list.
+        """
         metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in FINISHED_PHASES
         return self._record(
             "trial", metadata, (metadata["namespace"], metadata["name"]), _identity(metadata), type, finished=finished
         )
 
     def finished(self, key: Key) -> bool:
-        """Return whether a trial has finished. Its pods' events then need no reconcile: its last reconcile cleaned the pods up."""
+        """Return whether a trial has finished. Events of its pods then need no reconcile, because the last one deleted the pods."""
         seen = self._seen.get(("trial", *key))
         return seen is not None and seen.finished
 
     def changed(self, trial: Metadata) -> bool:
-        """Return whether the last event of this trial showed a newer spec than `trial` has, or a request to delete it."""
+        """Return whether the last event of a trial showed a newer spec than ``trial`` has, or a request to delete it."""
         seen = self._seen.get(("trial", trial.namespace, trial.name))
         shown = seen.facts if seen is not None else None
         return isinstance(shown, _Identity) and (shown.uid != trial.uid or shown.generation > trial.generation or shown.deleted)
 
     def sweep(self, body: Body, type: str | None) -> Key | None:
-        """Return the sweep's key if it needs a reconcile: it is new or deleted, its spec changed, or its lease was renewed."""
+        """Return the sweep's key if the sweep needs a reconcile.
+
+        It does if it is new or deleted, its spec changed, or its lease was renewed.
+        """
         metadata, finished = body["metadata"], (body.get("status") or {}).get("phase") in FINISHED_PHASES
         return self._record(
             "sweep", metadata, (metadata["namespace"], metadata["name"]), _sweep_identity(metadata), type, finished=finished
@@ -106,14 +118,16 @@ class EventFilter:
         return dict(self._seen)
 
     def take_older(self) -> list[Name]:
-        """Return an object of which an event had an older version than the one before, if there was any since the last call."""
+        """Return at most one object whose resourceVersion decreased from one event to the next since the last call."""
         found, self._older = self._older, []
         return found
 
     @contextmanager
     def listening(self) -> Iterator[Set[Name]]:
-        """Yield a set. Until the ``with`` block ends, each event adds its object's name to the set. Names are not removed, even if
-        an object is created and deleted within the block."""
+        """Return a context manager that yields a set. Each event in the ``with`` block adds its object's name to the set.
+
+        Names are never removed from the set, even if an object is created and deleted within the block.
+        """
         self._collected = collected = set[Name]()
         try:
             yield collected
@@ -121,7 +135,7 @@ class EventFilter:
             self._collected = None
 
     def note(self, name: Name, seen: Seen | None) -> None:
-        """Record a state that a list reported; None: the object was deleted."""
+        """Record a state that a list showed, None if the object was deleted."""
         if seen is None:
             self._seen.pop(name, None)
         else:

@@ -1,7 +1,7 @@
-"""A work queue of keys, like controller-runtime's: one worker at a time per key, delayed requeues, back-off.
+"""A work queue of keys like controller-runtime's, with one worker at a time per key, delayed requeues and back-off.
 
-The queue has keys only, and a reconcile reads the object itself: so any number of events causes one reconcile. Workers serve the
-namespaces in turn.
+The queue contains only keys, and a reconcile reads the object itself, so any number of events causes one reconcile. Workers serve
+the namespaces in turn.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from multistep.reconcile.admission.concurrency_limit import FairQueue, Key
 
 @dataclass(frozen=True)
 class Requeue:
-    """A result: reconcile the object again after ``after`` seconds, or at an earlier event. None: at the next event only."""
+    """A result of a reconcile, which requests the next reconcile of the object."""
 
     after: float | None
+    """Seconds until the next reconcile, unless an event comes earlier. None means only at the next event."""
 
 
-SOON_SECONDS: Final = 0.5  # shortest delay of a requeue whose cause needs a moment to pass
+SOON_SECONDS: Final = 0.5  # delay of a requeue whose cause soon disappears by itself
 AT_NEXT_EVENT: Final = Requeue(None)
 
 
 def earliest(seconds: Iterable[float | None]) -> Requeue:
-    """Return a requeue after the shortest of these delays in seconds. None entries are ignored."""
+    """Return a requeue after the shortest of these delays in seconds. A delay of None is ignored."""
     return Requeue(min((each for each in seconds if each is not None), default=None))
 
 
@@ -39,26 +40,28 @@ Work = Callable[[Key], Awaitable[Requeue]]
 
 logger = logging.getLogger(__name__)
 
-BACKOFF = Backoff(first=0.5, last=48.0, jitter=0.25)  # at most 60 s, with jitter
-MAX_RETRY_AFTER_SECONDS = 300.0  # cap of a server's Retry-After
+BACKOFF = Backoff(first=0.5, last=48.0, jitter=0.25)  # at most 60 s with jitter
+MAX_RETRY_AFTER_SECONDS = 300.0  # a longer Retry-After of a server is shortened to this
 
 
 @dataclass(frozen=True)
 class _Timer:
-    """A delayed requeue. due: its time, in the event loop's time. It is stored because ``call_later`` of uvloop returns a Handle
-    without ``when()`` for delays of less than half a millisecond."""
+    """A delayed requeue."""
 
     due: float
+    """Time of the requeue, in the event loop's time.
+
+    It is stored here because uvloop's ``call_later`` returns a handle without ``when()`` for delays of less than half a
+    millisecond.
+    """
     handle: asyncio.Handle
 
 
 class WorkQueue:
     """Calls ``work`` for each added key, and again after the time that ``work`` returns.
 
-    kind: kind of the objects, for the log; waited: called with the seconds for which a key waited for a worker; failed: called with
-    each exception of ``work``.
-    After an exception the key is requeued with back-off; an unexpected exception is logged with its traceback. So is a
-    CancelledError of something that ``work`` awaited: only ``stop`` cancels work.
+    After an exception the key is requeued with back-off. An unexpected exception is logged with its traceback. So is a
+    CancelledError of something that ``work`` awaited, because only ``stop`` cancels work.
     """
 
     def __init__(
@@ -70,6 +73,11 @@ class WorkQueue:
         waited: Callable[[float], object] = lambda _: None,
         failed: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
+        """Create the queue.
+
+        ``kind`` is the kind of the objects, for the log. ``waited`` is called with the seconds for which a key waited for a worker,
+        and ``failed`` with each exception of ``work``.
+        """
         self._work = work
         self._waited = waited
         self._failed = failed
@@ -78,7 +86,7 @@ class WorkQueue:
         self._kind = kind
         self._ready = FairQueue()
         self._busy: dict[Key, asyncio.Task[None]] = {}
-        self._again: set[Key] = set()  # keys that were added while a worker reconciles them; requeued afterwards
+        self._again: set[Key] = set()  # keys that were added while a worker reconciled them, to be requeued afterwards
         self._timers: dict[Key, _Timer] = {}
         self._failures: dict[Key, int] = {}
         self._started = self._stopped = False
@@ -89,9 +97,9 @@ class WorkQueue:
         self._start_work()
 
     async def stop(self, *, within_seconds: float = 0.0) -> None:
-        """Start no more work; give running work ``within_seconds`` to finish, then cancel it.
+        """Start no more work, and cancel running work that does not finish within ``within_seconds``.
 
-        Cancelled work is safe: reconciles are idempotent.
+        Cancelling is safe, because reconciles are idempotent.
         """
         self._stopped = True
         for timer in self._timers.values():
@@ -115,7 +123,7 @@ class WorkQueue:
             self._start_work()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Requeue the key after ``seconds``; this replaces an earlier timer of the key."""
+        """Requeue the key after ``seconds``. This replaces the key's former timer."""
         self._drop_timer(key)
         if not self._stopped:
             loop = asyncio.get_running_loop()
@@ -129,7 +137,7 @@ class WorkQueue:
 
     @property
     def depth(self) -> int:
-        """Number of keys that wait for a worker."""
+        """Return the number of keys that wait for a worker."""
         return len(self._ready)
 
     def _start_work(self) -> None:
@@ -168,7 +176,7 @@ class WorkQueue:
             self.add_within(key, requeue.after)
 
     def _back_off(self, key: Key, error: MultistepError | None = None) -> float:
-        """Requeue the key with exponential back-off, or after the server's Retry-After if that is longer; return the seconds."""
+        """Requeue the key with exponential back-off, or after the server's Retry-After if that is longer. Return the delay."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause = BACKOFF.seconds(failures)
         if isinstance(error, Unavailable) and error.retry_after is not None:

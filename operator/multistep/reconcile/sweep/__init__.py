@@ -1,11 +1,11 @@
-"""One reconcile of one sweep.
+"""Runs one reconcile of one sweep.
 
 In: the sweep's key, facts of its trials. Out: trials, status, Events. Open reconcile_sweep.py first.
 
-reconcile_sweep      one reconcile: observe, decide (engine.sweep), act; where errors end
-sweep_run            the sweep during a reconcile; writes its status, emits Events
+reconcile_sweep      one reconcile: observe, decide (engine.sweep), act, report errors
+sweep_run            the sweep during a reconcile, writes its status, emits Events
 create_trials        creates, adopts and changes trials
-trial_cache          a few facts of each trial
+trial_cache          caches a few facts of each trial
 decide_at_start      tasks of spec.tasksFrom, the regraded sweep, checkpoints of branches
-decision_records     immutable ConfigMaps: decisions that are made once
+decision_records     immutable ConfigMaps with decisions that are made once
 """

@@ -18,7 +18,7 @@ from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS
 from multistep.reconcile.sweep.sweep_run import SweepRun
 
-CHANGES_AT_ONCE: Final = 16  # maximum of concurrent patches of trials' specs
+CHANGES_AT_ONCE: Final = 16  # maximum number of concurrent patches of trials' specs
 NAME_TAKEN: Final = "NameTaken"
 REFUSED: Final = "TrialRefused"
 
@@ -28,8 +28,8 @@ async def create_trials(
 ) -> CreationError | None:
     """Create trials one after the other. Stop at the first trial that cannot be created, and return its error.
 
-    early: trials from this number on are created before their turn, suspended with spec.prestart; limited_models: models with a
-    limit of active trials; created: the metric of created trials.
+    Trials from the number ``early`` on are created before their turn, which means suspended with spec.prestart. ``limited_models``
+    are the models whose number of active trials is limited. ``created`` is the metric of created trials.
     """
     for number in numbers:
         try:
@@ -52,8 +52,11 @@ async def create_trials(
 
 
 async def _adopted(run: SweepRun, trial: Object) -> Object | None:
-    """Return an existing trial of a planned name if it is this sweep's; None if it is not. If only its owner reference does not say
-    that this sweep controls it, for example after a restore, correct that."""
+    """Return an existing trial with a planned name if it belongs to this sweep, else None.
+
+    If the trial's owner reference names this sweep, but not as the controller, for example after a restore from a backup, correct
+    the reference.
+    """
     sweep, owner, metadata = run.sweep.metadata, owner_of(trial), trial["metadata"]
     if owner is not None:
         return trial if owner[1] == sweep.uid else None
@@ -68,8 +71,10 @@ async def _adopted(run: SweepRun, trial: Object) -> Object | None:
 async def change_trials(
     run: SweepRun, plan: SweepPlan, numbers: Collection[int], spec: Mapping[str, Any], by: str | None = ""
 ) -> None:
-    """Patch the specs of the trials with these numbers. by: value of the annotation suspended-by; None: delete the annotation; "":
-    do not change it."""
+    """Patch the specs of the trials with these numbers.
+
+    ``by`` is the new value of the annotation labels.SUSPENDED_BY. None deletes the annotation, and "" does not change it.
+    """
     metadata = {} if by == "" else {"annotations": {labels.SUSPENDED_BY: by}}
     gate = asyncio.Semaphore(CHANGES_AT_ONCE)
 
@@ -85,8 +90,10 @@ async def change_trials(
 
 
 def _name_taken(trial: Object, sweep: TrialSweep) -> str:
-    """Return what a user can do about a trial that has the name of a trial to create, such as one that was left by ``kubectl delete
-    --cascade=orphan``."""
+    """Return a message for a user that another trial already has the name of a trial to create, and how to remove or adopt it.
+
+    Such a trial remains, for example, after ``kubectl delete --cascade=orphan``.
+    """
     name, namespace, controlled = trial["metadata"]["name"], sweep.metadata.namespace, trial["metadata"].get("ownerReferences")
     text = f"trial {name} exists, but this sweep did not create it. Delete it, so that the sweep can create its own: "
     text += f"kubectl -n {namespace} delete multisteptrials -l {labels.SWEEP}={sweep.metadata.name}"

@@ -1,4 +1,4 @@
-"""What a sweep decides once: its tasks, the source that it regrades, the checkpoints of its branches."""
+"""Makes the decisions that a sweep makes once: its tasks, the sweep that it regrades, and the checkpoints for its branches."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _BRANCHES_KEY: Final = "states"
 async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> tuple[SweepPlan, SweepBranchesStatus]:
     """Return the plan with the sweep's branches, and their status. The ordinary trials must have finished.
 
-    Raises InvalidSpec if there are too many steps or branches, SourceError if the ConfigMap with the checkpoints is not the
-    one that the status names.
+    Raises InvalidSpec if there are too many steps or branches, and SourceError if the ConfigMap with the record of the checkpoints
+    is not the one that the status names.
     """
     name = f"{sweep.metadata.name}-branches-{hashlib.sha256(sweep.metadata.uid.encode()).hexdigest()[:NAME_DIGITS]}"
     try:
@@ -73,12 +73,12 @@ async def load_branches(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) ->
 
 
 async def _record(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> str:
-    """Return the record, computed from the ordinary trials. Raises SourceError if one of them is active."""
+    """Return the record of the ordinary trials' checkpoints. Raises SourceError if one of these trials is active."""
     checkpoints: dict[int, StepCheckpoints] = {}
     metadata, known, own = sweep.metadata, sweep.status.branches, SweepMembers(sweep.metadata.uid, plan.names)
     async for each in cluster.iterate(TRIALS, metadata.namespace, label_selector=f"{labels.SWEEP}={metadata.name}"):
         if own.has(each):
-            if trial_facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated: a watch event was missed
+            if trial_facts(each, sweep.spec.scoring).state == "Active":  # the cache is outdated, as a watch event was missed
                 raise SourceError(f"spec.branch: trial {each['metadata']['name']} has not finished", transient=True)
             checkpoints[number_of(each)] = step_checkpoints(each)
     text = record_text(states_of(plan.grid, checkpoints))
@@ -90,9 +90,12 @@ async def _record(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> str:
 
 
 async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> str:
-    """Return why the sweep must wait for its source, "" if it need not. An existing source must have finished, because trials that
-    it creates later would not be regraded. A missing source is awaited only for a short time: it may be deleted, and the results of
-    its trials may still exist. now: seconds since the epoch."""
+    """Return why the sweep must wait for the sweep that it regrades, its source; "" if it need not wait.
+
+    An existing source must have finished, because trials that it creates later would not be regraded. The sweep waits only for a
+    short time for a source that does not exist, because it may be deleted while the results of its trials still exist. ``now`` is
+    in seconds since the epoch.
+    """
     regrade, metadata = sweep.spec.regrade, sweep.metadata
     if regrade is None or regrade.sweep == metadata.name:
         return ""
@@ -106,9 +109,11 @@ async def unfinished_source(cluster: Cluster, sweep: TrialSweep, now: float) -> 
 
 
 async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -> RegradedSweep:
-    """Return the source's UID and its retries that count, by the number of the trial that each retry replaces. Both are unset if
-    the sweep is not a regrade. If the source does not exist, or another sweep has its name since the regrade started, no retry
-    counts, and the UID is the one in the status."""
+    """Return the UID of the regraded sweep, the source, and its retries that count, by the number of the trial that they replace.
+
+    Both are unset if the sweep regrades no other sweep. If the source does not exist, or another sweep has got its name since the
+    regrade started, no retry counts, and the UID is the one in the status.
+    """
     regrade, namespace, known = sweep.spec.regrade, sweep.metadata.namespace, sweep.status.source_uid
     if regrade is None:
         return RegradedSweep()
@@ -133,8 +138,10 @@ async def regraded_sweep(cluster: Cluster, sweep: TrialSweep, plan: SweepPlan) -
 
 
 def _number_in(grid: TrialGrid, trial: Object) -> int | None:
-    """Return the number that a trial's task, agent and attempt have in the regrade, because the source may have another order.
-    None for a branch, and if the regrade has no such trial. Users can change annotations and labels, so they may be invalid."""
+    """Return the number in the regrade of a trial with this task, agent and attempt. The source may have another order of trials.
+
+    Return None for a branch, and if the regrade has no such trial. Users can change annotations and labels, so they may be invalid.
+    """
     metadata = trial["metadata"]
     task, agent, attempt = ((metadata.get("annotations") or {}).get(each, "") for each in (TASK, AGENT, ATTEMPT))
     if BRANCH in metadata["labels"] or task not in grid.tasks or agent not in grid.agents:
@@ -148,11 +155,12 @@ _TASKS_KEY: Final = "tasks"
 
 @dataclass(frozen=True)
 class SweepTasks:
-    """Loads the tasks of sweeps. fetches: the sweeps' fetches, which share one concurrency limit with the trials' fetches."""
+    """Loads the tasks of sweeps."""
 
     cluster: Cluster
     remote: RemoteTasks
     fetches: SweepFetches
+    """The fetches of sweeps, which share one concurrency limit with the fetches of trials."""
 
     async def load(self, sweep: TrialSweep) -> tuple[Sequence[SweepTask], SweepTasksStatus | None]:
         """Return the sweep's tasks, and the status of spec.tasksFrom (None without it). Raises InvalidSpec and SourceError."""

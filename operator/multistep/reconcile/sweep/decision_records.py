@@ -1,4 +1,4 @@
-"""Immutable ConfigMaps of a sweep, for decisions that are made once and may be too large for its status."""
+"""Stores decisions that a sweep makes once, and that may be too large for its status, in immutable ConfigMaps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Reader(Protocol):
 
 
 async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict[str, str]) -> Object:
-    """Create a ConfigMap owned by the sweep and return it. If one of this name exists, return that; callers check its content."""
+    """Create a ConfigMap owned by the sweep and return it. If one of this name exists, return that one. Callers check its
+    content."""
     owner = sweep.metadata
     manifest: dict[str, Any] = {
         "apiVersion": "v1",
@@ -46,7 +47,7 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
 
 
 async def members(cluster: Reader, found: Mapping[str, Any]) -> SweepMembers:
-    """Return the members of a sweep, from its spec and from the records that the operator keeps of it. Raises ClusterError."""
+    """Return which trials belong to a sweep, from its spec and the ConfigMaps with its decisions. Raises ClusterError."""
     try:
         sweep = parse_sweep(found)
     except InvalidSpec:
@@ -58,7 +59,7 @@ async def members(cluster: Reader, found: Mapping[str, Any]) -> SweepMembers:
 
 
 async def _record(cluster: Reader, sweep: TrialSweep, name: str, digest: str) -> str | None:
-    """Return the text of a record; None if it does not exist, or is not the one that the status names. Raises ClusterError."""
+    """Return the text of a ConfigMap, None unless it exists and has the digest that the status names. Raises ClusterError."""
     try:
         found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
     except NotFound as error:

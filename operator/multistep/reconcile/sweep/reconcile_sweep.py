@@ -1,7 +1,7 @@
-"""Reconciles sweeps, as ``Reconciler`` does trials: observe, decide and act, once; every error ends in the sweep's status.
+"""Reconciles sweeps, as reconcile.trial does with trials. Errors are reported in the sweep's status.
 
 A reconcile reads the sweep, counts its trials, creates the due trials one after the other, and writes the status. It is idempotent
-and may be interrupted anywhere: the names of the existing trials show which were created.
+and may be interrupted anywhere, because the names of the existing trials show which ones were created.
 """
 
 from __future__ import annotations
@@ -46,20 +46,22 @@ REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected 
 
 @dataclass
 class Sweeps:
-    """Reconciles one sweep per call. clock: seconds since the epoch; shard: selects the sweeps to reconcile; limited_models: models
-    with a limit of active trials."""
+    """Reconciles one sweep per call."""
 
     cluster: Cluster
     metrics: Metrics
     tasks: SweepTasks
     shard: Shard = field(default_factory=Shard)
+    """Selects the sweeps to reconcile."""
     limited_models: Collection[str] = ()
+    """The models whose number of active trials is limited."""
     clock: Callable[[], float] = time.time
+    """Returns seconds since the epoch."""
     cache: SweepCache = field(default_factory=SweepCache)
     errors: ErrorSeries = field(default_factory=ErrorSeries)
 
     async def reconcile(self, key: Key) -> Requeue:
-        """Reconcile one sweep."""
+        """Reconcile one sweep, and return when to reconcile it again."""
         async with self.tasks.fetches.reconcile(key):
             return await self._reconcile(key)
 
@@ -67,11 +69,11 @@ class Sweeps:
         try:
             found = await self.cluster.get(SWEEPS, *key)
         except NotFound as error:
-            if error.reason != "NotFound":  # a 404 of a proxy, or of a server that does not serve sweeps now: this one may exist
+            if error.reason != "NotFound":  # a 404 of a proxy, or of a server that does not serve sweeps yet; the sweep may exist
                 raise
             self._forget(key)
             return AT_NEXT_EVENT
-        if not self.shard.has(found["metadata"]):  # its shard label assigns the sweep to another operator
+        if not self.shard.has(found["metadata"]):  # the sweep's shard label assigns it to another operator
             self._forget(key)
             return AT_NEXT_EVENT
         metadata = Metadata.model_validate(found["metadata"])
@@ -83,7 +85,7 @@ class Sweeps:
         entry = self.cache.entry(key, metadata.uid, metadata.resource_version, finished=finished)
         try:
             return await self._until_wait(found, entry)
-        except (Conflict, NotFound):  # an object changed or was deleted; requeue, because its watch event may be missed
+        except (Conflict, NotFound):  # an object changed or was deleted; requeue, because the watch may have missed the event
             return Requeue(SOON_SECONDS)
 
     def _forget(self, key: Key) -> None:
@@ -151,11 +153,13 @@ class Sweeps:
         waits = await run.write_throttled(reached.status)
         return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
 
-    # -- errors: each ends in the sweep's status (reconcile.queue.error_outcome)
+    # -- errors (reconcile.queue.error_outcome)
 
     async def _end_in_status(self, run: SweepRun, error: BaseException) -> Requeue:
-        """Wait for the tasks, or fail the sweep, if the error says so. Show any other error in the status, and raise it: the work
-        queue retries the reconcile."""
+        """Wait for the tasks or fail the sweep, if the error requires it, and return when to reconcile again.
+
+        Report any other error in the status and raise it, so that the work queue retries the reconcile.
+        """
         try:
             if isinstance(error, SourceError):
                 return await _wait_for_tasks(run, error)
@@ -168,7 +172,10 @@ class Sweeps:
         return await self._fail_or_show(run, error)
 
     async def _fail_or_show(self, run: SweepRun, error: BaseException) -> Requeue:
-        """Show an error, and raise it. If it lasts, a sweep that has not started fails; a started one goes on when it is gone."""
+        """Report an error in the status, and raise it. If it lasts, a sweep that has not started fails.
+
+        A started sweep never fails because of the error, and continues once the error is gone.
+        """
         found = outcome(error)
         if not isinstance(found, Waits) or is_finished(run.sweep.status):
             raise error
@@ -222,13 +229,14 @@ def _decide(run: SweepRun, plan: SweepPlan, failure: CreationError | None) -> sw
 
 
 async def _reopen(run: SweepRun) -> Requeue:
-    """Reopen a finished sweep for retries of its trials. The next reconcile gets a new cache entry, and so lists the trials."""
+    """Continue a finished sweep, to retry some of its trials. The next reconcile gets a new cache entry, and so lists the
+    trials."""
     await run.write(sweep_status.reopened_status(run.sweep, run.clock()))
     return Requeue(0.0)
 
 
 async def _fail_invalid(run: SweepRun, error: InvalidSpec) -> Requeue:
-    """Fail a sweep that is not valid. A finished one is only cleaned up."""
+    """Fail a sweep whose spec is invalid. A finished sweep is only cleaned up."""
     run.writer.sweep = _salvaged(run.writer.object)
     if is_finished(run.sweep.status):
         return await run.clean_up()
@@ -236,8 +244,10 @@ async def _fail_invalid(run: SweepRun, error: InvalidSpec) -> Requeue:
 
 
 async def _wait_for_tasks(run: SweepRun, error: SourceError) -> Requeue:
-    """Wait for the tasks or the record of the branches. If the error is permanent, a sweep that has not started fails. A started
-    one waits and says for what: what is missing may become available."""
+    """Wait for the tasks or the record of the branches. If the error is permanent, a sweep that has not started fails.
+
+    A started sweep always waits and reports the reason, because the missing object may become available again.
+    """
     if run.started:
         if error.reason != FETCHING:
             await _report(run, error.reason, str(error))
@@ -249,7 +259,7 @@ async def _wait_for_tasks(run: SweepRun, error: SourceError) -> Requeue:
 
 
 async def _report(run: SweepRun, reason: str, text: str) -> None:
-    """Write why the sweep cannot go on to its status, and emit an Event if it is new. Best effort."""
+    """Write to the status why the sweep cannot continue, and emit an Event if the reason is new. Best effort."""
     old, new = run.sweep.status, sweep_status.error_status(run.sweep, reason, text, run.clock())
     before, reported = holds(old, "Reconciling"), any(each.reason == reason for each in transitions(old, new))
     try:
@@ -267,7 +277,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
 
 
 def _salvaged(found: Object) -> TrialSweep:
-    """Return a sweep whose spec cannot be parsed: with an empty spec, and with its status, if the status can be parsed."""
+    """Return a sweep whose spec cannot be parsed, with an empty spec. Its status is kept if it can be parsed."""
     try:
         status = parse_sweep_status(found)
     except Exception:

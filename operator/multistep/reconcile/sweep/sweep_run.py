@@ -1,4 +1,4 @@
-"""What the actions of one reconcile of a sweep share: the sweep, and the writes to its status."""
+"""The state that the actions of one reconcile of a sweep share, and the writes of the sweep's status."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SHOWN: Final = 3
 
 
 class SweepWriter:
-    """Writes the status of one sweep. object, sweep: the sweep as last read or written."""
+    """Writes the status of one sweep."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics, found: Object, sweep: TrialSweep) -> None:
         self._cluster = cluster
         self._metrics = metrics
-        self.object = found
-        self.sweep = sweep
+        self.object = found  # the sweep as last read or written
+        self.sweep = sweep  # the same, parsed
 
     async def write(self, new: SweepStatus) -> bool:
-        """Write the status; return False if it is the same already. Raises Conflict if the sweep was changed since it was read."""
+        """Write the status, and return whether it changed. Raises Conflict if the sweep was changed since it was read."""
         content, metadata = sweep_status.to_json(new), self.sweep.metadata
         if content == (self.object.get("status") or {}):
             return False
@@ -57,18 +57,18 @@ class SweepRun:
     cluster: Cluster
     writer: SweepWriter
     entry: SweepEntry
-    """What the operator remembers of the sweep and its trials."""
+    """The cached facts of the sweep and its trials."""
     clock: Callable[[], float]
-    """Seconds since the epoch."""
+    """Returns seconds since the epoch."""
 
     @property
     def sweep(self) -> TrialSweep:
-        """The sweep as last read or written."""
+        """Return the sweep as last read or written."""
         return self.writer.sweep
 
     @property
     def started(self) -> bool:
-        """Whether the sweep has started."""
+        """Return whether the sweep has started."""
         return self.sweep.status.start_time is not None
 
     async def write(self, new: SweepStatus) -> None:
@@ -79,29 +79,31 @@ class SweepRun:
             await self.writer.emit(transitions(old, new))
 
     async def write_throttled(self, status: SweepStatus) -> float | None:
-        """Write the status; if only counts changed, at most every STATUS_SECONDS. Return the seconds until changed counts may be
-        written; None if nothing is left to write."""
+        """Write the status, but at most every STATUS_SECONDS if only counts changed.
+
+        Return the seconds until changed counts may be written, None if nothing is left to write.
+        """
         last, now = self.entry.written, self.clock()
-        wait = 0.0 if last is None or last > now else last + STATUS_SECONDS - now  # last > now: the clock was set back
+        wait = 0.0 if last is None or last > now else last + STATUS_SECONDS - now  # last > now if the clock was set back
         if wait > 0 and sweep_status.urgent_fields(status) == sweep_status.urgent_fields(self.sweep.status):
             return wait if status != self.sweep.status else None
         await self.write(status)
         return None
 
     async def wait(self, status: SweepStatus, requeue: Requeue) -> Requeue:
-        """Write the status of a sweep that cannot start yet. A sweep that is stopped meanwhile never starts."""
+        """Write the status of a sweep that cannot start yet, and return ``requeue``. If the sweep was stopped, fail it instead."""
         if self.sweep.spec.stop:
             return await self.end(sweep_status.failed_status(self.sweep, "Stopped", NEVER_STARTED, self.clock()))
         await self.write(status)
         return requeue
 
     async def end(self, status: SweepStatus) -> Requeue:
-        """Write the final status."""
+        """Write the final status, and return when to reconcile the finished sweep."""
         await self.write(status)
         return await self.clean_up()
 
     async def clean_up(self) -> Requeue:
-        """Update a finished sweep's observed generation, and delete the sweep after its TTL."""
+        """Update a finished sweep's observedGeneration, and delete the sweep after its TTL. Return when to reconcile it again."""
         sweep = self.sweep
         self.entry.close()
         ttl, ended = sweep.spec.ttl_seconds_after_finished, sweep.status.completion_time
@@ -138,7 +140,7 @@ def _message(status: SweepStatus) -> str:
 
 
 def foreign_trials(names: Sequence[str]) -> Transition:
-    """Return a warning about trials that claim to be the sweep's, but were not created by the operator."""
+    """Return a warning about trials that claim to belong to the sweep, but were not created by the operator."""
     shown = f"{', '.join(names[:_SHOWN])}{' ...' if len(names) > _SHOWN else ''}"
     text = (
         f"{plural(len(names), 'trial claims', 'trials claim')} to be of this sweep, which did not create it ({shown}); not counted"

@@ -1,7 +1,7 @@
-"""Cache of the trials of each sweep: a few facts of each trial, from watch events and lists.
+"""Caches a few facts of each sweep's trials, from watch events and lists, so that a reconcile need not list all trials.
 
-The cache saves listing all trials in each reconcile. The operator fills it from a list when it starts, and again when a watch
-missed an event. A wrong entry cannot create a trial twice or exceed a limit (engine.sweep.next_trials).
+The operator fills the cache from a list when it starts, and again when a watch missed an event. A wrong entry cannot create a trial
+twice or exceed a limit (engine.sweep.next_trials).
 """
 
 from __future__ import annotations
@@ -20,39 +20,45 @@ from multistep.reconcile.queue.event_filter import is_older
 
 @dataclass
 class SweepEntry:
-    """The cache entry of one sweep.
-
-    scoring: the sweep's spec.scoring. trials: facts by trial name. created: number of trials known to be created.
-    listed: whether all trials were listed. observed: names of trials with a watch event since the current reconcile started.
-    finished: whether the sweep has finished, so that the entry records nothing more. plan: generation of the spec, and the plan
-    made from it. written: time of the last status write (seconds since the epoch). since: time of the first reconcile. version: the
-    newest observed resourceVersion of the sweep. warned: names of foreign trials that were reported.
-    """
+    """The cache entry of one sweep. Times are in seconds since the epoch."""
 
     key: Key
     scoring: Scoring = field(default_factory=Scoring)
+    """The sweep's spec.scoring."""
     trials: dict[str, TrialFacts] = field(default_factory=dict)
+    """Facts by trial name."""
     created: int = 0
+    """Number of trials that are known to be created."""
     listed: bool = False
+    """Whether all trials were listed."""
     observed: set[str] = field(default_factory=set)
+    """Names of the trials with a watch event since the current reconcile started."""
     finished: bool = False
+    """Whether the sweep has finished. The entry then records nothing more."""
     plan: tuple[int, SweepPlan] | None = None
+    """Generation of the spec, and the plan that was made from it."""
     written: float | None = None
+    """Time of the last write of the status."""
     since: float | None = None
+    """Time of the first reconcile."""
     version: str = ""
+    """The newest observed resourceVersion of the sweep."""
     warned: set[str] = field(default_factory=set)
+    """Names of the foreign trials that were reported."""
 
     def start_reconcile(self, scoring: Scoring) -> None:
-        """Start a reconcile: forget earlier watch events. An event from now on takes precedence over the responses to this
-        reconcile's requests. scoring: the sweep's spec.scoring, unknown before its first reconcile; if it changed, the trials are
-        listed again."""
+        """Forget earlier watch events, at the start of a reconcile.
+
+        From now on, an event takes precedence over the responses to this reconcile's requests. ``scoring`` is the sweep's
+        spec.scoring, which is unknown before its first reconcile. If it changed, the trials are listed again.
+        """
         self.observed.clear()
         if scoring != self.scoring:
             self.scoring, self.listed = scoring, False
             self.trials.clear()
 
     def observe(self, name: str, found: TrialFacts | None) -> bool:
-        """Record a trial's watch event; None: it was deleted. Return whether the facts changed."""
+        """Record the facts from a trial's watch event, None if the trial was deleted. Return whether they changed."""
         self.observed.add(name)
         before = self.trials.get(name)
         if found is None:
@@ -62,12 +68,12 @@ class SweepEntry:
         return before != found
 
     def read(self, trial: Mapping[str, Any]) -> None:
-        """Record a trial from a response, unless a newer watch event was observed, which may have reported its deletion."""
+        """Record a trial from a response, unless a watch event is newer. That event may have reported the trial's deletion."""
         if (name := trial["metadata"]["name"]) not in self.observed:
             self.trials[name] = trial_facts(trial, self.scoring)
 
     async def fill(self, trials: AsyncIterator[dict[str, Any]], members: SweepMembers) -> None:
-        """Record all listed trials that claim to be the sweep's; drop cached trials that the list lacks."""
+        """Record all listed trials that claim to belong to the sweep, and drop cached trials that are not in the list."""
         found = set[str]()
         async for each in trials:
             if members.is_claimed_by(each):
@@ -90,7 +96,7 @@ class SweepEntry:
         return found
 
     def foreign(self, members: SweepMembers) -> list[str]:
-        """Return the names of trials that claim to be the sweep's and are not, without those that this returned before."""
+        """Return the names of trials that falsely claim to belong to the sweep, each only once."""
         found = {name for name, each in self.trials.items() if not members.plans(name, each.number)}
         new = sorted(found - self.warned)
         self.warned |= set(new)
@@ -98,7 +104,7 @@ class SweepEntry:
 
 
 class SweepCache:
-    """The cache of all sweeps: one entry (SweepEntry) per sweep, by the sweep's UID."""
+    """The cache of all sweeps, with one SweepEntry per sweep."""
 
     def __init__(self) -> None:
         self._entries: dict[str, SweepEntry] = {}
@@ -119,11 +125,12 @@ class SweepCache:
         return entry.key if entry.observe(metadata["name"], None if deleted else trial_facts(trial, entry.scoring)) else None
 
     def entry(self, key: Key, uid: str, version: str, *, finished: bool) -> SweepEntry:
-        """Return the cache entry of a sweep that was just read. version: the sweep's resourceVersion; finished: whether it has
-        finished.
+        """Return the cache entry of a sweep that was just read, with this resourceVersion.
 
-        If the cache entry has a later version, or is finished although the sweep is not, the API server's store was
-        restored from an older copy: a new entry replaces the cached one. Entries of earlier sweeps of the same name are dropped."""
+        If the cached entry has a later version, or is finished although the sweep is not (``finished``), the API server's store was
+        restored from an older copy. A new entry then replaces the cached one. Entries of earlier sweeps of the same name are
+        dropped.
+        """
         entry = self._entries.get(uid)
         if entry is None or is_older(version, entry.version) or (entry.finished and not finished):
             self.drop(key)
@@ -132,7 +139,7 @@ class SweepCache:
         return entry
 
     def clear(self) -> None:
-        """Drop the cache entries of all sweeps: the next reconcile of each sweep lists its trials."""
+        """Drop the cache entries of all sweeps, so that the next reconcile of each sweep lists its trials."""
         self._entries.clear()
 
     def drop(self, key: Key) -> None:
@@ -141,8 +148,10 @@ class SweepCache:
             del self._entries[uid]
 
     def invalidate(self, namespace: str) -> list[Key]:
-        """Make the next reconcile of each active sweep in the namespace list its trials again, because the watch missed an event.
-        Return the keys of these sweeps."""
+        """Make the next reconcile of each active sweep in the namespace list its trials, because the watch missed an event.
+
+        Return the keys of these sweeps.
+        """
         stale = [entry for entry in self._entries.values() if entry.key[0] == namespace and entry.listed and not entry.finished]
         for entry in stale:
             entry.listed = False

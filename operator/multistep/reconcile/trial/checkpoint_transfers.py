@@ -38,32 +38,36 @@ from multistep.store.checkpoints.checkpoint_files import (
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.results_volume import ResultsVolume
 
-_INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session: the request is retried
-# Error codes of the runner that blame the size or kind of the agent's changes. TooSlow is not listed, because storing is also slow
-# if many trials store checkpoints at the same time.
+_INTERRUPTED: Final = frozenset({"Conflict", "Body"})  # error codes of the runner after a lost session, which lead to a retry
+# Error codes of the runner for which the agent's changes are to blame, because of their size or kind. TooSlow is not one of them,
+# because storing is also slow if many trials store checkpoints at the same time.
 _BY_AGENT: Final = frozenset({"TooLarge", "Unreadable", "Unusual", "DiskFull", "Running", "Restore"})
 _TRIES: Final = 2  # maximum number of tries to pack and store a checkpoint
-_VOLUME_SECONDS: Final = 300.0  # time for writes to the volume, in addition to the runner's timeout
+_VOLUME_SECONDS: Final = 300.0  # time for writes to the results volume, in addition to the runner's timeout
 _MAX_CHARACTERS: Final = 500
 Commits: TypeAlias = Mapping[tuple[int, int], CheckpointCommit]
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment whose checkpoint is stored or restored. image_id: the environment's image, as resolved by the kubelet;
-    protocol: the runner's protocol version; records: the trial's records, by id; chain: the layers of the checkpoint from which the
-    attempt continues, lowest first; shown: steps and tampering as the status shows them now; session: returns the open session;
-    reopen: replaces a session in which the transfer of a body was interrupted."""
+    """The environment whose checkpoint is stored or restored."""
 
     trial: MultiStepTrial
     scope: Scope
     image_id: str
+    """The environment's image, as the kubelet resolved it."""
     protocol: int
+    """The runner's protocol version."""
     records: Mapping[str, Record]
+    """The trial's records, by id."""
     chain: Sequence[CheckpointCommit]
+    """The layers of the checkpoint from which the attempt continues, lowest first."""
     shown: TrialStatus
+    """The status to take the steps and their findings of tampering from."""
     session: Callable[[], Session]
+    """Returns the open exec session."""
     reopen: Callable[[], Awaitable[object]]
+    """Replaces a session in which the transfer of a body was interrupted."""
 
     @property
     def key(self) -> TrialKey:
@@ -80,8 +84,8 @@ class Checkpointing:
     async def chain(self, trial: MultiStepTrial) -> tuple[CheckpointCommit, ...]:
         """Return the layers of the checkpoint from which the trial's attempt continues, lowest first; () if it started at step 1.
 
-        Only the layers' commits (metadata) are read, which contain the records of the steps before the checkpoint; the layers'
-        files may be missing. Raises CheckpointLost if the stored checkpoint is not the one that the status names.
+        This reads only the layers' commits, which are metadata and contain the records of the steps before the checkpoint. The
+        layers' files may be missing. Raises CheckpointLost if the stored checkpoint is not the one that the status names.
         """
         resumed = trial.status.resumed
         if resumed is None:
@@ -91,9 +95,9 @@ class Checkpointing:
         return tuple(stored.commits[id] for id in chain_of(top, resumed.digest, stored.commits, stored.damaged))
 
     async def last(self, trial: MultiStepTrial, failed: TrialStatus, plan: TrialPlan) -> tuple[ResumeStatus | None, Sequence[str]]:
-        """Return the checkpoint from which the next attempt continues (None: it starts at step 1), and why later ones are not used.
+        """Return the checkpoint from which the next attempt continues, and why later checkpoints are not used.
 
-        failed: the status with the attempt that has just failed.
+        The checkpoint is None if the attempt starts at step 1. ``failed`` is the status with the attempt that has just failed.
         """
         if plan.checkpoints is None and not plan.branch.kept:
             return None, ()
@@ -107,8 +111,8 @@ class Checkpointing:
     async def perform(self, operation: Checkpoint | Restore, environment: Environment) -> Record:
         """Perform an operation and return its record. Idempotent.
 
-        If the operation is not possible, its record contains the reason: as ``missing`` of a Checkpoint, as ``error`` of a Restore
-        (checkpoint_operations). A failed checkpoint ends the attempt only if the step's verifier needs the checkpoint.
+        If the operation is not possible, its record contains the reason, which is ``missing`` for a Checkpoint and ``error`` for a
+        Restore (engine.script.checkpoint_operations). A failed checkpoint ends the attempt only if the step's verifier needs it.
         """
         if environment.protocol < CHECKPOINT_PROTOCOL:
             problem = "error" if isinstance(operation, Restore) else "missing"
@@ -119,19 +123,19 @@ class Checkpointing:
         return await environment.session().note(operation.id, await self._store(operation, environment))
 
     async def forget(self, key: TrialKey) -> None:
-        """Delete a trial's checkpoints, which nothing needs any more. Idempotent."""
+        """Delete a trial's checkpoints, once nothing needs them any more. Idempotent."""
         await self._volume.checkpoints.remove(key)
 
     async def discard_temporary(self, key: TrialKey, id: tuple[int, int]) -> None:
-        """Delete a checkpoint that was only needed for a second verdict of the step. Idempotent."""
+        """Delete a checkpoint that was needed only for a second verdict of its step. Idempotent."""
         await self._volume.checkpoints.discard(key, id)
 
     async def _store(self, operation: Checkpoint, environment: Environment) -> Mapping[str, Any]:
         """Store the step's changes, and let the runner use them as the base of the next checkpoint. Idempotent.
 
-        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored: the trial then waits and retries. If
-        space is missing, the files of the trial's own checkpoints are deleted before the wait: otherwise trials could wait for each
-        other for ever.
+        Raises StoreError if a checkpoint that the step's verifier needs cannot be stored, so that the trial waits and retries. If
+        space is missing, the files of the trial's own checkpoints are deleted before. Otherwise trials could wait for each other
+        forever.
         """
         why = ""
         for _ in range(_TRIES):
@@ -149,7 +153,7 @@ class Checkpointing:
         return {"missing": why, "byAgent": False}
 
     async def _completed(self, operation: Checkpoint, commit: CheckpointCommit, environment: Environment) -> CheckpointCommit:
-        """Complete a checkpoint that was stored early, because the step's verifier needed it: add the steps' records."""
+        """Add the steps' records to a checkpoint that was stored early, because the step's verifier needed it."""
         records = _records(environment, commit.step, commit.base)
         update = {"complete": True, "final": operation.final, "records": records, **_shown(environment, commit.step, commit.base)}
         complete = commit.model_copy(update=update)
@@ -162,8 +166,8 @@ class Checkpointing:
         commit = known.get((scope.attempt, operation.step))
         if commit is None:
             headroom = await checkpoints.headroom(environment.key, scope.attempt, operation.step)
-            # If a verifier needs the checkpoint, the trial waits until other trials free space. If the checkpoint would not fit
-            # even if no other trial had checkpoints, the agent caused the failure.
+            # If a verifier needs the checkpoint, the trial waits until other trials free space. But if the checkpoint would not fit
+            # even without checkpoints of other trials, the agent is to blame.
             waits, most = _must_wait(operation), headroom.bytes
             if waits:
                 most = await checkpoints.most(environment.key, scope.attempt, operation.step)
@@ -184,7 +188,7 @@ class Checkpointing:
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
-            _refusal(environment, error)  # not fatal: a runner that lost this checkpoint packs the next on top of an earlier one
+            _refusal(environment, error)  # not fatal, because the runner then bases its next checkpoint on an earlier one
         return commit
 
     async def _pack(
@@ -197,8 +201,11 @@ class Checkpointing:
         *,
         include_earlier: bool,
     ) -> CheckpointCommit:
-        """Pack and store a checkpoint of at most ``most`` bytes. include_earlier: whether the checkpoint also contains the changes
-        of earlier steps whose checkpoints were lost; the operation's maximum size then applies per step."""
+        """Pack and store a checkpoint of at most ``most`` bytes.
+
+        ``include_earlier`` means that it also contains the changes of earlier steps whose checkpoints were lost. The operation's
+        maximum size then applies per step.
+        """
         max_bytes, full = operation.max_bytes * (operation.step + 1 if include_earlier else 1), operation.alone or include_earlier
         packed_bytes, seconds = max(1, min(max_bytes, most)), _pack_seconds(operation)
         request = CheckpointRequest(operation.exclude, max_bytes, packed_bytes, full=full, max_seconds=seconds)
@@ -210,12 +217,14 @@ class Checkpointing:
                 return await self._volume.checkpoints.store(environment.key, draft, commit)
         if full:
             raise StoreError("the runner packed on top of another checkpoint, although it was to pack all changes since the image")
-        # The runner packed only the changes since a checkpoint that is not stored any more.
+        # The runner packed only the changes since a checkpoint that is no longer stored. Pack all changes.
         return await self._pack(operation, environment, known, headroom, most, include_earlier=True)
 
     async def _restore(self, operation: Restore, environment: Environment) -> Record:
-        """Restore a checkpoint. A failure counts as caused by the agent only if the runner rejects files that are unchanged in the
-        store."""
+        """Restore a checkpoint, and return the record of the operation.
+
+        The agent is to blame for a failure only if the runner rejects files that are unchanged in the store.
+        """
         chain, contents, by_agent = environment.chain, self._volume.checkpoints.contents, False
         if operation.step is not None:
             try:
@@ -237,10 +246,9 @@ class Checkpointing:
         return await environment.session().note(operation.id, {"error": why, "byAgent": by_agent})
 
     async def _chain_of_step(self, environment: Environment, step: int) -> Sequence[CheckpointCommit]:
-        """Return the layers of the current attempt's checkpoint after a step. In a regrade, return the layers of its copy of the
-        source trial's checkpoint.
+        """Return the layers of the current attempt's checkpoint after a step. Raises CheckpointLost if a layer is missing.
 
-        Raises CheckpointLost if a layer is missing.
+        In a regrade, this is the regrade's copy of the source trial's checkpoint.
         """
         stored = await self._volume.checkpoints.stored(environment.key)
         attempt = environment.scope.attempt if environment.scope.source is None else ADOPTED
@@ -249,12 +257,12 @@ class Checkpointing:
 
 
 def _must_wait(operation: Checkpoint) -> bool:
-    """Return whether the step has no verdict without this checkpoint, so that the trial waits until it can be stored."""
+    """Return whether the trial waits until the checkpoint can be stored, because the step gets no verdict without it."""
     return not operation.complete and not operation.temporary
 
 
 class _NoRoom(StoreError):
-    """The limits of checkpoints leave no space for this one."""
+    """The limits of checkpoints leave no space for a new one."""
 
 
 def _lacks_room(error: Exception) -> bool:
@@ -279,14 +287,16 @@ def _facts(commit: CheckpointCommit) -> Mapping[str, Any]:
 
 
 async def _reopen(environment: Environment) -> None:
-    """Replace the session if a body was not received or sent completely."""
+    """Replace the exec session if a body was not received or sent completely."""
     if not environment.session().usable:
         await environment.reopen()
 
 
 def _refusal(environment: Environment, error: RunnerError) -> str:
-    """Return the runner's refusal as text. Raises the error if the session cannot be used any more, and StreamLost if the request
-    must be retried."""
+    """Return the text of an error with which the runner refused a request.
+
+    Raises the error if the session cannot be used any more, and StreamLost if the request must be retried.
+    """
     if not environment.session().usable:
         raise error
     if error.code in _INTERRUPTED:
@@ -295,7 +305,7 @@ def _refusal(environment: Environment, error: RunnerError) -> str:
 
 
 def _commit(packed: Packed, operation: Checkpoint, environment: Environment, base: BaseCheckpoint | None) -> CheckpointCommit:
-    """Return the commit (metadata) of the checkpoint that the runner packed on top of ``base``."""
+    """Return the commit, which is the metadata, of the checkpoint that the runner packed on top of ``base``."""
     scope, step = environment.scope, operation.step
     received: dict[CheckpointFile, DownloadResult] = {"manifest": packed.manifest, "layer": packed.layer}
     return CheckpointCommit(
@@ -317,7 +327,7 @@ def _commit(packed: Packed, operation: Checkpoint, environment: Environment, bas
 
 
 def _ran(scope: Scope, step: int, base: BaseCheckpoint | None) -> Mapping[str, int]:
-    """Return the attempt that ran each step after the base checkpoint, by the step's name."""
+    """Return, by name, the number of the attempt that ran each step after the base checkpoint."""
     first = 0 if base is None else base.step + 1
     return {each.name: _attempt_of(scope, each.index) for each in scope.plan.steps[first : step + 1]}
 
@@ -329,22 +339,21 @@ def _records(environment: Environment, step: int, base: BaseCheckpoint | None) -
 
 
 def _shown(environment: Environment, step: int, base: BaseCheckpoint | None) -> dict[str, Any]:
-    """Return the steps after the base checkpoint, and their tampering findings, as the status shows them."""
+    """Return the steps after the base checkpoint and their findings of tampering, from the status."""
     steps, ran = environment.shown.steps, _ran(environment.scope, step, base)
     found = [each for each in environment.shown.tampering if each.step in ran]
     return {"steps": tuple(steps[step + 1 - len(ran) : step + 1]), "tampering": tuple(found)}
 
 
 def _base(previous: str, scope: Scope, step: int, known: Commits) -> BaseCheckpoint | None:
-    """Return the checkpoint on top of which the runner packed; None if it packed on top of the image, or if that checkpoint is not
-    stored."""
+    """Return the checkpoint on top of which the runner packed, None if that is the image or a checkpoint that is not stored."""
     ids = [(_attempt_of(scope, index), index) for index in range(step - 1, -1, -1)]
     found = next((known[id] for id in ids if id in known and known[id].manifest == previous), None)
     return None if found is None else BaseCheckpoint(attempt=found.attempt, step=found.step, digest=found.digest)
 
 
 def _attempt_of(scope: Scope, index: int) -> int:
-    """Return the attempt that ran a step."""
+    """Return the number of the attempt that ran a step."""
     return scope.kept[index].attempt if index < len(scope.kept) else scope.attempt
 
 

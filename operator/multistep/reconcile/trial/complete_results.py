@@ -28,19 +28,16 @@ _LOG_BYTES: Final = 2 << 20  # maximum per service, so that the results of many 
 
 @dataclass(frozen=True)
 class ResultsLocation:
-    """The location of a finished trial's results. uri: location on the operator's results server; store: location in the object
-    store, None without one."""
+    """The location of a finished trial's results."""
 
     uri: str
+    """URL on the operator's results server."""
     store: str | None = None
+    """Location in the object store, None without one."""
 
 
 class Finisher:
-    """Writes result.json, the files beside it and the evidence of all files.
-
-    shipping: moves results to the object store; None: they stay on the volume. sign: signs the statement about the files and
-    returns the signed envelope; None: the evidence is not signed.
-    """
+    """Writes result.json, the files beside it, and the signed statement about all files."""
 
     def __init__(
         self,
@@ -50,6 +47,11 @@ class Finisher:
         shipping: ResultsUploader | None = None,
         sign: Sign | None = None,
     ) -> None:
+        """Create the finisher.
+
+        ``shipping`` moves results to the object store. With None they stay on the results volume. ``sign`` signs the statement
+        about the files and returns the signed envelope. With None the statement is not signed.
+        """
         self._cluster = cluster
         self._sign = sign
         self._volume = volume
@@ -57,8 +59,10 @@ class Finisher:
         self._settings = settings
 
     async def service_logs(self, trial: MultiStepTrial, loaded: LoadedTrial) -> dict[str, bytes]:
-        """Return the last lines of each service's output, by path in the results. They explain a failure but decide nothing, so an
-        output that cannot be read is replaced by the reason."""
+        """Return the last lines of each service's output, by path in the results.
+
+        They help to explain a failure but decide nothing, so the reason replaces an output that cannot be read.
+        """
         found: dict[str, bytes] = {}
         services, pod, namespace = loaded.plan.services, trial.status.pod_name, trial.metadata.namespace
         for each in services.order if services and pod and trial.status.pod_uid else ():
@@ -85,7 +89,8 @@ class Finisher:
     ) -> ResultsLocation:
         """Complete a trial's results, then move them to the object store, if one is configured. Idempotent.
 
-        ended: the final status; failure: why the trial failed; logs: output of services, by path in the results.
+        ``ended`` is the final status, and ``failure`` is why the trial failed. ``logs`` has the output of services, by path in the
+        results.
         """
         key = TrialKey.of(trial)
         files = {**logs, **trial_files.trial_files(loaded.plan, trial, journal, now, failure=failure)}
@@ -95,7 +100,7 @@ class Finisher:
         await self._write_evidence(trial, loaded, journal, ended, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
-        if _keeps_checkpoints(trial):  # before the status shows the end, because a finished trial may be deleted
+        if _keeps_checkpoints(trial):  # before the final status is written, because a finished trial may be deleted
             await self._volume.checkpoints.retain(key)
         uri = self._volume.access.uri(self._settings.results_url, key)
         return ResultsLocation(uri, await self._shipping.ship(key) if self._shipping else None)
@@ -109,7 +114,7 @@ class Finisher:
         failure: StepException | None,
         secrets: Collection[str],
     ) -> None:
-        """Write the list of all files and the statement about them, after all other files."""
+        """Write the list of all files and the statement about them. All other files must already be written."""
         key = TrialKey.of(trial)
         uploads = statement.test_uploads(loaded.plan, journal)
         tests = {each: await loaded.task.sha256(each) for each in uploads}
@@ -118,8 +123,11 @@ class Finisher:
         await self._volume.evidence.write(key, text, self._sign(text) if self._sign else None)
 
     async def clear(self, trial: MultiStepTrial) -> None:
-        """Delete the files on the volume that a finished trial no longer needs: checkpoints, unless they are kept with the results,
-        and results, if the status shows that they are in the object store. Idempotent."""
+        """Delete the files on the results volume that a finished trial no longer needs. Idempotent.
+
+        These are checkpoints, unless they are kept with the results, and results that are in the object store according to the
+        status.
+        """
         key, spec = TrialKey.of(trial), trial.spec
         copied = any(each is not None for each in (spec.regrade, spec.from_, spec.from_step))  # the status may not show the copies
         kept = _keeps_checkpoints(trial)
@@ -131,7 +139,8 @@ class Finisher:
     async def finish_failed(
         self, trial: MultiStepTrial, loaded: LoadedTrial, failed: TrialStatus, now: float, *, logs: Mapping[str, bytes]
     ) -> ResultsLocation:
-        """Complete the results of a failed trial that has no journal. failed: the trial's final status, which has the steps."""
+        """Complete the results of a failed trial that has no journal. ``failed`` is its final status, from which its steps are
+        read."""
         journal = Journal(steps=[engine_status.step_run(step) for step in failed.steps], finished=True, broken=True)
         reason = next((each for each in failed.conditions if each.type == "Failed"), None)
         kind = failed.exception.type if failed.exception else reason.reason if reason else "Failed"
@@ -142,7 +151,9 @@ class Finisher:
 
 
 def _keeps_checkpoints(trial: MultiStepTrial) -> bool:
-    """Return whether a trial's checkpoints are kept with its results. Those of a regrade are not kept, because they are copies of
-    its source's checkpoints."""
+    """Return whether a trial's checkpoints are kept with its results.
+
+    A regrade's checkpoints are not kept, because they are copies of its source's checkpoints.
+    """
     asked = trial.spec.checkpoints
     return asked.policy == "AfterStep" and asked.keep == "WithResults" and trial.spec.regrade is None

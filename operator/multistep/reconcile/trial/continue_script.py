@@ -1,4 +1,4 @@
-"""Continues the trial's script in exec sessions, if one may find a result, and acts on how the sessions ended."""
+"""Continues the trial's script in exec sessions if a result may be available, and acts on how the sessions ended."""
 
 from __future__ import annotations
 
@@ -56,17 +56,19 @@ from multistep.reconcile.trial.start_attempt import start_attempt
 from multistep.reconcile.trial.trial_run import Continue, Finish, Observed, Result, TrialRun
 
 MAX_POLL_SECONDS: Final = 3600.0
-POLL_JITTER: Final = 0.1  # spreads the polls of trials that started together
+POLL_JITTER: Final = 0.1  # random extension of each wait, so that trials that started together are not polled together
 _OF_LOADING: Final = frozenset({FETCHING, "TaskUnavailable", ACCESS_DENIED, RECONCILE_FAILED, CONNECTION_LOST})
-"""Reasons of waits that have ended when the trial's task is loaded."""
+"""Reasons with which a trial waits only until its task is loaded."""
 
 
 async def continue_script(
     run: TrialRun, observed: Observed, driver: Driver, admission: Admission, pods: TrialPods, *, lost: str = ""
 ) -> Result:
-    """Continue the script. While a phase runs, open no session until a pod becomes unready, by which its runner signals a result.
+    """Continue the script, and return when or how to continue the trial.
 
-    lost: why the verifier's pod cannot be used, "" if it can."""
+    While a phase runs, no session is opened until a pod becomes unready, which is how its runner signals a result. ``lost`` is why
+    the verifier's pod cannot be used, "" if it can.
+    """
     pod, verifier = observed.pods.agent, observed.pods.verifier
     assert pod is not None
     driver.remember_keys(run.trial, observed.plan)
@@ -82,8 +84,8 @@ async def continue_script(
     if shown is not None and shown.reason in _OF_LOADING and not (shown.reason == CONNECTION_LOST and hint.error):
         await run.write_step()  # before the trial holds slots
     if not admission.execs.acquire(run.key, 1 + observed.plan.separate + observed.plan.switches_networks):
-        admission.transfers.carry(run.key)  # a slot is for the next session
-        hint.read_at_deadline = False  # the pod is read when the trial has its slot
+        admission.transfers.carry(run.key)  # keep a slot for transfers until the next session
+        hint.read_at_deadline = False  # the pod is read once the trial has its slot
         return run.until_deadline(None)
     before, hint.quiet_until = run.trial.status.steps, 0.0  # a retry after a failed session must not wait for the next poll
     both = Pods(pod, None if lost else verifier, lost)
@@ -120,9 +122,11 @@ def _hooks(run: TrialRun, observed: Observed, pods: TrialPods, hint: PodHint) ->
 
 @contextmanager
 def _violations(run: TrialRun, hint: PodHint) -> Iterator[None]:
-    """Record an error of the exec sessions in the hint if only the pod's containers can have caused it. Errors that the connection
-    may have caused, such as a broken stream, are not recorded. After other errors, e.g. of the model gateway, a session in which
-    the runner answered counts as one that did not break."""
+    """Record an error of the exec sessions in the hint if only the pod's containers can have caused it.
+
+    An error that the connection may have caused, such as a broken stream, is not recorded. If another error occurs, e.g. of the
+    model gateway, a session in which the runner answered counts as working.
+    """
     try:
         yield
     except BaseException as error:
@@ -136,8 +140,10 @@ def _violations(run: TrialRun, hint: PodHint) -> Iterator[None]:
 
 
 def _violation_reason(error: PodError | NotFound) -> ViolationReason | None:
-    """Return the reason with which the trial or its attempt fails if this error repeats. None: the connection may have caused the
-    error, or the kubelet will report its cause."""
+    """Return the reason with which the trial or its attempt fails if this error repeats.
+
+    Return None if the connection may have caused the error, or if the kubelet will report its cause.
+    """
     match error:
         case NotFound():
             return "PodUnknown" if is_of_another_server(error) else None
@@ -153,7 +159,7 @@ def _violation_reason(error: PodError | NotFound) -> ViolationReason | None:
 
 
 async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, admission: Admission) -> Result | None:
-    """Act on the result of the sessions. Return None if a phase is running: the trial then waits for the phase's end."""
+    """Act on the result of the sessions. Return None if a phase is running, for whose end the trial waits."""
     match left:
         case AgentStillRuns():
             await run.write_step()
@@ -179,8 +185,10 @@ async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, 
 
 
 def _until_poll(run: TrialRun) -> float:
-    """Return the seconds until the next poll: as many as the step has run so far, within bounds, so that long phases cost few
-    sessions."""
+    """Return the seconds until the next poll of the pod, which are as many as the step has run so far, within bounds.
+
+    So a long phase needs few sessions.
+    """
     steps = run.trial.status.steps
     started = steps[-1].start_time if steps else None
     taken = run.clock() - started.timestamp() if started else 0.0
@@ -190,7 +198,8 @@ def _until_poll(run: TrialRun) -> float:
 
 @contextmanager
 def noting_failed_reads(run: TrialRun, decision: decisions.Decision) -> Iterator[None]:
-    """Record in the hint if an error leaves unknown what the pod has finished, so that it must be read again after the deadline."""
+    """Record in the hint an error that leaves unknown what the pod has finished. The pod must then be read again after the
+    deadline."""
     hint = run.hint
     try:
         yield
@@ -204,6 +213,6 @@ def noting_failed_reads(run: TrialRun, decision: decisions.Decision) -> Iterator
 
 
 def _shows_nothing(error: BaseException) -> bool:
-    """Return whether an error of a drive leaves unknown what the pod has finished, and is not the doing of the pod's containers."""
+    """Return whether an error leaves unknown what the pod has finished, although the pod's containers did not cause the error."""
     found = outcome(error)
     return isinstance(error, Unavailable | NotFound) or (isinstance(found, Waits) and found.ends)

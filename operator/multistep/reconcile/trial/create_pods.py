@@ -26,13 +26,13 @@ from multistep.runner_client import exchange as sealed_messages
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.results_volume import ResultsVolume
 
-_ROOM_SECONDS = 600.0  # longest wait of a trial that made room for others' verifiers
+_ROOM_SECONDS = 600.0  # longest wait of a trial that released its pod to make room for verifiers of other trials
 _ROOM_RETRY_SECONDS = 10.0
 REPORT_WAIT_SECONDS = 30.0  # shorter waits are not reported in the status
 
 
 async def create_pod(run: TrialRun, observed: Observed, pods: TrialPods, admission: Admission, volume: ResultsVolume) -> Result:
-    """Delete the pods of the previous attempt, then create the pod of the current one. Queue the trial if a limit is reached."""
+    """Delete the pods of the previous attempt, then create the current attempt's pod. Queue the trial if a limit is reached."""
     earlier = earlier_pods(run.trial)
     await pods.remove(run.trial, earlier)
     if _leaves_room(run, admission):
@@ -57,14 +57,14 @@ async def create_pod(run: TrialRun, observed: Observed, pods: TrialPods, admissi
         raise
     match created:
         case None:
-            return Continue()  # the pod exists: the next decision checks its owner
+            return Continue()  # a pod of this name exists; the next decision checks its owner
         case decisions.Wait():
             return _after_rejection(run, created, next_decision.attempt_start(trial))
     return await adopt(run, replace(observed, pods=ObservedPods(created, observed.pods.verifier)), pods)
 
 
 async def _may_create(run: TrialRun, admission: Admission, manifest: Object, *, first: bool) -> bool:
-    """Return whether the trial may create a pod now; if not, it is queued. first: queue it before trials that had no pod yet."""
+    """Return whether the trial may create a pod now. If not, it is queued, with ``first`` before trials that had no pod yet."""
     starts, quotas = admission.starts, admission.quotas
     if not quotas.may_try(run.key, manifest, first=first):
         if not any(each.reason == QUOTA_EXCEEDED for each in run.trial.status.conditions):  # reported once, not at each retry
@@ -79,7 +79,7 @@ async def _may_create(run: TrialRun, admission: Admission, manifest: Object, *, 
 
 
 async def _has_model_slot(run: TrialRun, admission: Admission, *, first: bool) -> bool:
-    """Return whether the trial may be active under its model's limit; if not, it is queued."""
+    """Return whether the trial may be active under its model's limit. If not, it is queued."""
     slots = admission.model_slots
     if slots.acquire(run.trial, first=first):
         return True
@@ -92,8 +92,10 @@ async def _has_model_slot(run: TrialRun, admission: Admission, *, first: bool) -
 
 
 def _requeue_queued(run: TrialRun, admission: Admission) -> Requeue:
-    """Return the requeue of a queued trial: at its next retry, or when the status must report the wait. A free slot requeues it
-    earlier."""
+    """Return the requeue of a queued trial, which is at its next retry or when the status must report the wait.
+
+    A free slot requeues it earlier.
+    """
     if run.key in admission.quotas:
         return run.until_deadline(admission.quotas.pause(run.key))
     waited = admission.model_slots.waited(run.key)
@@ -119,7 +121,8 @@ async def _create(
 
 
 def _leaves_room(run: TrialRun, admission: Admission) -> bool:
-    """Return whether the trial, which made room for the verifiers of other trials, still leaves it to them."""
+    """Return whether the trial waits with its new pod, because it released its former pod to make room for other trials'
+    verifiers."""
     now, attempts = run.clock(), run.trial.status.attempts
     last = attempts[-1] if attempts else None
     ended = last.completion_time if last is not None and last.reason == MADE_ROOM else None
@@ -131,7 +134,7 @@ def _leaves_room(run: TrialRun, admission: Admission) -> bool:
 async def adopt(run: TrialRun, observed: Observed, pods: TrialPods) -> Result:
     """Write the pod's UID to the status before the first exec session.
 
-    Also clear ``verifier`` in the status: the pod of an earlier attempt's verifier is already deleted.
+    Also clear ``verifier`` in the status, because the pod of an earlier attempt's verifier is already deleted.
     """
     pod = observed.pods.agent
     assert pod is not None
@@ -144,15 +147,18 @@ async def adopt(run: TrialRun, observed: Observed, pods: TrialPods) -> Result:
 
 
 async def _check_verifiers_pods(run: TrialRun, observed: Observed, pods: TrialPods) -> decisions.Wait | None:
-    """Let the API server check the pods of separate verifiers while the agent's pod starts: without them, the agent's work has
-    no verdict. Return Wait if it rejects one for now. Raises InvalidSpec if one is invalid."""
+    """Let the API server check the pods of separate verifiers before the agent starts, because its work gets no verdict without
+    them.
+
+    Return Wait if the API server rejects a pod for now. Raises InvalidSpec if a pod is invalid.
+    """
     if run.trial.spec.regrade is not None or observed.loaded is None:
-        return None  # no agent runs, or the trial was suspended or stopped: its task is not loaded
+        return None  # no agent runs, or the task is not loaded because the trial was suspended or stopped
     checked: list[VerifierEnvironment] = []
     for step in observed.plan.steps:
         if not step.verified_apart or step.verifiers_environment is None:
             continue
-        environment = replace(step.verifiers_environment, env={}, healthcheck=None)  # not part of the pod
+        environment = replace(step.verifiers_environment, env={}, healthcheck=None)  # without fields that do not affect the pod
         if environment not in checked:
             checked.append(environment)
             named = VerifierStatus(pod_name=pod_identity.verifier_pod_names(run.trial, step.index)[0])
@@ -171,8 +177,10 @@ def _verifier_request(run: TrialRun, plan: TrialPlan, named: VerifierStatus, env
 
 
 async def request_verifier(run: TrialRun, pod: PodFacts | None, required: VerifierRequired) -> Continue:
-    """Write the verifier pod's name and the progress to the status, before the pod is created. The exec sessions are already
-    closed. pod: the pod of the attempt."""
+    """Write the name of the verifier's pod and the progress to the status, before the pod is created.
+
+    The exec sessions are already closed. ``pod`` is the pod of the attempt.
+    """
     step = required.step
     environment = step.verifiers_environment
     same_image = environment is not None and not environment.own_image
@@ -194,7 +202,7 @@ async def create_verifier_pod(run: TrialRun, observed: Observed, pods: TrialPods
     manifest = pod_manifest.pod_manifest(request)
     if not await _may_create(run, admission, manifest, first=True):
         return _requeue_queued(run, admission)
-    await run.writer.require_current()  # a stale status could create a pod for a finished trial, which nothing would delete
+    await run.writer.require_current()  # an outdated status could lead to a pod for a finished trial, which nothing would delete
     match await _create(run, pods, admission, request, manifest, first=True):
         case None:
             return Continue()
@@ -218,10 +226,10 @@ async def adopt_verifier(run: TrialRun, pods: ObservedPods) -> Continue:
 
 
 async def release_verifier(run: TrialRun, pods: TrialPods, step: StepPlan) -> None:
-    """Remove the verifier's pod from the status, then delete it. Idempotent: a retry finds the pod by its name."""
+    """Remove the verifier's pod from the status, then delete the pod. Idempotent, because a retry finds the pod by its name."""
     if run.trial.status.verifier is not None:
         await run.write(run.trial.status.model_copy(update={"verifier": None}))
-    else:  # raise Conflict if the status is stale: the current one may name a verifier. The Conflict causes a retry
+    else:  # raise Conflict, which leads to a retry, if the status is outdated; the current one may name a verifier
         await run.writer.require_current()
     await pods.remove(run.trial, pod_identity.verifier_pod_names(run.trial, step.index))
 
@@ -231,7 +239,8 @@ def _after_rejection(run: TrialRun, rejection: decisions.Wait, since: datetime |
 
 
 def _verifier_environment(plan: TrialPlan, step: str | None) -> VerifierEnvironment:
-    """Return the environment of a step's separate verifier. Raises InvalidSpec if it has none: a client edited the status."""
+    """Return the environment of a step's separate verifier. Raises InvalidSpec if it has none, because a client edited the
+    status."""
     found = next((each.verifiers_environment for each in plan.steps if each.name == step), None)
     if found is None:
         raise InvalidSpec(f"status.verifier names a pod, but the step status.currentStep = {step!r} has no separate verifier")

@@ -1,4 +1,4 @@
-"""Ends attempts and trials: model usage, results, final status, clean-up."""
+"""Ends attempts and trials: counts model usage, writes results and the final status, and deletes what is no longer needed."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ async def interrupt(
 ) -> Result:
     """Count the model usage of the interrupted step, then end the attempt or the trial.
 
-    If the trial was stopped or reached a timeout, wait at most STOP_SECONDS for the gateway: it blocks the step's token before it
-    answers, and keeps the usage in its ledger.
+    If the trial ends, for example at its deadline, the operator waits for the gateway at most STOP_SECONDS. That is safe, because
+    the gateway blocks the step's token before it answers, and keeps the usage in its ledger.
     """
     ends, setup_usage = isinstance(decision, decisions.Fail), None
     try:
@@ -64,23 +64,25 @@ async def interrupt(
 async def _end_model_access(
     run: TrialRun, models: ModelAccess | None, *, died: bool = False
 ) -> tuple[ModelReport | None, Usage | None]:
-    """Block the token of the step, or of the agent's setup, that the end of the attempt interrupts. Return the gateway's report on
-    the step, whose model usage is added to the status, and the usage of the setup. died: whether to close the access of a setup
-    before the step, too. Raises GatewayUnavailable."""
+    """Block the token of the step or the agent's setup that the end of the attempt interrupts. Raises GatewayUnavailable.
+
+    Return the gateway's report on the step, whose usage is added to the status, and the usage of the setup. ``died`` closes the
+    access of the setup also if a step has started.
+    """
     if models is None or not run.trial.spec.agent.uses_gateway:
         return None, None
     found = await _count_interrupted_usage(run, models)
     began = run.trial.status.node_name is not None  # written with the first progress of the attempt
     if began and (died or not run.trial.status.has_own_step):
-        return found, parse_report(await models.close(run.trial, SETUP_ACCESS)).usage  # as the script usually does
+        return found, parse_report(await models.close(run.trial, SETUP_ACCESS)).usage  # usually the script does this
     return found, None
 
 
 async def _count_interrupted_usage(run: TrialRun, models: ModelAccess) -> ModelReport | None:
-    """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status. Return the
-    gateway's report on it; None if no step runs, or its script has read the report.
+    """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status.
 
-    Usually the script does both, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
+    Return the gateway's report on the step, None if no step runs or the script has already read the report. Usually the script does
+    all this, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
     """
     steps = run.trial.status.steps
     if not run.trial.status.has_own_step or steps[-1].usage is not None:
@@ -94,7 +96,7 @@ async def _count_interrupted_usage(run: TrialRun, models: ModelAccess) -> ModelR
 async def _end_failed_attempt(
     run: TrialRun, observed: Observed, failure: decisions.FailAttempt, checkpointing: Checkpointing
 ) -> Result:
-    """Record an attempt that an infrastructure failure ended; start the next one, or fail the trial without a reward."""
+    """Record an attempt that an infrastructure failure ended. Then start the next attempt, or fail the trial without a reward."""
     trial, now = run.trial, run.clock()
     run.memory.hints.forget(run.key)
     failed = trial_status.attempt_failed(trial, failure.reason, failure.message, now)
@@ -119,8 +121,8 @@ async def _end_failed_attempt(
 def _fail_unusable(run: TrialRun, failed: TrialStatus, why: Sequence[str]) -> FailTrial:
     """Fail a trial whose copy of another trial's checkpoint cannot be used.
 
-    The trial cannot restart without the copy, because the other trial ran the first steps. This is not an agent failure: the
-    trial's own agent has not changed the copy.
+    The trial cannot restart without the copy, because the other trial ran the first steps. The agent is not to blame, because it
+    has not changed the copy.
     """
     before = run.trial.status
     run.prepare(failed)
@@ -128,21 +130,23 @@ def _fail_unusable(run: TrialRun, failed: TrialStatus, why: Sequence[str]) -> Fa
 
 
 def _end_killed_phase(run: TrialRun, plan: TrialPlan, death: decisions.PhaseDied, setup_usage: Usage | None) -> Finish:
-    """Finish a trial in which a phase ended its own container. The runner's records are lost with the container, so read the steps
-    from the status."""
+    """Finish a trial in which a phase ended its own container.
+
+    The runner's records are lost with the container, so the steps are read from the status.
+    """
     known = run.trial.status
     journal = Journal(steps=[trial_status.step_run(step) for step in known.steps], finished=True)
     journal.class_ran_at = known.agent_setup_time.timestamp() if known.agent_setup_time else None
     journal.setup_usage = setup_usage
     if death.phase == AGENT_SETUP:
         journal.exception, journal.broken = StepException(death.type, death.message, AGENT_SETUP), True
-    elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only leftover processes of the agent run
+    elif (last := journal.steps[-1]).completed_at is not None:  # between steps, only processes that the agent left behind run
         journal.exception = StepException(death.type, death.message, AGENT)
     else:
         last.untouched = death.untouched
         last.fail(StepException(death.type, death.message, death.phase or last.phase))
         last.completed_at = run.clock()
-        goes_on(plan, plan.steps[len(journal.steps) - 1], last)  # sets gate_passed and gate_failure of ``last``
+        goes_on(plan, plan.steps[len(journal.steps) - 1], last)  # called because it sets gate_passed and gate_failure
     add_trial_rewards(plan, journal)
     if plan.single:
         copy_exception_to_trial(journal)
@@ -151,7 +155,7 @@ def _end_killed_phase(run: TrialRun, plan: TrialPlan, death: decisions.PhaseDied
 
 
 async def finish(run: TrialRun, observed: Observed, journal: Journal, finisher: Finisher, pods: TrialPods) -> Continue:
-    """Write the results, then the status, so that the results of a Complete trial always exist."""
+    """Write the results and then the final status, so that the results of a Complete trial always exist."""
     await run.writer.require_current()
     run.prepare(run.trial.status.model_copy(update=run.container_fields(observed.pods.agent)))
     logs = await finisher.service_logs(run.trial, observed.task)
@@ -172,7 +176,7 @@ def _final_status(run: TrialRun, journal: Journal, now: float) -> TrialStatus:
 
 
 async def fail(run: TrialRun, observed: Observed, failing: FailTrial, finisher: Finisher, pods: TrialPods) -> Continue:
-    """Write the results of a trial that has started, as far as there are any, then the status Failed."""
+    """Write the results of a trial, if it has started and its task is loaded, and then the status Failed."""
     failure = failing.failure
     new = trial_status.failed(run.trial, failure.reason, failure.message, run.clock(), exception=failure.exception)
     if observed.loaded is not None and new.attempt is not None:
@@ -185,9 +189,10 @@ async def fail(run: TrialRun, observed: Observed, failing: FailTrial, finisher: 
 
 
 async def give_up(run: TrialRun, failure: decisions.Fail, models: ModelAccess | None, pods: TrialPods) -> Continue:
-    """Fail the trial without anything that may fail again: its results are not stored.
+    """Fail the trial without storing its results, because this may fail again.
 
-    Its step's token is blocked, and the step's model usage counted, if the gateway answers within STOP_SECONDS."""
+    If the gateway answers within STOP_SECONDS, the token of the trial's step is blocked and the step's model usage is counted.
+    """
     try:
         async with asyncio.timeout(STOP_SECONDS):
             await _end_model_access(run, models)
@@ -205,7 +210,7 @@ async def give_up(run: TrialRun, failure: decisions.Fail, models: ModelAccess | 
 
 
 async def _end(run: TrialRun, new: TrialStatus, pods: TrialPods, *, before: TrialStatus | None = None) -> None:
-    """Delete the pods' disruption budgets, so that a retained pod does not block a drain; then write the final status."""
+    """Delete the pods' disruption budgets, so that a retained pod does not block a drain, and then write the final status."""
     names = [run.trial.status.pod_name] if run.trial.status.pod_name else []
     await pods.unguard(run.trial, [*names, *named_verifiers(run.trial)])
     await run.write(new, before=before)
@@ -214,7 +219,7 @@ async def _end(run: TrialRun, new: TrialStatus, pods: TrialPods, *, before: Tria
 async def clean_up(
     run: TrialRun, due: decisions.CleanUp, pods: TrialPods, finisher: Finisher, loader: TrialLoader, cluster: Cluster
 ) -> Requeue:
-    """Delete what a finished trial needs no longer, and the trial itself after its TTL."""
+    """Delete what a finished trial no longer needs, and the trial itself after its TTL. Return when to reconcile it again."""
     trial = run.trial
     loader.forget(trial.metadata.uid)
     run.memory.hints.forget(run.key)

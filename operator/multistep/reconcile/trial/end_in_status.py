@@ -1,6 +1,6 @@
-"""The end of every error of a trial's reconcile: the trial fails, waits and shows for what, or the reconcile is retried.
+"""Reports every error of a trial's reconcile in the trial's status, and fails the trial if the error requires it.
 
-queue.error_outcome is the table of what an error means; the functions here write it to the trial's status.
+reconcile.queue.error_outcome decides what an error means.
 """
 
 from __future__ import annotations
@@ -38,22 +38,24 @@ from multistep.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-TASK_GRACE_SECONDS: Final = 5.0  # until a missing task is reported: `multistep run` creates the trial first, then the task
+TASK_GRACE_SECONDS: Final = 5.0  # a missing task is reported after this time, as `multistep run` creates the trial before the task
 Act = Callable[[Decision], Awaitable[Requeue | Continue]]
 
 
 @dataclass(frozen=True)
 class EndInStatus:
-    """Ends the errors of one reconcile."""
+    """Handles the errors of one reconcile of a trial."""
 
     run: TrialRun
     metrics: Metrics
     act: Act
-    """Carries out a decision about the trial, and those that follow from it."""
+    """Carries out a decision about the trial and the decisions that follow from it."""
 
     async def end(self, error: BaseException) -> Requeue | Continue:
-        """Show an error in the trial's status, and end the trial if the error ends it. Raises the error if the work queue is to
-        retry the reconcile with back-off."""
+        """Report an error in the trial's status, or fail the trial if the error requires it.
+
+        Raises the error again if the work queue is to retry the reconcile with back-off.
+        """
         run, found = self.run, self._counted(error)
         if isinstance(found, Again):
             raise error
@@ -70,8 +72,11 @@ class EndInStatus:
         return await self._give_up_or_show(error, found, decisions.Fail(found.reason, message(error)))
 
     def _counted(self, error: BaseException) -> Outcome:
-        """Return what an error means. Count it if the results volume raised it; if the trial's status or results could not be
-        written, the pod must be read again before the trial misses its deadline."""
+        """Return what an error means, and count errors of the results volume in the metrics.
+
+        If the trial's status or results could not be written, the pod must be read again before the trial fails because of its
+        deadline.
+        """
         if isinstance(error, StoreError) or (isinstance(error, ClusterError) and self.run.writer.refused):
             self.run.hint.read_at_deadline = False
         if isinstance(error, StoreError):
@@ -79,7 +84,7 @@ class EndInStatus:
         return outcome(error)
 
     def _failure(self, error: BaseException, found: Ends) -> decisions.Fail | FailTrial:
-        """Return the failure of a trial that the error ends. After a failed build, the status lists it, with the URL of its log."""
+        """Return the failure of a trial that the error ends. If the build of an image failed, the status lists it and its log."""
         if isinstance(error, ImageMissing):
             before = self.run.trial.status
             self.run.prepare(before.model_copy(update={"images": error.images}))
@@ -88,8 +93,10 @@ class EndInStatus:
         return decisions.Fail(found.reason, text, found.exception)
 
     async def _fail(self, failing: decisions.Fail | FailTrial) -> Requeue | Continue:
-        """Fail the trial. Show in the status what prevents that; if an unexpected error prevents it repeatedly, fail the trial
-        without storing its results."""
+        """Fail the trial. If another error prevents that, report this error in the status.
+
+        If an unexpected error prevents it repeatedly, fail the trial without storing its results.
+        """
         try:
             return await self.act(failing)
         except (Exception, asyncio.CancelledError) as error:
@@ -100,7 +107,7 @@ class EndInStatus:
             return await self._give_up_or_show(error, found, failure)
 
     async def _give_up_or_show(self, error: BaseException, found: Waits, failure: decisions.Fail) -> Requeue | Continue:
-        """Show an error for which the trial waits, and raise it. If the error has lasted too long, fail the trial."""
+        """Report an error because of which the trial waits, and raise it. If the error has lasted too long, fail the trial."""
         run = self.run
         series = self.run.memory.errors.add(run.key, run.trial.metadata.uid, run.clock(), ends=found.ends)
         if series.ends_object:
@@ -110,7 +117,8 @@ class EndInStatus:
         raise error
 
     async def _report(self, found: Waits, error: BaseException) -> None:
-        """Write what the trial waits for to its status, and emit an Event if it is new. Best effort: the error is raised anyway."""
+        """Write to the status why the trial waits, and emit an Event if the reason is new. Best effort, as the error is raised
+        anyway."""
         before, text = holds(self.run.trial.status, "Reconciling"), message(error)
         new = before is None or before.reason != found.reason
         try:
@@ -122,23 +130,24 @@ class EndInStatus:
             logger.warning("could not report the error in the trial's status: %s", second)
 
     async def _warn_of_clean_up(self, error: BaseException, reason: str) -> None:
-        """Emit one Event if the clean-up of a finished trial has failed for REPORT_SECONDS: pods or files may stay."""
+        """Emit one Event if the clean-up of a finished trial has failed for REPORT_SECONDS, because pods or files may remain."""
         series = self.run.memory.errors.add(self.run.key, self.run.trial.metadata.uid, self.run.clock(), ends=False)
         if series.passes(REPORT_SECONDS):
             text = bounded(f"the clean-up of the finished trial fails and is retried: {message(error)}")
             await self.run.writer.emit([Transition(reason, text, "Warning")])
 
     async def _wait_for_task(self, error: SourceError) -> Requeue | Continue:
-        """Wait for an object that the trial refers to; report that it is missing after TASK_GRACE_SECONDS.
+        """Wait for an object that the trial refers to. After TASK_GRACE_SECONDS, report that it is missing.
 
-        After the deadline, a pod that was not read since cannot be read without the task. So wait for the end of the task's read or
-        fetch, as a restarted operator reads all tasks again; a missing task ends the trial as late as an unexpected error.
+        If the trial missed its deadline and its pod was not read after it, the operator still needs the task to read the pod. So it
+        waits until the task is read or fetched, because a restarted operator reads all tasks again. If the task is missing, the
+        trial fails as late as after an unexpected error.
         """
         run, trial, now = self.run, self.run.trial, self.run.clock()
         end, lasts = deadlines.stop_or_deadline(trial, now), False
         unread = end is not None and is_unread(trial, end, run.hint)
         if error.reason == FETCHING:
-            pass  # a read in the background may be what fails each time: it goes on, then raises its error
+            pass  # the read in the background may be what fails each time; it continues, and then raises its error
         elif unread:
             lasts = self.run.memory.errors.add(run.key, trial.metadata.uid, now, ends=True).ends_object
         else:
@@ -148,7 +157,7 @@ class EndInStatus:
         created = trial.metadata.creation_timestamp
         if created is not None and abs(age := now - created.timestamp()) < TASK_GRACE_SECONDS:
             return Requeue(SOON_SECONDS if error.reason != FETCHING else max(SOON_SECONDS, TASK_GRACE_SECONDS - age))
-        if error.reason == FETCHING and trial.status.has_own_step:  # the step runs on meanwhile
+        if error.reason == FETCHING and trial.status.has_own_step:  # the step continues to run meanwhile
             await run.write_step()
             return Requeue(error.retry_seconds) if end is not None else run.until_deadline(error.retry_seconds)
         images = error.images if isinstance(error, ImageMissing) else None

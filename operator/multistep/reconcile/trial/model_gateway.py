@@ -1,7 +1,7 @@
-"""Registers providers' keys with the model gateway, issues tokens for steps, and reads the steps' usage.
+"""Registers providers' API keys with the model gateway, issues tokens for steps, and reads the steps' usage.
 
-The keys of reconciled trials stay in memory, to register them again after a restart of the gateway. A new operator process
-reconciles every trial at its start, and so gets all keys again.
+The operator keeps the keys of reconciled trials in memory, to register them again after a restart of the gateway. A new operator
+process reconciles every trial at its start, and so gets all keys again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
 from multistep.providers import BY_KEY_VARIABLE, Provider
 
-ADMIN_TOKEN: Final = "admin-token"  # file of the operator's bearer token, beside the signing keys
+ADMIN_TOKEN: Final = "admin-token"  # file with the operator's bearer token, in the same Secret as the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
 GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep or a Secret from the API server, by namespace and name. Raises NotFound."""
-KEPT_SECONDS: Final = 86400.0  # how long a key stays in memory after a reconcile last needed it: longer than any requeue delay
+KEPT_SECONDS: Final = 86400.0  # time for which an unused key stays in memory, which is longer than any requeue delay
 _log: Final = logging.getLogger(__name__)
 _KEY_REJECTED: Final = 401
 _FORBIDDEN: Final = 403
 _OF_ANY_MODEL: Final = ("Budget", "SweepBudget", "Unbounded", "Path")
 _NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault"}
-RENEW_SECONDS: Final = 5.0  # interval at which the operator asks the gateway which keys it lacks
+RENEW_SECONDS: Final = 5.0  # interval at which the operator queries which keys the gateway lacks
 
 
 class ModelAccess(Protocol):
@@ -52,7 +52,7 @@ class ModelAccess(Protocol):
 
     @property
     def stalls_url(self) -> str:
-        """URL at which the agent host asks how long the provider stalled its step."""
+        """Return the URL at which the agent host queries for how long the provider has stalled its step."""
 
     def remember(self, hosted: HostedAgent, namespace: str) -> None:
         """Keep the keys of an active trial of this namespace in memory, to register them again if the gateway restarts."""
@@ -61,11 +61,12 @@ class ModelAccess(Protocol):
         """Return the agent's variables with the gateway's URLs and a token for the step. Raises GatewayUnavailable."""
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Block the step's token, and return the step's usage and failure, for gateway_report. Raises GatewayUnavailable."""
+        """Block the step's token, and return the gateway's report, which engine.score.usage_totals parses. Raises
+        GatewayUnavailable."""
 
 
 class ModelGateway:
-    """A client of the chart's model gateway. url: the gateway's address for agents; clock: seconds since the epoch."""
+    """A client of the chart's model gateway."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class ModelGateway:
         *,
         get_secret: GetObject | None = None,
     ) -> None:
+        """Create the client. ``url`` is the gateway's URL for agents. ``clock`` returns seconds since the epoch."""
         self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
         self._get_secret = get_secret
         self._known: dict[str, tuple[Credential, float]] = {}  # by id, with the time when a trial last needed it
@@ -84,7 +86,7 @@ class ModelGateway:
 
     @property
     def stalls_url(self) -> str:
-        """URL at which the agent host asks how long the provider stalled its step."""
+        """Return the URL at which the agent host queries for how long the provider has stalled its step."""
         return f"{self._url}{STALLS_PATH}"
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
@@ -103,9 +105,10 @@ class ModelGateway:
         return found
 
     async def _sweep_limits(self, trial: MultiStepTrial) -> BudgetLimits:
-        """Return the budget of the trial's sweep as it is now, so that a raised budget applies from the next step on.
+        """Return the current budget of the trial's sweep, so that a raised budget applies from the next step on.
 
-        Raises GatewayUnavailable if the sweep is deleted: the trial, which Kubernetes deletes too, then starts no further step.
+        Raises GatewayUnavailable if the sweep was deleted, so that the trial starts no further step. Kubernetes deletes the trial
+        too.
         """
         if (owner := owning_sweep(trial.metadata.owner_references)) is None:
             return BudgetLimits()
@@ -121,8 +124,8 @@ class ModelGateway:
     async def _signing_key(self) -> SigningKey:
         """Return the newest signing key that the gateway accepts. Raises GatewayUnavailable.
 
-        While keys are rotated, the operator can have a new key before the gateway, because each pod's copy of the Secret is
-        updated separately.
+        While keys are rotated, the operator may get a new key before the gateway, because the kubelets update each pod's copy of
+        the Secret separately.
         """
         if not self._accepted_keys:
             self._accepted_keys = await self._admin.accepted_keys()
@@ -140,8 +143,7 @@ class ModelGateway:
             raise InvalidSpec(f"spec.agent.baseURL {shown(credential.base_url)}: {error}") from None
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Return the usage and the failure of a step, and block its token. Return only the gateway's downtimes if the step made no
-        request."""
+        """Block the step's token, and return the gateway's report. It has only downtimes if the step made no request."""
         key = _key(trial, step)
         try:
             usage = await self._admin.close(key)
@@ -159,8 +161,10 @@ class ModelGateway:
         }
 
     async def _downtimes(self, key: StepKey) -> Sequence[Mapping[str, Any]]:
-        """Return the gateway's first downtimes since the step's start. Later ones do not matter: either the agent had ended, or one
-        of the first is among those in which it ran."""
+        """Return the gateway's first downtimes since the step's start.
+
+        Later ones do not matter, because the first downtime in which the agent ran decides.
+        """
         found = await self._admin.missed_by(key)
         return [{"began": began, "ended": ended, "why": why} for began, ended, why in found[:MAX_DOWNTIMES]]
 
@@ -170,12 +174,15 @@ class ModelGateway:
         Raises InvalidSpec for a key that contains characters that no HTTP header may have.
         """
         for _, _, credential in _credentials(hosted, namespace):
-            for secret in self._keyring.secrets().values():  # running steps can use ids made with older signing keys
+            for secret in self._keyring.secrets().values():  # the ids of running steps may be made with older signing keys
                 self._known[_id(credential, secret)] = credential, self._clock()
 
     async def renew(self) -> None:
-        """Register the API keys that the gateway lost in a restart. Read the Secrets of API keys that a provider rejected again.
-        Learn which signing keys the gateway accepts. Raises GatewayError."""
+        """Bring the gateway and the operator up to date with each other's keys. Raises GatewayError.
+
+        Register the API keys that the gateway lost in a restart. Read again the Secrets of API keys that a provider rejected. Query
+        which signing keys the gateway accepts.
+        """
         self._accepted_keys = await self._admin.accepted_keys()
         oldest = self._clock() - KEPT_SECONDS
         self._known = {id: (credential, at) for id, (credential, at) in self._known.items() if at >= oldest}
@@ -186,14 +193,16 @@ class ModelGateway:
         for id, source in needed.rejected.items():
             try:
                 key = await self._key_in(source)
-            except Exception as error:  # the key may have been rotated: the requests wait, and the next pass reads it again
+            except Exception as error:  # the key may have been rotated, so the requests wait, and the next pass reads it again
                 _log.warning("cannot read Secret key %s, which a provider rejected, yet: %s", source, error)
             else:
                 await self._admin.renew(id, key)
 
     async def _key_in(self, source: str) -> str | None:
-        """Return the key that a credential's source has now, None if it has none or the operator may not read it. Raises an error
-        if the API server did not say so."""
+        """Return the key that a Secret has now, None if it has none or the operator may not read it.
+
+        Raises an error if the API server did not answer. ``source`` is namespace, name and key of the Secret.
+        """
         namespace, secret, key = source.split("/", 2)
         if self._get_secret is None:
             return None
@@ -209,7 +218,10 @@ class ModelGateway:
             return None
 
     async def loads(self) -> Mapping[str, ModelLoad]:
-        """Return the numbers of the providers' answers since the gateway's start, by requested model. Raises GatewayError."""
+        """Return how many requests the providers answered and refused since the gateway's start, by requested model.
+
+        Raises GatewayError.
+        """
         return await self._admin.loads()
 
     def _expiry(self, call: HostCall) -> int:
@@ -225,24 +237,29 @@ def connect(
     get_sweep: GetObject,
     get_secret: GetObject | None = None,
 ) -> ModelGateway:
-    """Return the gateway's client. secret_dir: mounted Secret with the admin token and the signing keys. Raises ValueError for a
-    signing key that is too short, OSError for a missing file."""
+    """Return a client of the gateway. ``secret_dir`` is the mounted Secret with the admin token and the signing keys.
+
+    Raises ValueError for a signing key that is too short, and OSError for a missing file.
+    """
     token = (secret_dir / ADMIN_TOKEN).read_text().strip()
     return ModelGateway(GatewayAdmin(http, admin_url, token), url, Keyring(secret_dir), get_sweep, get_secret=get_secret)
 
 
 def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[str, str], stalls_url: str) -> HostCall:
-    """Return the call of the agent host with the variables. If stalls of the provider extend the call's timeout, add the URL and
-    the token with which the agent host queries these stalls."""
+    """Return the call of the agent host with the variables added.
+
+    If stalls of the provider extend the call's timeout, also add the URL and the token with which the agent host queries these
+    stalls.
+    """
     request = {**call.request, "env": {**variables, **call.request.get("env", {})}}
     if call.max_stalled:
-        token = next(variables[name] for name in hosted.credentials)  # any of the step's tokens will do
+        token = next(variables[name] for name in hosted.credentials)  # the gateway accepts any of the step's tokens
         request["stalls"] = {"url": stalls_url, "token": token, "maxSeconds": call.max_stalled}
     return replace(call, request=request)
 
 
 def _credentials(hosted: HostedAgent, namespace: str) -> list[tuple[str, Provider, Credential]]:
-    """Return name of the variable, provider and credential of each of the agent's keys. Raises InvalidSpec for an invalid key."""
+    """Return variable name, provider and credential for each of the agent's keys. Raises InvalidSpec for an invalid key."""
     refs = {each.name: each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from}
     found = []
     for name, key in hosted.credentials.items():
@@ -277,26 +294,32 @@ def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: Budg
 
 
 def _is_answer(error: ClusterError) -> bool:
-    """Return whether the API server says that a Secret does not exist or that the operator may not read it. A proxy's 404, a 401 of
-    the operator's own credentials, or no answer show nothing about the Secret."""
+    """Return whether the API server answered that a Secret does not exist or that the operator may not read it.
+
+    A 404 of a proxy, a 401 because of the operator's own credentials, and a missing answer show nothing about the Secret.
+    """
     return error.reason == "NotFound" if isinstance(error, NotFound) else error.status == _FORBIDDEN
 
 
 def _id(credential: Credential, secret: bytes) -> str:
-    """Return the id of a credential: an HMAC that does not reveal the API key. Trials with the same credential share its id. The
-    source is part of it: of two Secrets with the same key, one may be rotated before the other. secret: the signing key's secret,
-    which no agent has."""
+    """Return the id of a credential, which is an HMAC that does not reveal the API key.
+
+    Trials with the same credential have the same id. The id depends on the Secret's name, because of two Secrets with the same API
+    key one may be rotated before the other. ``secret`` is the signing key's secret, which no agent has.
+    """
     text = "\0".join((credential.provider, str(credential.base_url), credential.key.get_secret_value(), credential.source))
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
-    """Return why the provider rejected the last request for the trial's model or, if it did not, why the step's last model request
-    failed. Some agents also send requests for another model, which may end later. None: no failure counts.
+    """Return the failed request that counts as the step's failure, None if none counts.
+
+    It is the last request for the trial's model if the provider rejected it, else the step's last request. These may differ,
+    because some agents also send requests for other models.
 
     An agent could request a model that does not exist, so that its trial is excluded instead of scored. So only a failed request
-    for the trial's own model shows that the trial is configured wrongly; in a trial without a model, only a rejected key does. An
-    agent could also request a model that the provider always refuses, to get another attempt. So a failure of a model that the
+    for the trial's own model shows that the trial is configured wrongly. In a trial without a model, only a rejected key shows it.
+    An agent could also request a model that the provider always refuses, to get another attempt. So a failure of a model that the
     provider never answered does not count if the last request for the trial's own model succeeded.
     """
     keys_work = bool(usage.models.keys() - usage.failures.keys())
@@ -310,15 +333,20 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
 
 
 def _counts(usage: StepUsage, model: str | None, failure: LastFailure) -> bool:
-    """Return whether a failure of the provider counts: not if it is of another model than the trial's, which the provider never
-    answers, while the trial's own works."""
+    """Return whether a failure of the provider counts.
+
+    It does not if the provider never answered the requested model, which is not the trial's, while the trial's own model works.
+    """
     worked = any(_is_of_trial(model, name) and name not in usage.failures for name in usage.models)
     return _is_of_trial(model, failure.model) or failure.answered or not worked
 
 
 def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> FailureKind:
-    """Return the kind of a failure for the engine. A request for another model than the trial's does not use up the sweep's budget,
-    as an agent may choose the dearest one."""
+    """Return the kind of a failure for the engine.
+
+    A request for another model than the trial's does not count as spending the sweep's budget, because an agent may choose the most
+    expensive model.
+    """
     own = _is_of_trial(trial.spec.agent.model, failure.model) or trial.spec.agent.model is None
     match failure.kind:
         case "Path":
@@ -333,15 +361,19 @@ def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> Fail
 
 
 def _shows(model: str | None, failure: LastFailure, keys_work: bool) -> bool:
-    """Return whether a failure of kind Configuration shows that the trial is configured wrongly. model: the trial's model;
-    keys_work: whether the provider accepted requests for another model."""
+    """Return whether a failure of kind Configuration shows that the trial is configured wrongly.
+
+    ``model`` is the trial's model. ``keys_work`` is whether the provider accepted requests for another model.
+    """
     if model is None:
         return failure.status == _KEY_REJECTED and not keys_work
     return _is_of_trial(model, failure.model)
 
 
 def _is_of_trial(model: str | None, requested: str) -> bool:
-    """Return whether a request was for the trial's model, by its name with or without the provider. claude-code removes the suffix
-    with which it selects a large context window."""
+    """Return whether a request was for the trial's model, whose name may have the provider as a prefix.
+
+    claude-code removes the suffix with which it selects a large context window.
+    """
     name = (model or "").removesuffix("[1m]")
     return bool(requested) and requested in (name, name.partition("/")[2], name.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""Observes a trial: its task and its pods."""
+"""Loads the task of a trial, and reads its pods."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 async def load_task(run: TrialRun, known: Observed, loader: TrialLoader, admission: Admission) -> Observed:
-    """Return what is known, with the trial's task if the next decision may need it.
+    """Return ``known``, with the trial's task if the next decision may need it.
 
-    A trial that was stopped or missed its deadline does not depend on its task: it waits for it at most STOP_SECONDS, to store its
-    results, unless its pod must be read first.
+    A trial that was stopped or missed its deadline needs its task only to store its results, so it waits for the task at most
+    STOP_SECONDS. But if its pod must be read first, it waits as long as an active trial.
     """
     trial = run.trial
     if is_finished(trial.status) or suspensions.must_have_no_pod(trial):
@@ -48,10 +48,10 @@ def _with_task(run: TrialRun, known: Observed, loaded: LoadedTrial) -> Observed:
 
 
 async def read_pods(run: TrialRun, pods: TrialPods) -> ObservedPods:
-    """Return the trial's pods as the API server has them now."""
+    """Read the trial's pods from the API server, and return their state."""
     status = run.trial.status
     name, named = status.pod_name, status.verifier
     if status.attempt is None and is_finished(status):
-        name = run.first_pod_name  # the trial was stopped after a reconcile created its pod, and before it wrote the attempt
+        name = run.first_pod_name  # the trial was stopped after a reconcile had created its pod but not yet written the attempt
     agent = await pods.get(run.trial, name)
     return ObservedPods(agent, await pods.get(run.trial, named.pod_name if named else None))

@@ -1,4 +1,4 @@
-"""Creates, reads and deletes the pods of a trial; deletes a pod only if the trial owns it."""
+"""Creates, reads and deletes the pods of a trial. A pod is deleted only if the trial owns it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ NAME_TAKEN_RETRY_SECONDS = 2.0
 
 
 class TrialPods:
-    """The pods of trials. guarded: whether each pod gets a PodDisruptionBudget, which makes node drains wait."""
+    """The pods of trials."""
 
     def __init__(self, cluster: Cluster, *, guarded: bool = False) -> None:
+        """Create the access to pods. ``guarded`` gives each pod a PodDisruptionBudget, for which node drains wait."""
         self._cluster = cluster
         self._guarded = guarded
 
@@ -35,33 +36,36 @@ class TrialPods:
         try:
             return pod_facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
         except NotFound as error:
-            if error.reason != "NotFound":  # a 404 of a proxy: the pod may exist
+            if error.reason != "NotFound":  # a 404 of a proxy; the pod may exist
                 raise
             return None
 
     async def create(self, request: pods.PodRequest, manifest: Object) -> PodFacts | Wait | None:
-        """Create the pod's NetworkPolicy, then the pod. Return None if a pod of that name exists: the caller must check its owner.
-        Return Wait if the API server rejects the pod for now.
+        """Create the pod's NetworkPolicy, then the pod, and return its state.
 
-        Raises InvalidSpec if the pod is invalid, Conflict to try again soon, and ClusterError for other errors.
+        Return None if a pod of that name exists, whose owner the caller must check. Return Wait if the API server rejects the pod
+        for now. Raises InvalidSpec if the pod is invalid, Conflict to try again soon, and ClusterError for other errors.
         """
         try:
             if not await self._limit_network(request):
-                # Wait: garbage collection soon deletes the policy of an earlier trial of the same name.
+                # Wait, because Kubernetes soon deletes the policy of an earlier trial of the same name.
                 message = f"NetworkPolicy {request.name} belongs to another object"
                 return Wait("NetworkPolicyTaken", message, NAME_TAKEN_RETRY_SECONDS)
             await self._guard(request)
             return pod_facts(await self._cluster.create(manifest))
         except AlreadyExists:
             return None
-        except Conflict:  # a ResourceQuota that other pods' creations changed meanwhile: try again soon
+        except Conflict:  # the creation of other pods changed a ResourceQuota meanwhile; the caller tries again soon
             raise
         except ClusterError as error:
             return _rejected(error)
 
     async def check(self, manifest: Object) -> Wait | None:
-        """Let the API server check a pod without creating it. Return Wait if it rejects the pod for now, except because of a quota,
-        which may have room when the pod is created. Raises as ``create`` does."""
+        """Let the API server check a pod without creating it. Return Wait if it rejects the pod for now.
+
+        A rejection by a quota is ignored, because the quota may have room when the pod is created. Raises the same errors as
+        ``create``.
+        """
         try:
             await self._cluster.create(manifest, dry_run=True)
         except AlreadyExists:
@@ -79,7 +83,7 @@ class TrialPods:
                 await self._delete(trial, pod)
 
     async def remove_all(self, trial: MultiStepTrial) -> None:
-        """Delete all pods of the trial, including pods that a stale reconcile of an earlier leader created."""
+        """Delete all pods of the trial, including pods that an earlier leader created with an outdated status."""
         selector = f"{pod_identity.LABEL_TRIAL}={pod_identity.label_value(trial.metadata.name)}"
         for found in await self._cluster.list_all(PODS, trial.metadata.namespace, label_selector=selector):
             if not pod_identity.owned_by(trial, found):
@@ -120,8 +124,10 @@ class TrialPods:
 
 
 def _rejected(error: ClusterError) -> Wait:
-    """Return the wait after a rejection by a quota or admission controller. Raises InvalidSpec if the pod is invalid, and other
-    errors unchanged."""
+    """Return the wait after a rejection by a quota or admission controller.
+
+    Raises InvalidSpec if the pod is invalid, and all other errors unchanged.
+    """
     denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks reject with any HTTP status
     if error.status in (400, 422) and not denied:
         raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error
@@ -132,9 +138,12 @@ def _rejected(error: ClusterError) -> Wait:
 
 
 def earlier_pods(trial: MultiStepTrial) -> list[str]:
-    """Return the names of the previous attempt's pods, of this attempt's pod from before the image's user was known, and of the
-    verifier's pod in the status. Without an attempt in the status, return the name of the first pod, which may exist: a reconcile
-    creates it before it writes the attempt."""
+    """Return the names of pods that must be deleted before the attempt's pod is created.
+
+    These are the pods of the previous attempt, this attempt's pod from before the image's user was known, and the verifier's pod in
+    the status. If the status has no attempt, it is the first pod, because a reconcile creates this pod before it writes the
+    attempt.
+    """
     if trial.status.attempt is None:
         return [pod_identity.pod_name(trial.metadata.name, 1, as_root=False)]
     attempt, as_root = trial.status.attempt, trial.status.image_user is not None
@@ -144,6 +153,6 @@ def earlier_pods(trial: MultiStepTrial) -> list[str]:
 
 
 def named_verifiers(trial: MultiStepTrial) -> list[str]:
-    """Return the verifier pod's name in the status, and the name that this pod had before it was recreated as root."""
+    """Return the name of the verifier's pod in the status, and the name that this pod had before it was recreated as root."""
     named = trial.status.verifier
     return sorted({named.pod_name, named.pod_name.removesuffix("-root")}) if named else []

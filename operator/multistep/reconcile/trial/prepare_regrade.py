@@ -1,5 +1,7 @@
-"""Finds the source of a regrade (the trial that is verified again), and copies its checkpoints, before the regrade's first
-attempt."""
+"""Finds the source of a regrade, which is the trial that is verified again, and copies its checkpoints.
+
+This happens before the regrade's first attempt.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _VERDICT: Final = ("name", "trial", "exception", "rewards", "omitted_rewards", "
 
 
 async def prepare_regrade(run: TrialRun, plan: TrialPlan, sources: SourceTrials, checkpoints: Checkpoints) -> Result | None:
-    """Find the trial to regrade, and copy its checkpoints. Return None if the first attempt can start, or if this is no regrade.
+    """Find the trial to regrade and copy its checkpoints. Return None once the first attempt can start, or if this is no regrade.
 
     The source's UID is written to the status before its checkpoints are copied, so that a crash in between never mixes the
     checkpoints of two trials of the same name.
@@ -69,10 +71,10 @@ async def _find_source(run: TrialRun, plan: TrialPlan, regrade: RegradeSpec, sou
     regraded = _facts(source, former)
     if why := await _unfit(plan, source, former, regraded, sources):
         return await _refuse(run, why, former)
-    # The source's findings apply to the regrade, too: its checkpoints contain the same files.
+    # The source's findings apply to the regrade too, because its checkpoints contain the same files.
     changes: dict[str, Any] = {"regraded": regraded, "tampering": former.tampering}
     if source.found is not None and source.found["spec"].get("task") == run.object["spec"].get("task"):
-        changes["task_source"] = former.task_source  # the source's revision, even if its Git branch moved since
+        changes["task_source"] = former.task_source  # the source's revision, even if the Git branch has moved since
     await run.write(run.trial.status.model_copy(update=changes))
     return Continue()
 
@@ -101,15 +103,15 @@ async def _unfit(plan: TrialPlan, source: SourceTrial, former: TrialStatus, regr
 async def _copy_checkpoints(
     run: TrialRun, plan: TrialPlan, regraded: RegradeStatus, sources: SourceTrials, checkpoints: Checkpoints
 ) -> None:
-    """Copy the source's checkpoints after the steps that are verified again. The regrade then no longer depends on the source.
+    """Copy the source's checkpoints after the steps that are verified again. Idempotent. Raises CheckpointLost.
 
-    Idempotent. Raises CheckpointLost.
+    The regrade then no longer depends on the source.
     """
     key = TrialKey.of(run.trial)
     steps = [source_checkpoints.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
     source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
     copied = set((await checkpoints.stored(key)).commits)
-    # A copied checkpoint has all its layers. After a crash, copies that exist are not made again, so their source may be deleted.
+    # A copied checkpoint has all its layers. After a crash, existing copies are not made again, so the source may be deleted.
     left = [name for index, name in _verified(plan, regraded).items() if (ADOPTED, index) not in copied]
     for chain in reversed(await sources.chains(source, left) if left else []):
         if (ADOPTED, chain[-1].step) not in copied:
@@ -117,8 +119,10 @@ async def _copy_checkpoints(
 
 
 async def _refuse(run: TrialRun, message: str, source: TrialStatus) -> Continue:
-    """Fail the trial, which has no pod yet. If its source failed but is scored, the trial gets the source's score. source: the
-    source's status, empty if unknown."""
+    """Fail the trial, which has no pod yet. If its source failed but has a score, the trial gets this score.
+
+    ``source`` is the source's status, empty if unknown.
+    """
     new, failure = trial_status.failed(run.trial, REGRADE_IMPOSSIBLE, message, run.clock()), source.failure
     if failure is not None and source.score is not None:
         steps = [StepStatus(**{name: getattr(each, name) for name in _VERDICT}) for each in source.steps]
@@ -130,7 +134,7 @@ async def _refuse(run: TrialRun, message: str, source: TrialStatus) -> Continue:
 
 
 def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
-    """Return the source's facts for the status of a regrade. former: the source's status."""
+    """Return the source's facts for the status of a regrade. ``former`` is the source's status."""
     evidence = source.evidence
     found = {each.name: each for each in evidence.steps} if evidence else {}
     ran = {each.name: each for each in former.steps}
@@ -156,7 +160,7 @@ def _facts(source: SourceTrial, former: TrialStatus) -> RegradeStatus:
 
 
 def _status(source: SourceTrial) -> TrialStatus:
-    """Return the source's status; of a deleted source, the part that its evidence has."""
+    """Return the source's status. If the source was deleted, this is only the part that its evidence contains."""
     if source.found is not None:
         return parse_status(source.found)
     assert source.evidence is not None  # SourceTrials.find returns a deleted trial only with evidence
@@ -187,13 +191,13 @@ def _agent(source: SourceTrial) -> SourceAgent:
 
 
 def _sweep_of(source: SourceTrial) -> str | None:
-    """Return the UID of the sweep that created the source; "" if no sweep did, None if it is unknown."""
+    """Return the UID of the sweep that created the source, "" if no sweep did, None if it is unknown."""
     if source.found is None:
         assert source.evidence is not None  # SourceTrials.find returns a deleted trial only with evidence
         return source.evidence.trial.sweep_uid
     if owner := owner_of(source.found):
         return owner[1]
-    # The deletion of a sweep with --cascade=orphan removes its trials' owner references.
+    # If a sweep was deleted with --cascade=orphan, its trials lost their owner references.
     return (source.evidence.trial.sweep_uid if source.evidence else None) or ""
 
 

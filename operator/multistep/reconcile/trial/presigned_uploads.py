@@ -1,4 +1,7 @@
-"""Lets the pod send large files directly to the object store (direct_upload decides), and verifies that they arrived."""
+"""Lets the pod send large files directly to the object store by presigned URLs, and verifies that they arrived.
+
+engine.journal.results_limits decides which files.
+"""
 
 from __future__ import annotations
 
@@ -32,29 +35,30 @@ from multistep.store.trial.volume_usage import Collection
 
 @dataclass(frozen=True)
 class Gathering:
-    """A Collect operation in progress, which stores a step's files. secret: whether the trial has secrets to redact; then the
-    operator stores the text files itself."""
+    """A Collect operation in progress, which stores a step's files."""
 
     key: TrialKey
     attempt: int
     collect: Collect
     secret: bool
+    """Whether the trial has secrets. The operator then stores text files itself, to redact the secrets."""
 
 
 @dataclass(frozen=True)
 class Direct:
-    """Lets pods send files directly to the object store. min_bytes: minimum size of a file to send; linger_seconds: how long a
-    session waits for one file."""
+    """Lets pods send files directly to the object store."""
 
     uploads: DirectUploads
     volume: ResultsVolume
     min_bytes: int
+    """Minimum size of a file to send."""
     linger_seconds: float
+    """How long a session waits for one file."""
 
     async def run(self, session: Session, gathering: Gathering, records: dict[str, Record]) -> UploadProgress:
-        """Send files until all are sent, or until one takes longer than linger_seconds.
+        """Let the pod send files until all are sent, or until one takes longer than linger_seconds. Return the progress.
 
-        In the second case, ``running`` of the result is the record of the file that is still being sent.
+        In the second case, ``running`` of the progress is the record of the file that is still being sent.
         """
         while (reached := direct.upload_progress(gathering.collect, records)).next is not None:
             record = session.seen(await self._advance(session, gathering, reached))
@@ -92,9 +96,9 @@ class Direct:
         return await session.operate("send", request)
 
     async def pointers(self, gathering: Gathering, reached: UploadProgress) -> dict[str, UploadedObject]:
-        """Return the objects in the store that match the pod's report of the files it sent, by the files' names in the download.
+        """Return the objects in the store that match the pod's report about sent files, by the files' names in the download.
 
-        Files without a matching object are logged in trial.log.
+        A file without a matching object is logged in trial.log.
         """
         found: dict[str, UploadedObject] = {}
         for sent in reached.sent:
@@ -125,15 +129,19 @@ _SURVEY_PROTOCOL: Final = 2
 
 @dataclass(frozen=True)
 class Room:
-    """The space for one Collect. now: bytes and files that may be stored now; alone: those that could be stored if the namespace
-    had no other trial, None if no verifier gets the files."""
+    """The space for the files of one Collect."""
 
     now: Headroom
+    """What may be stored now."""
     alone: Headroom | None = None
+    """What could be stored if the namespace had no other trial, None if no verifier gets the files."""
 
     @classmethod
     async def of(cls, collections: Collections, drive: Drive, operation: Collect) -> Self:
-        """Return the space for a Collect. If a verifier gets the files, results of earlier attempts count only for kept steps."""
+        """Return the space for the files of a Collect.
+
+        If a verifier gets the files, results of earlier attempts count only for steps that the attempt keeps.
+        """
         collection = Collection(drive.scope.attempt, operation.step, operation.part)
         if not drive.hands_over(operation):
             return cls(await collections.headroom(drive.key, collection))
@@ -146,10 +154,11 @@ class Room:
         return cls(now, await collections.most(drive.key, collection, counts=counts))
 
     async def left_out(self, drive: Drive, session: Session, sources: Sequence[Source]) -> dict[str, str]:
-        """Return the reason for each file that is left out because it is too large for the free space, by its name in the download.
+        """Return the files that are left out because they are too large for the free space, by name in the download, with the
+        reason.
 
-        Raises StoreError if other trials use the space that an artifact for a verifier needs: if it were left out, the step's
-        reward would depend on those trials. The trial then waits, and retries.
+        Raises StoreError if other trials use the space that an artifact for a verifier needs, so that the trial waits and retries.
+        If the artifact were left out, the step's reward would depend on other trials.
         """
         if drive.protocol < _SURVEY_PROTOCOL:
             return {}

@@ -3,9 +3,10 @@
     observe    the trial's task and pods                         observe
     decide     the next action, a pure function of these         decide_action, engine.lifecycle
     act        one function for each decision; it writes status  start_attempt, create_pods, continue_script, end_attempt
-    error      each ends in the status                           end_in_status
+    error      report it in the status                           end_in_status
 
-An action ends with a Requeue (the reconcile ends, the trial waits), with Continue (observe again), or with the next decision.
+An action returns a Requeue if the trial waits, which ends the reconcile. It returns Continue to observe and decide again, or it
+returns the next decision.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TrialReconciler:
-    """Reconciles trials. Each action gets the few of these objects that it uses."""
+    """Reconciles trials, with the objects that the actions need. Each action gets only those that it uses."""
 
     cluster: Cluster
     loader: TrialLoader
@@ -79,10 +80,13 @@ class TrialReconciler:
     metrics: Metrics
     settings: Settings
     clock: Callable[[], float]
-    """Seconds since the epoch."""
+    """Returns seconds since the epoch."""
 
     async def reconcile(self, found: Object) -> Requeue:
-        """Reconcile a trial as it was read. Raises errors for which the work queue is to retry with back-off."""
+        """Reconcile a trial that was just read, and return when to reconcile it again.
+
+        Raises errors after which the work queue is to retry with back-off.
+        """
         if found["metadata"].get("deletionTimestamp"):
             return AT_NEXT_EVENT  # Kubernetes garbage collection deletes the objects that the trial owns
         try:
@@ -100,19 +104,19 @@ class TrialReconciler:
         return TrialRun(found, writer, self.memory, self.settings, self.clock, readable)
 
     def _note(self, trial: MultiStepTrial) -> None:
-        """Count a trial that was read or written."""
+        """Update the counts with a trial that was read or written."""
         self.memory.tally.observe(trial)
         self.admission.model_slots.observe(trial)
 
     async def _until_wait(self, run: TrialRun) -> Requeue:
-        """Observe, decide and act until the trial has to wait."""
+        """Observe, decide and act until the trial has to wait. Return when to reconcile it again."""
         observed, pods = Observed(), None
         while True:
             try:
                 observed = await load_task(run, observed, self.loader, self.admission)
                 observed = replace(observed, pods=pods or await read_pods(run, self.pods))
                 decision = decide(run, observed, self.admission.room)
-                with noting_failed_reads(run, decision):  # a deadline must not blame an agent whose result was not read
+                with noting_failed_reads(run, decision):  # an agent whose result was not read is not to blame for a missed deadline
                     result = await self._act(run, observed, decision)
                 if isinstance(result, Requeue):
                     self.memory.errors.end(run.key)
@@ -123,11 +127,11 @@ class TrialReconciler:
             if isinstance(result, Requeue):
                 return result
             if is_finished(run.trial.status):
-                self.memory.errors.end(run.key)  # later errors are those of the clean-up
+                self.memory.errors.end(run.key)  # errors of the clean-up start a new series
             pods = result.pods
 
     async def _act(self, run: TrialRun, observed: Observed, decision: Decision) -> Requeue | Continue:
-        """Carry out a decision, and those that follow from it. Each action writes the status."""
+        """Carry out a decision and the decisions that follow from it. Each action writes the status."""
         result: Result = decision
         while not isinstance(result, Requeue | Continue):
             result = await self._take_action(run, observed, result)

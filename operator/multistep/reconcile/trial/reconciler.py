@@ -1,7 +1,7 @@
-"""Reconciles trials.
+"""Composes the parts of a trial's reconcile, and handles events of pods.
 
-The reconciler is stateless. Hints and cached plans only save work; each decision rests on the trial and the pod as the API
-server has them now, and on the runner's records.
+The reconciler is stateless. Hints and cached plans only save work. Each decision depends on the current trial and pod in the API
+server, and on the runner's records.
 """
 
 from __future__ import annotations
@@ -46,27 +46,34 @@ from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 
-STARTED_REQUEUE_SECONDS = 1.0  # delay of the reconcile after a pod's scheduling gates or errors are gone: usually the pod runs then
+# Delay of the reconcile after a pod's scheduling gates or errors disappeared. Usually the pod runs after this time.
+STARTED_REQUEUE_SECONDS = 1.0
 
 
 @dataclass
 class Reconciler:
-    """Reconciles one trial per call. clock: seconds since the epoch; wake: requeues a key; ended: called with finished trials;
-    changed: returns whether an event showed a newer spec of a trial, or its deletion; shipping, models: clients of the object store
-    and the model gateway, None without one; registry: the registry of built images, None for the one in the settings."""
+    """Reconciles one trial per call."""
 
     cluster: Cluster
     volume: ResultsVolume
     settings: Settings
     metrics: Metrics
     clock: Callable[[], float] = time.time
+    """Returns seconds since the epoch."""
     wake: Wake = lambda _: None
+    """Requeues a key."""
     ended: Callable[[MultiStepTrial], object] = lambda _: None
+    """Called with each finished trial."""
     changed: Changed = lambda _: False
+    """Returns whether an event showed a newer spec of a trial, or a request to delete it."""
     shipping: ResultsUploader | None = None
+    """Client of the object store, None without one."""
     models: ModelAccess | None = None
+    """Client of the model gateway, None without one."""
     sign: Sign | None = None
+    """Signs the statements about results, None to leave them unsigned."""
     registry: BuiltImages | None = None
+    """Registry of built images, None for the one in the settings."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -132,9 +139,12 @@ class Reconciler:
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:
-        """Update limits and quota queues from a pod's event. type: type of the watch event. Return the seconds within which the
-        trial needs a reconcile. Return None if the trial's timer is soon enough, because the pod is only starting, or became ready:
-        an unready pod has a result, and a pod becomes ready when a session has read it."""
+        """Update limits and quota queues after a watch event of this type. Return the seconds within which the trial needs a
+        reconcile.
+
+        Return None if the trial's timer is soon enough, because the pod is only starting or became ready. An unready pod has a
+        result, but a pod becomes ready after a session has read the result.
+        """
         pod, before, deleted = event.now, event.before, type == "DELETED"
         self.admission.starts.observe(event.key, pod, deleted=deleted)
         if deleted or pod.phase in ("Succeeded", "Failed"):  # a quota does not count a finished pod
@@ -143,12 +153,12 @@ class Reconciler:
             return None
         if deleted or not is_starting(pod):
             return 0.0
-        # A pod that was just created, or was starting before this event, needs no reconcile: its trial already has a timer.
+        # A pod that was just created or was already starting needs no reconcile, because its trial already has a timer.
         waits = type == "ADDED" if before is None else is_starting(before)
         return None if waits else STARTED_REQUEUE_SECONDS
 
     async def reconcile(self, key: Key) -> Requeue:
-        """Reconcile one trial."""
+        """Reconcile one trial, and return when to reconcile it again."""
         async with self.admission.reconcile(key):
             with self.metrics.reconcile_seconds.time():
                 return await self._reconcile(key)
@@ -161,7 +171,7 @@ class Reconciler:
                 raise
             self._forget(key)
             return AT_NEXT_EVENT
-        if not self.shard.has(trial["metadata"]):  # its shard label assigns the trial to another operator
+        if not self.shard.has(trial["metadata"]):  # the trial's shard label assigns it to another operator
             self._forget(key)
             return AT_NEXT_EVENT
         try:
@@ -169,7 +179,7 @@ class Reconciler:
         except (Conflict, NotFound) as error:
             if isinstance(error, NotFound) and is_of_another_server(error):
                 raise
-            return Requeue(SOON_SECONDS)  # an object changed or was deleted; its watch event may be missed
+            return Requeue(SOON_SECONDS)  # an object changed or was deleted; the watch may have missed the event
         except PodError as error:
             cause = "stream" if isinstance(error, StreamLost) else "runner" if isinstance(error, RunnerError) else "pod"
             self.metrics.exec_session_failures.labels(cause).inc()

@@ -1,4 +1,4 @@
-"""Runs a trial's script, the sequence of its operations, in exec sessions. While a long phase runs, no session is open."""
+"""Runs a trial's script, which is the sequence of its operations, in exec sessions. No session is open while a long phase runs."""
 
 from __future__ import annotations
 
@@ -83,15 +83,13 @@ from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
 from multistep.telemetry.metrics import Metrics
 
 MAX_LINES, MAX_LINE_CHARACTERS = 50, 500  # limits of a record's list of sources that were not collected completely
-MAX_LINES_BYTES = 12 << 10  # limit of this list as JSON: the runner's record has at most 64 KiB
+MAX_LINES_BYTES = 12 << 10  # limit of this list as JSON, because the runner's record has at most 64 KiB
 BUSY_WAIT_SECONDS = 0.3  # how long a session waits for a phase if other trials are queued for a session
-FIRST_WAIT_SECONDS = 3.0  # a longer phase is shown in the status, and its session ends if other trials are queued
+FIRST_WAIT_SECONDS = 3.0  # if a phase takes longer, the status shows it, and its session ends if other trials are queued
 
 
 class Driver:
-    """Runs scripts in exec sessions. sessions_queued: whether other trials are queued for a session; transfers: limit of the
-    checkpoints that are stored or restored concurrently; changed: whether an event showed a newer spec of a trial, or its
-    deletion."""
+    """Runs the scripts of trials in exec sessions."""
 
     def __init__(
         self,
@@ -106,6 +104,11 @@ class Driver:
         transfers: ConcurrencyLimit,
         changed: Changed = lambda _: False,
     ) -> None:
+        """Create the driver.
+
+        ``sessions_queued`` returns whether other trials are queued for a session. ``transfers`` limits how many checkpoints are
+        stored or restored at once. ``changed`` returns whether an event showed a newer spec of a trial, or a request to delete it.
+        """
         self._changed = changed
         self._models = models
         self._networks = NetworkSwitch(cluster, settings.answer_timeout_seconds)
@@ -129,7 +132,7 @@ class Driver:
     async def drive(self, trial: MultiStepTrial, loaded: LoadedTrial, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
 
-        A session ends with an error at its timeout, so that a pod that sends a byte now and then cannot hold an exec slot for ever.
+        A session ends with an error at its timeout. Otherwise a pod that sends a byte now and then could hold an exec slot forever.
         Checkpoints, restores, collections and hooks of services have timeouts of their own.
         """
         limit = self._settings.exec_session_seconds
@@ -150,7 +153,7 @@ class Driver:
                 host = await self._host_session(stack, trial, pods.agent, session)
                 if any(not each.done and place_of(each.id) == "host" for each in host[1].records):
                     for each in hello.records:
-                        session.seen(each)  # acknowledge old results: the pod stays ready until the agent ends
+                        session.seen(each)  # acknowledge old results, so that the pod stays ready until the agent ends
                     return AgentStillRuns()
             if needs_root(trial, hello, trial.status.image_user):
                 return RootRequired(user_of(hello))
@@ -159,7 +162,9 @@ class Driver:
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
             user, may_become_root = trial.status.image_user or str(hello.user.uid), bool(hello.root_programs)
-            protects = isolation(loaded.plan, user, hello.users) == "User"  # an image may have sudo, but not for the agent's user
+            protects = (
+                isolation(loaded.plan, user, hello.users) == "User"
+            )  # ignores sudo, which may deny the agent's user
             shown = isolation(loaded.plan, user, hello.users, may_become_root=may_become_root)
             scope = scope_of(trial, loaded, hello, isolated=protects, kept=kept)
             drive = Drive(
@@ -197,8 +202,10 @@ class Driver:
     async def _host_session(
         self, stack: AsyncExitStack, trial: MultiStepTrial, pod: PodFacts, environment: Session
     ) -> tuple[Session, Hello]:
-        """Start a session with the agent host: through the session with the environment or, if that is not possible, an exec
-        session of its own."""
+        """Start a session with the agent host.
+
+        It uses the session with the environment if possible, and an exec session of its own if not.
+        """
         if environment.protocol >= HOST_PROTOCOL and pod.host_key:
             session = environment.with_host(pod.host_key)
             with suppress(HostUnreachable):
@@ -206,7 +213,7 @@ class Driver:
         return await stack.enter_async_context(self._session(trial, pod, host=True))
 
     async def _run_script(self, drive: Drive) -> DriveResult:
-        # Write the status only at milestones: a write costs the API server more than the rest of a short session.
+        # Write the status only at milestones, because a write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
         reported = (steps, now.agent_setup_time is not None, False)
@@ -247,12 +254,14 @@ class Driver:
         return Progressed(progress.journal)
 
     async def _linger(self, drive: Drive, progress: ScriptProgress) -> bool:
-        """Wait longer for a phase that may finish soon, unless other trials are queued for a session or this trial needs a
-        new reconcile. Return whether the phase has finished."""
+        """Wait longer for a phase that may finish soon. Return whether it has finished.
+
+        Stop waiting if other trials are queued for a session, or if this trial needs a new reconcile.
+        """
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
             return False
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
-        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # the session breaks at its timeout
+        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # at its timeout the session breaks
         end = min(time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS, near_timeout)
         while (
             not (self._sessions_queued() or drive.hooks.expired() or self._changed(drive.trial.metadata))
@@ -265,8 +274,10 @@ class Driver:
         return False
 
     async def _open_verifier_session(self, drive: Drive, journal: Journal) -> VerifierRequired | None:
-        """Open a session in the pod of the current step's verifier. Return VerifierRequired if that pod must be created or
-        recreated."""
+        """Open a session in the pod of the current step's verifier.
+
+        Return VerifierRequired if that pod must be created or recreated, else None.
+        """
         step, pod = drive.step(len(journal.steps) - 1), drive.pods.verifier
         if pod is None or pod.name not in pod_identity.verifier_pod_names(drive.trial, step.index):
             return VerifierRequired(journal, step)
@@ -279,7 +290,7 @@ class Driver:
         return None
 
     async def _give_up(self, drive: Drive, progress: ScriptProgress) -> None:
-        """Record that the next operation is not possible, because the pod of a second verification was lost."""
+        """Store a record that the next operation is not possible, because the pod of a second verification was lost."""
         assert progress.next is not None
         step, now = drive.step(len(progress.journal.steps) - 1), time.time()
         lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
@@ -288,10 +299,12 @@ class Driver:
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
     async def _advance_or_report(self, drive: Drive, progress: ScriptProgress) -> Record:
-        """Perform the next operation. If the session breaks or the operation is invalid, write the progress to the status, because
-        records may be lost.
-        If the gateway does not answer after the agent's phase, write that phase's end: the agent's time must not include the
-        wait."""
+        """Perform the next operation, and return its record.
+
+        If the session breaks or the operation is invalid, write the progress to the status, because records may be lost. If the
+        gateway does not answer after the agent's phase, write the end of that phase, because the agent's time must not include the
+        wait.
+        """
         try:
             return await self._advance(drive, progress)
         except (PodError, GatewayUnavailable, InvalidRequest) as error:
@@ -310,7 +323,7 @@ class Driver:
         return session.seen(record)
 
     def _wait_seconds(self, drive: Drive, id: str) -> float:
-        """Return the seconds to wait for a running phase; 0 if it started before the session opened, because it may take hours."""
+        """Return the seconds to wait for a running phase, 0 if it started before the session opened, because it may take hours."""
         if id in drive.under_way:
             return 0.0
         return min(self._settings.linger_seconds, BUSY_WAIT_SECONDS if self._sessions_queued() else FIRST_WAIT_SECONDS)
@@ -355,7 +368,10 @@ class Driver:
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
     async def _collect(self, drive: Drive, session: Session, operation: Collect) -> Record:
-        """Download and store a step's files, then add a note to the runner's records. Idempotent: a retry replaces stored files."""
+        """Download and store a step's files, then add a record of it. Idempotent, because a retry replaces stored files.
+
+        Return the record, which is still running if the pod is still sending a large file to the object store.
+        """
         step, attempt = drive.step(operation.step), drive.scope.attempt
         start = time.monotonic()
         sources, sent = operation.sources, dict[str, UploadedObject]()
@@ -382,14 +398,14 @@ class Driver:
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
-        seconds = round(time.monotonic() - start, 3)  # duration of the collection; the record's own times are those of the note
+        seconds = round(time.monotonic() - start, 3)  # duration of the collection, as the record's own times are those of the note
         data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
         if collected.incomplete:
             data["incomplete"] = shortened(collected.incomplete)
         return await session.note(operation.id, data)
 
     async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
-        """Store or restore a checkpoint, and release the slot."""
+        """Store or restore a checkpoint, and release its slot."""
         with self._transfers.using(drive.name), drive.limited(checkpoints.limit_seconds(operation)):
             return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
 
@@ -400,7 +416,7 @@ class Driver:
         )  # fmt: skip
 
     async def _reopen(self, drive: Drive, where: Place) -> Session:
-        """Open a new session in place of one whose download was cut off."""
+        """Replace a session whose download was cut off by a new one."""
         pod = drive.pod(where)
         await drive.sessions[where].close()
         if where == "agent":
@@ -410,12 +426,12 @@ class Driver:
         return session
 
     async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
-        """Store the verifier's records, which have its result; then delete the verifier's pod."""
+        """Store the verifier's records, which contain its result, and then delete the verifier's pod."""
         step = drive.step(operation.step)
         records = drive.verifiers_records(step)
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
         if step.verified_restored and drive.loaded.plan.checkpoints is None and not (drive.scope.kept or drive.loaded.plan.regrade):
-            await self._checkpointing.forget(drive.key)  # else the trial could later wait for space that it occupies itself
+            await self._checkpointing.forget(drive.key)  # otherwise the trial could later wait for space that it occupies itself
         elif step.compares_verdicts:
             await self._checkpointing.discard_temporary(drive.key, (drive.scope.attempt, step.index))
         if (verifier := drive.sessions.pop("verifier", None)) is not None:
@@ -426,7 +442,7 @@ class Driver:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, shortened, that a record has room for. Their text is the agent's."""
+    """Return the first lines, shortened, for which a record has room. The agent controls the text of the lines."""
     found: list[str] = []
     left = MAX_LINES_BYTES
     for line in (each[:MAX_LINE_CHARACTERS] for each in lines[:MAX_LINES]):

@@ -1,4 +1,4 @@
-"""The state of one ``Driver.drive`` call, which runs operations of a trial's script, and the driver's functions without IO."""
+"""The state of one ``Driver.drive`` call, which runs operations of a trial's script, and the functions of the driver without IO."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ Dismiss = Callable[[StepPlan], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Pods:
-    """A trial's pods. verifier: the pod of the current step's separate verifier; None if it does not exist. lost: why the pod for
-    the step's second verification cannot be used; "" if it can."""
+    """A trial's pods."""
 
     agent: PodFacts
     verifier: PodFacts | None = None
+    """The pod of the current step's separate verifier, None if it does not exist."""
     lost: str = ""
+    """Why the pod for the step's second verification cannot be used, "" if it can."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of the driver. report: write the progress to the status; dismiss: delete the pod of a step's verifier; expired:
-    return whether the trial's deadline has passed; answered: record that the runner in the agent's pod answered."""
+    """Callbacks of the driver."""
 
     report: Report
+    """Writes the progress to the status."""
     dismiss: Dismiss
+    """Deletes the pod of a step's verifier."""
     expired: Callable[[], bool]
+    """Returns whether the trial's deadline has passed."""
     answered: Callable[[], None] = lambda: None
+    """Records that the runner in the agent's pod answered."""
 
 
 @dataclass
 class Drive:
-    """The state of one ``Driver.drive`` call. sessions: the open sessions; under_way: ids of the operations that were already
-    running when their session opened; deadline: timeout of the sessions; workdir: working directory of the verifier's environment;
-    chain: layers of the checkpoint from which the attempt continues; journal: the progress; sidecars: the open exec sessions with
-    egress sidecars, by their pods' UIDs."""
+    """The state of one ``Driver.drive`` call."""
 
     trial: MultiStepTrial
     loaded: LoadedTrial
@@ -69,16 +70,27 @@ class Drive:
     hooks: Hooks
     scope: Scope
     isolation: str
+    """How well verdicts are isolated from agents (engine.plan.plan.isolation)."""
     stack: AsyncExitStack
+    """Closes the sessions at the end of the call."""
     deadline: asyncio.Timeout
+    """Timeout of the sessions."""
     sessions: dict[Place, Session]
+    """The open sessions with runners."""
     records: dict[str, Record] = field(default_factory=dict)
+    """All known records, by id."""
     under_way: set[str] = field(default_factory=set)
+    """Ids of the operations that were already running when their session opened."""
     workdir: str = ""
+    """Working directory of the verifier's environment."""
     chain: Sequence[CheckpointCommit] = ()
+    """Layers of the checkpoint from which the attempt continues."""
     protocol: int = 1
+    """Protocol version of the runner in the agent's pod."""
     journal: Journal = field(default_factory=Journal)
+    """The trial's progress."""
     sidecars: dict[str, ExecStream] = field(default_factory=dict)
+    """The open exec sessions with egress sidecars, by UID of their pods."""
 
     @property
     def key(self) -> TrialKey:
@@ -96,21 +108,24 @@ class Drive:
 
     @property
     def shown(self) -> TrialStatus:
-        """Return the steps and tampering findings as the status shows them, without secrets."""
+        """Return a status with the current steps and findings of tampering, without secrets."""
         steps, found = [step_status(run) for run in self.journal.steps], merged(self.trial.status, self.journal)
         secrets = secret_variables.secret_values(self.loaded.env, self.loaded.task.config, self.loaded.task.layout)
         return redacted(TrialStatus(steps=steps, tampering=found), secrets)
 
     def hides_end_of_agent(self, operation: Operation | None) -> bool:
-        """Return whether the operation directly follows the agent's phase, and the status does not show this phase's end yet."""
+        """Return whether the operation directly follows the agent's phase, and the status does not yet show the end of that
+        phase."""
         return isinstance(operation, CloseModelAccess) and self.shown.steps != self.trial.status.steps
 
     def step(self, index: int) -> StepPlan:
         return self.loaded.plan.steps[index]
 
     def may_send(self, operation: Collect) -> bool:
-        """Return whether the pod may send files to the object store. It may not if a separate verifier needs the files from the
-        volume, or if the pod's network is limited."""
+        """Return whether the pod may send files to the object store.
+
+        It may not if a separate verifier needs the files on the results volume, or if the pod's network is limited.
+        """
         limited = self.loaded.plan.network.limited or self.loaded.plan.sidecar
         return self.protocol >= 2 and operation.part == "all" and not limited
 
@@ -121,7 +136,7 @@ class Drive:
         return environment is not None and environment.restored is None
 
     def pod(self, where: Place) -> PodFacts:
-        """Return the pod of an open session."""
+        """Return the pod with which the session for this place is open."""
         pod = self.pods.verifier if where == "verifier" else self.pods.agent
         assert pod is not None  # an open session has a pod
         return pod
@@ -132,8 +147,11 @@ class Drive:
         return [each.to_json() for id, each in self.records.items() if place_of(id) == "verifier" and id.startswith(prefix)]
 
     def add_records(self, place: Place, hello: Hello) -> None:
-        """Add the records that the runner in ``place`` sent at its session's start, except records of phases in other places and of
-        other attempts: an agent that controls the environment's runner could forge records of the verifier and of kept steps."""
+        """Add the records that the runner in ``place`` sent at the start of its session.
+
+        Records of other places and of other attempts are ignored. Otherwise an agent that controls the environment's runner could
+        forge records of the verifier and of kept steps.
+        """
         session = self.sessions[place]
         own = [each for each in hello.records if place_of(each.id) == place and each.id.startswith(self.prefix)]
         added = {each.id: session.seen(each) for each in own}
@@ -141,8 +159,11 @@ class Drive:
         self.under_way |= {id for id, each in added.items() if not each.done}
 
     def add_stored(self, stored: StoredVerifierData) -> None:
-        """Add the records of verifiers that have finished. A collection for a verifier that has not finished counts only if the
-        volume has it: else it is repeated."""
+        """Add the records of verifiers that have finished.
+
+        If the results volume lacks the files that were collected for another verifier, drop the record of their collection, so that
+        it is repeated.
+        """
         for index, step in enumerate(self.loaded.plan.steps):
             for each in stored.records.get(index, ()):
                 self.records[each["id"]] = Record.from_json(each)
@@ -151,7 +172,7 @@ class Drive:
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Give an operation a timeout of its own. The sessions' timeout is paused meanwhile."""
+        """Return a context manager in which an operation has a timeout of its own. The sessions' timeout is paused meanwhile."""
         now = asyncio.get_running_loop().time
         left = (self.deadline.when() or now()) - now()
         self.deadline.reschedule(now() + seconds)
@@ -162,7 +183,7 @@ class Drive:
                 self.deadline.reschedule(now() + left)
 
     def add_host(self, session: Session, hello: Hello) -> None:
-        """Add the session with the agent host, and the host's records."""
+        """Add the session with the agent host, and the records of its runner."""
         self.sessions["host"] = session
         self.add_records("host", hello)
 
@@ -174,11 +195,11 @@ def agent_works(trial: MultiStepTrial, loaded: LoadedTrial) -> bool:
 
 
 def milestones(before: TrialStatus, journal: Journal) -> tuple[int, bool, bool]:
-    """Return the progress that the status must show before the next operation: the number of started steps, whether a custom agent
-    class ran, and whether the verifier's pod may have files of the agent. If a container ends later, the status then shows whether
-    the class or the files can be the cause.
+    """Return the progress that the status must show before the next operation.
 
-    before: the status at the start of the drive; its verifier.untouched is true if the verifier's pod has no files of the agent.
+    These are the number of started steps, whether a custom agent class ran, and whether the verifier's pod may have files of the
+    agent. If a container ends later, the status then shows whether the class or the files can be the cause. ``before`` is the
+    status at the start of the drive. Its verifier.untouched is true if the verifier's pod has no files of the agent.
     """
     handed_over = bool(before.verifier and before.verifier.untouched and journal.steps[-1].untouched is False)
     return len(journal.steps), journal.class_ran_at is not None, handed_over
@@ -190,7 +211,7 @@ def started_part(journal: Journal) -> Journal:
 
 
 def scope_of(trial: MultiStepTrial, loaded: LoadedTrial, hello: Hello, *, isolated: bool, kept: tuple[KeptStep, ...]) -> Scope:
-    """Return the scope of a trial's operations."""
+    """Return the scope of the operations of a trial's current attempt."""
     return Scope(
         plan=loaded.plan,
         attempt=trial.status.attempt or 1,
@@ -204,8 +225,11 @@ def scope_of(trial: MultiStepTrial, loaded: LoadedTrial, hello: Hello, *, isolat
 
 
 def needs_root(trial: MultiStepTrial, hello: Hello, image_user: str | None) -> bool:
-    """Return whether the pod must be recreated as root: the runner needs root to create /logs and /tests and to switch users. A
-    user set in the pod template is respected."""
+    """Return whether the pod must be recreated as root, because the runner needs root to create /logs and /tests and to switch
+    users.
+
+    A user that is set in the pod template is not changed.
+    """
     return hello.user.uid != 0 and image_user is None and not chooses_user(trial)
 
 
@@ -216,42 +240,44 @@ def user_of(hello: Hello) -> str:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A result: the script finished (``journal.finished``), or waits for a phase that takes long."""
+    """Result of a drive: the script has finished (``journal.finished``), or a phase takes long."""
 
     journal: Journal
 
 
 @dataclass(frozen=True)
 class AgentStillRuns:
-    """A result: there was nothing to do, because the agent host is still running the current step's agent."""
+    """Result of a drive: there was nothing to do, because the agent host is still running the current step's agent."""
 
 
 @dataclass(frozen=True)
 class PausedBetweenSteps:
-    """A result: the suspended trial finished a step."""
+    """Result of a drive: the trial, which is to be suspended, has finished a step."""
 
     journal: Journal
 
 
 @dataclass(frozen=True)
 class RootRequired:
-    """A result: the pod must be created again as root. image_user: the image's user, which then runs the phases."""
+    """Result of a drive: the pod must be created again as root."""
 
     image_user: str
+    """The image's user, who then runs the phases."""
 
 
 @dataclass(frozen=True)
 class VerifierRequired:
-    """A result: a step's verifier pod must be created. image_user: the image's user, if the pod must be recreated as root."""
+    """Result of a drive: the pod of a step's verifier must be created."""
 
     journal: Journal
     step: StepPlan
     image_user: str | None = None
+    """The image's user, set if the pod must be recreated as root."""
 
 
 @dataclass(frozen=True)
 class TransferQueued:
-    """A result: a checkpoint must be stored or restored, and the limit of concurrent transfers is reached."""
+    """Result of a drive: a checkpoint must be stored or restored, but the limit of concurrent transfers is reached."""
 
     journal: Journal
 

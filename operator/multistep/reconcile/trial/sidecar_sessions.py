@@ -1,4 +1,4 @@
-"""Exec sessions in sidecars: with the runner in services' containers, and with the egress sidecar, which switches networks."""
+"""Exec sessions with sidecars: with the runners in services' containers, and with the egress sidecar, which switches networks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class _ServiceDown(MultistepError):
-    """A service that may end has ended, and the kubelet does not start it again soon."""
+    """A service that is allowed to end has ended, and the kubelet does not start it again soon."""
 
 
 class ServiceSessions:
@@ -46,8 +46,10 @@ class ServiceSessions:
         self._metrics = metrics
 
     async def hook(self, namespace: str, pod: PodFacts, hook: ServiceHook, main: Session) -> Record:
-        """Run a hook, at most once, and add its result to the records of the runner in container main. A hook of a service that is
-        down fails: a trial must not wait for a service that never runs again."""
+        """Run a hook at most once, and add its result to the records of the runner in the container main.
+
+        The hook of a service that is down fails, because a trial must not wait for a service that may never run again.
+        """
         spec = {
             "id": hook.id, "argv": list(hook.argv), "user": hook.user, "cwd": "", "env": {}, "timeoutSeconds": hook.timeout,
             "tailBytes": TAIL_BYTES, "remove": [], "captures": [], "killAtEnd": False,
@@ -64,8 +66,10 @@ class ServiceSessions:
     async def collect(
         self, namespace: str, pod: PodFacts, sources: Sequence[Source], found: DownloadResult, joined: Joined
     ) -> DownloadResult:
-        """Download the sources in services' containers, after the download from container main. found: the result of main's
-        download; joined: the stream to which main's download was written."""
+        """Download the sources in services' containers, after the download from the container main. Return the result of both.
+
+        ``found`` is the result of main's download, and ``joined`` the stream to which it was written.
+        """
         for container in sorted({each.container for each in sources if each.container}):
             if found.cut:
                 break
@@ -109,12 +113,12 @@ class ServiceSessions:
 
 
 def of_main(sources: Sequence[Source]) -> list[Source]:
-    """Return the sources for a download from container main: a path that does not exist replaces each source of a service."""
+    """Return the sources for a download from the container main. A path that does not exist replaces each source of a service."""
     return [_NOWHERE if each.container else each for each in sources]
 
 
 class Joined:
-    """Joins the tar streams of several downloads into one: it omits the end marker of each stream except the last."""
+    """Joins the tar streams of several downloads into one, by omitting the end marker of each stream except the last one."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -143,19 +147,20 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 
 class NetworkSwitch:
-    """Switches networks. timeout_seconds: timeout of one switch."""
+    """Switches the networks of pods."""
 
     def __init__(self, cluster: Cluster, timeout_seconds: float) -> None:
+        """Create the switch. ``timeout_seconds`` is the timeout of one switch."""
         self._cluster = cluster
         self._timeout = timeout_seconds
 
     async def perform(self, drive: Drive, session: Session, operation: SwitchNetwork) -> Record:
-        """Switch the network, and add the answer to the runner's records. Idempotent: the sidecar gives the same answer to a
-        repeated request.
+        """Switch the network, and add the answer to the runner's records.
 
-        Raises EgressRefused if the sidecar refuses, EgressError if it has restarted since an earlier switch: a restarted sidecar
-        closes the network, so processes lacked their network meanwhile. When the kubelet reports how the sidecar ended,
-        engine.lifecycle.next_decision ends the attempt.
+        Idempotent, because the sidecar gives the same answer to a repeated request. Raises EgressRefused if the sidecar refuses the
+        switch. Raises EgressError if the sidecar has restarted since an earlier switch. The pod's processes then had no network for
+        some time, because a restarted sidecar blocks it. When the kubelet reports how the sidecar ended,
+        engine.lifecycle.next_decision decides.
         """
         pod = drive.pod(operation.where)
         try:
@@ -172,7 +177,8 @@ class NetworkSwitch:
         return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
 
     async def _stream(self, drive: Drive, pod: PodFacts) -> ExecStream:
-        """Return the drive's exec session with a pod's sidecar. All switches share it: opening one takes longer than a switch."""
+        """Return the drive's exec session with a pod's sidecar. All switches share it, because opening one takes longer than a
+        switch."""
         if (stream := drive.sidecars.get(pod.uid)) is None:
             stream = await self._cluster.open_exec(
                 drive.trial.metadata.namespace, pod.name, egress_sidecar.CONTAINER, egress_sidecar.CALL
@@ -183,7 +189,8 @@ class NetworkSwitch:
 
 
 async def ask(pod: str, stream: ExecStream, request: bytes) -> Mapping[str, Any]:
-    """Send the sidecar a request, a line of JSON, and return its answer. stream: an exec session that runs egress_sidecar.CALL."""
+    """Send a line of JSON to the egress sidecar, and return its answer. ``stream`` is an exec session that runs
+    egress_sidecar.CALL."""
     await stream.send(request)
     return _answer(pod, await _line(pod, stream))
 

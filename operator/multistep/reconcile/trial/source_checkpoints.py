@@ -1,4 +1,4 @@
-"""Finds the checkpoints of another trial, which a trial starts from or verifies again."""
+"""Finds another trial, the source, and its checkpoints, from which a trial starts or which a regrade verifies again."""
 
 from __future__ import annotations
 
@@ -21,45 +21,47 @@ from multistep.store.evidence.statement import MAX_BYTES, Predicate, parse_predi
 from multistep.store.files.trial_key import ResultsStore, TrialKey
 from multistep.store.results_volume import ResultsVolume
 
-GRACE_SECONDS: Final = 30.0  # how long to wait for a source that does not exist: one file may create the trial before its source
+GRACE_SECONDS: Final = (
+    30.0  # wait for a missing source, as one manifest may create the trial before its source
+)
 SOURCE_ACTIVE: Final = "SourceActive"
-SOURCE_SECONDS: Final = 10.0  # interval of the checks of a source that is not finished
+SOURCE_SECONDS: Final = 10.0  # interval at which a source that has not finished is read
 
 
 @dataclass(frozen=True)
 class SourceStep:
-    """A step that the source trial started. digest: digest of its checkpoint, None without one; missing: why it has none, "" if
-    unknown."""
+    """A step that the source trial started."""
 
     name: str
     digest: str | None
+    """Digest of the step's checkpoint, None without one."""
     missing: str = ""
+    """Why the step has no checkpoint, "" if unknown."""
 
 
 @dataclass(frozen=True)
 class SourceTrial:
-    """A trial that another one starts from or verifies again.
-
-    finished: whether it has finished, so that it creates no further checkpoints; checkpoints: whether its spec requests any;
-    found: its object, None if it was deleted; evidence: the statement about its results (store.evidence), None if it is missing or
-    another program wrote it.
-    """
+    """A trial from which another one starts, or which a regrade verifies again."""
 
     key: TrialKey
     steps: Sequence[SourceStep]
     finished: bool
+    """Whether the trial has finished, so that it stores no further checkpoints."""
     checkpoints: bool = True
+    """Whether the trial's spec requests checkpoints."""
     found: Object | None = None
+    """The trial's object, None if it was deleted."""
     evidence: Predicate | None = None
+    """The statement about the trial's results (store.evidence), None if it is missing or another program wrote it."""
 
     def may_make(self, step: str) -> bool:
-        """Return whether the trial may still create a checkpoint after a step that has none now."""
+        """Return whether the trial may still store a checkpoint after a step that has none now."""
         reported = any(each.name == step and each.missing for each in self.steps)
         return self.checkpoints and not self.finished and not reported
 
 
 class SourceTrials:
-    """Reads source trials: the objects of those that exist, and the evidence of those that were deleted and have results."""
+    """Reads source trials. For a deleted trial with results it reads the evidence in place of the object."""
 
     def __init__(self, cluster: Cluster, volume: ResultsVolume, shipping: ResultsUploader | None = None) -> None:
         self._cluster = cluster
@@ -67,8 +69,11 @@ class SourceTrials:
         self._stores: Sequence[ResultsStore] = [volume] if shipping is None else [volume, shipping.results]
 
     async def find(self, namespace: str, name: str) -> SourceTrial | None:
-        """Return the trial of this name. A deleted trial is described by its evidence; None if it has no evidence, or if several
-        deleted trials of this name have results."""
+        """Return the trial of this name, None if it is not known.
+
+        A deleted trial is described by its evidence. It is not known if it has no evidence, or if several deleted trials of this
+        name have results.
+        """
         try:
             found = await self._cluster.get(TRIALS, namespace, name)
         except NotFound:
@@ -105,7 +110,7 @@ class SourceTrials:
         return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
 
     async def _evidence(self, key: TrialKey) -> Predicate | None:
-        """Return the evidence of a trial's results; None if it is missing or another program wrote it."""
+        """Return the evidence of a trial's results, None if it is missing or another program wrote it."""
         for store in self._stores:
             if (data := await store.part(key, file_names.STATEMENT, offset=0, limit=MAX_BYTES)) is not None:
                 return await asyncio.to_thread(parse_predicate, data)

@@ -1,4 +1,4 @@
-"""Starts the first attempt of a trial; suspends and resumes the trial."""
+"""Starts the first attempt of a trial, and suspends and resumes the trial."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def start_first_attempt(
     sources: SourceTrials,
     volume: ResultsVolume,
 ) -> Result:
-    """Start the first attempt: from the image, from another trial's checkpoint, or with the checkpoints that a regrade verifies."""
+    """Start the first attempt from the image, from another trial's checkpoint, or with the checkpoints that a regrade verifies."""
     if (prepared := await prepare_regrade(run, observed.plan, sources, volume.checkpoints)) is not None:
         return prepared
     start = await starts.find(run.trial, observed.task)
@@ -36,12 +36,12 @@ async def start_first_attempt(
 async def start_attempt(
     run: TrialRun, observed: Observed, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None
 ) -> Continue:
-    """Write the start of an attempt. start: starting point of the first attempt, None for the image.
+    """Write the start of an attempt. ``start`` is the starting point of the first attempt, None for the image.
 
-    The start of the first attempt is written together with its pod's UID, which saves a write, or when the trial has to wait
-    for the pod. After a crash in between, the trial starts again and adopts the pod: its name depends on the trial's name only,
-    and the spec is immutable. What the next start could resolve differently (the revision of a remote task, an image that was
-    built, another trial) is written before the pod is created.
+    The start of the first attempt is written together with its pod's UID, which saves a write, or when the trial has to wait for
+    the pod. After a crash before that write, the trial starts again and adopts the pod. This works because the pod's name depends
+    only on the trial's name, and the spec is immutable. But a start that could be resolved differently the next time is written
+    before the pod is created, for example the revision of a remote task, a built image or another trial.
     """
     trial, loaded, plan = run.trial, observed.task, observed.plan
     new = trial_status.attempt_started(
@@ -61,8 +61,10 @@ async def start_attempt(
 
 
 async def suspend(run: TrialRun, pods: TrialPods) -> Requeue:
-    """Write the suspension to the status. If the status shows that the pod was released, delete the pod again, because the operator
-    may have crashed before the deletion."""
+    """Write the suspension to the status. If the trial keeps no pod, delete its pods.
+
+    An earlier reconcile may have crashed before it deleted them.
+    """
     await run.write(trial_status.suspended(run.trial, run.clock()))
     if run.trial.status.pod_uid is None:
         await pods.remove(run.trial, earlier_pods(run.trial))

@@ -32,13 +32,16 @@ from multistep.store.harbor.trial_config import task_digest
 from multistep.store.results_volume import ResultsVolume
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
-_RETRIES: Final = 10  # infrastructure retries of a reference trial: many, because many trials may wait for it
-_OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes that the task's solution or its tests caused
+_RETRIES: Final = 10  # infrastructure retries of a reference trial; a high number, because many trials may wait for it
+_OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes for which the task's solution or tests are to blame
 _CHARACTERS: Final = 20
 
 
 class References:
-    """Creates and checks reference trials. A reference trial has no owner, so that it outlives the trials that use it."""
+    """Creates and reads reference trials, which run the task's own solutions for trials with spec.fromStep.
+
+    A reference trial has no owner, so it outlives the trials that use it.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -69,18 +72,18 @@ def lacks_task(found: Object, manifest: Mapping[str, Any]) -> bool:
 
 
 def is_reference(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a found trial is the reference trial of this manifest, not another trial of the same name."""
+    """Return whether a found trial is the reference trial of this manifest, and not another trial of the same name."""
     of = (found["metadata"].get("labels") or {}).get(labels.REFERENCE)
     return bool(of == manifest["metadata"]["labels"][labels.REFERENCE])
 
 
 def unusable(why: str) -> Fail:
-    """Return the failure of a trial that cannot use the checkpoint of its reference trial, which ran the task's solutions."""
+    """Return the failure of a trial that cannot use the checkpoint of its reference trial."""
     return Fail(REFERENCE_FAILED, f"the task's own solutions do not lead there: {why}. Correct the task")
 
 
 def failure(found: Object) -> Fail:
-    """Return the failure of a trial whose reference trial finished without creating the needed checkpoint."""
+    """Return the failure of a trial whose reference trial finished without the needed checkpoint."""
     name, status = found["metadata"]["name"], parse_status(found)
     ended = status.failure
     reasons = [each.message for each in status.conditions if each.type in ("Complete", "Failed") and each.status == "True"]
@@ -91,7 +94,10 @@ def failure(found: Object) -> Fail:
 
 
 def manifest(trial: MultiStepTrial, loaded: LoadedTrial) -> dict[str, Any]:
-    """Return the manifest of the reference trial of a trial's task. Its name is a digest of all that its results depend on."""
+    """Return the manifest of the reference trial of a trial's task.
+
+    Its name contains a digest of everything on which its results depend.
+    """
     written = trial.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     same: dict[str, Any] = {name: written[name] for name in _SAME if name in written}
     labels_of = trial.metadata.labels
@@ -122,7 +128,7 @@ def manifest(trial: MultiStepTrial, loaded: LoadedTrial) -> dict[str, Any]:
 
 
 def _task(task: Mapping[str, Any], loaded: LoadedTrial) -> dict[str, Any]:
-    """Return spec.task, pinned to the revision that the requesting trial's task was resolved to."""
+    """Return spec.task, pinned to the revision to which the requesting trial's task was resolved."""
     name = {"name": loaded.plan.task_name}
     if loaded.source is None:
         return dict(task) | name
@@ -144,28 +150,31 @@ _HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResu
 
 @dataclass(frozen=True)
 class Start:
-    """The starting point of a trial. resumed: the trial's copy of the checkpoint; source: the checkpoint, and the trial that
-    created it; tampering: the findings in the kept steps."""
+    """The checkpoint from which a trial starts."""
 
     resumed: ResumeStatus
+    """The trial's own copy of the checkpoint."""
     source: StartStatus
+    """The checkpoint and the trial that stored it."""
     tampering: Sequence[Tampering]
+    """The findings of tampering in the steps that the checkpoint contains."""
 
 
 class StartingPoints:
-    """Finds the starting points of trials. clock: seconds since the epoch."""
+    """Finds the checkpoints from which trials start."""
 
     def __init__(self, cluster: Cluster, volume: ResultsVolume, sources: SourceTrials, clock: Callable[[], float]) -> None:
+        """Create the finder. ``clock`` returns seconds since the epoch."""
         self._volume = volume
         self._sources = sources
         self._references = References(cluster)
         self._clock = clock
 
     async def find(self, trial: MultiStepTrial, loaded: LoadedTrial) -> Start | Wait | Fail | None:
-        """Return the trial's starting point, None if it starts from the image; Wait while the source is active; Fail if the source
-        can never be used.
+        """Return the trial's starting point, None if it starts from the image. Idempotent. Raises StoreError.
 
-        The trial gets copies of the checkpoint, so the source may be deleted afterwards. Idempotent. Raises StoreError.
+        Return Wait while the other trial, the source, is active, and Fail if it can never be used. The trial gets a copy of the
+        checkpoint, so the source may be deleted afterwards.
         """
         if not loaded.plan.branch.kept:
             return None
@@ -190,8 +199,10 @@ class StartingPoints:
             return Fail(SOURCE_CHECKPOINT_MISSING, f"spec.from: {error}. To start from a trial, {_HINT}")
 
     async def _from_reference(self, trial: MultiStepTrial, loaded: LoadedTrial) -> Start | Wait | Fail:
-        """Return the starting point from the task's reference trial, or from its results if it was deleted. Create the reference
-        trial if neither exists."""
+        """Return the starting point from the task's reference trial, or from its results if it was deleted.
+
+        Create the reference trial if neither exists.
+        """
         wanted, step = manifest(trial, loaded), _step(loaded.plan)
         name, found = wanted["metadata"]["name"], await self._references.find(wanted)
         if found is not None and not is_reference(found, wanted):
@@ -214,7 +225,10 @@ class StartingPoints:
         return waiting(name, step, found, self._pause(trial))
 
     async def _start(self, trial: MultiStepTrial, plan: TrialPlan, source: SourceTrial) -> Start | Fail:
-        """Copy the checkpoint, and return the starting point; Fail if it is unusable. Raises CheckpointLost if it is missing."""
+        """Copy the checkpoint and return the starting point, or Fail if the checkpoint is unusable.
+
+        Raises CheckpointLost if it does not exist.
+        """
         chain = await self._sources.chain(source, step := _step(plan))
         if why := unfit_start(plan, [each for layer in chain for each in layer.steps], chain[-1]):
             return Fail(SOURCE_UNUSABLE, f"the checkpoint of trial {source.key.name} after step {step} cannot be used: {why}")
@@ -227,12 +241,12 @@ class StartingPoints:
         return self._clock() - created.timestamp() if created is not None else GRACE_SECONDS
 
     def _pause(self, trial: MultiStepTrial) -> float:
-        """Return the seconds until the source is read again: a quarter of the trial's age, within bounds."""
+        """Return the seconds until the source is read again, which are a quarter of the trial's age, within bounds."""
         return min(max(_MIN_POLL_SECONDS, self._age(trial) / 4), _MAX_POLL_SECONDS)
 
 
 def _step(plan: TrialPlan) -> str:
-    """Return the name of the last step that the trial keeps."""
+    """Return the name of the last step that the trial does not run itself."""
     return plan.steps[plan.branch.kept - 1].name
 
 

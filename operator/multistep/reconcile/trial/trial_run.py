@@ -1,4 +1,4 @@
-"""What the phases of one reconcile share: the trial, what was observed of it, and the writes to its status."""
+"""The state that the actions of one reconcile share: the trial, its observed state, and the writes of its status."""
 
 from __future__ import annotations
 
@@ -27,71 +27,71 @@ from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
 
 STOP_SECONDS: Final = 5.0
-"""How long a trial that was stopped or missed its deadline waits at most for its task, and for the model gateway."""
+"""Maximum time for which a trial that was stopped or missed its deadline waits for its task, and for the model gateway."""
 
 
 @dataclass(frozen=True)
 class ObservedPods:
-    """The pods of a trial; None: the pod does not exist."""
+    """The pods of a trial."""
 
     agent: PodFacts | None = None
-    """The pod of the current attempt."""
+    """The pod of the current attempt, None if it does not exist."""
     verifier: PodFacts | None = None
-    """The pod that status.verifier names."""
+    """The pod that status.verifier names, None if it does not exist."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a reconcile knows of a trial besides its object."""
+    """The observed state of a trial, in addition to its object."""
 
     loaded: LoadedTrial | None = None
-    """The trial's task and plan; None if the trial goes on without them: it is finished or suspended, or was stopped."""
+    """The trial's task and plan. None if the trial does not need them, because it has finished, is suspended or was stopped."""
     pods: ObservedPods = ObservedPods()
 
     @property
     def task(self) -> LoadedTrial:
-        """The task of a trial that cannot go on without it."""
+        """Return the task, for actions that need it. It must be loaded."""
         assert self.loaded is not None  # loaded before each decision about an unfinished trial
         return self.loaded
 
     @property
     def plan(self) -> TrialPlan:
-        """The plan of a trial that cannot go on without it."""
+        """Return the plan, for actions that need it. The task must be loaded."""
         return self.task.plan
 
     def step(self, trial: MultiStepTrial) -> StepPlan | None:
-        """Return the current step of the trial; None if it is unknown, or no step has started."""
+        """Return the plan of the trial's current step, None if the task is not loaded or no step has started."""
         steps = self.loaded.plan.steps if self.loaded else ()
         return next((each for each in steps if each.name == trial.status.current_step), None)
 
 
 @dataclass(frozen=True)
 class Continue:
-    """A result: observe and decide again in this reconcile."""
+    """Result of an action: observe and decide again in this reconcile."""
 
     pods: ObservedPods | None = None
-    """The trial's pods, if the action knows them; None: they are read."""
+    """The trial's pods, if the action knows them. With None they are read again."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """A decision: complete the trial, because its script has finished."""
+    """Decision: complete the trial, because its script has finished."""
 
     journal: Journal
 
 
 @dataclass(frozen=True)
 class FailTrial:
-    """A decision: complete the trial as Failed; the model usage of the interrupted step is counted. before: the status from which
-    the Events are computed; None: the current one."""
+    """Decision: complete the trial as Failed. The model usage of the interrupted step is already counted."""
 
     failure: decisions.Fail
     before: TrialStatus | None = None
+    """The status to compare with the new one to find the Events to emit, None for the current status."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """A decision: set the trial Failed without anything that may fail again, because an error has lasted for too long."""
+    """Decision: set the trial Failed without any action that may fail again, because an error has lasted for too long."""
 
     failure: decisions.Fail
 
@@ -100,12 +100,15 @@ Decision: TypeAlias = decisions.Decision | Finish | FailTrial | GiveUp
 Ending: TypeAlias = decisions.FailAttempt | decisions.PhaseDied | decisions.Fail | decisions.CleanUp | Finish | FailTrial | GiveUp
 """A decision that ends an attempt or the trial."""
 Result: TypeAlias = Requeue | Continue | Decision
-"""How an action ended: the trial waits, or is observed again, or the next action is known already."""
+"""Result of an action: the trial waits, or is observed again, or the next decision is already known."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the operator remembers of trials between reconciles. It saves work and bounds retries; a new leader has none of it."""
+    """Facts of trials that the operator keeps in memory between reconciles.
+
+    They save work and bound retries, and a new leader starts without them.
+    """
 
     tally: Tally
     hints: PodHints = field(default_factory=PodHints)
@@ -125,44 +128,47 @@ class TrialRun:
     object: Object
     """The trial as it was read."""
     writer: TrialWriter
-    """Writes the status; its ``trial`` is the trial as last read or written."""
+    """Writes the status. Its ``trial`` is the trial as last read or written."""
     memory: Memory
     settings: Settings
     clock: Callable[[], float]
-    """Seconds since the epoch."""
+    """Returns seconds since the epoch."""
     readable: bool = True
     """Whether the whole trial could be parsed."""
 
     @property
     def trial(self) -> MultiStepTrial:
-        """The trial as last read, written or prepared."""
+        """Return the trial as last read, written or prepared."""
         return self.writer.trial
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return namespace and name of the trial."""
         return self.trial.metadata.namespace, self.trial.metadata.name
 
     @property
     def hint(self) -> PodHint:
-        """The hint about the pod that the status names."""
+        """Return the hint about the pod that the status names."""
         return self.memory.hints.of(self.key, self.trial.status.pod_uid)
 
     @property
     def first_pod_name(self) -> str:
-        """The name of the attempt's pod, unless it was created again as root. Without an attempt, the name of the first pod."""
+        """Return the name of the current or first attempt's pod, which has another name if it was created again as root."""
         return pod_identity.pod_name(self.trial.metadata.name, self.trial.status.attempt or 1, as_root=False)
 
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        """Write the status if it changed, and emit Events. before: see TrialWriter.write."""
+        """Write the status if it changed, and emit Events. ``before`` is the same as for TrialWriter.write."""
         await self.writer.write(new, before=before)
 
     def prepare(self, new: TrialStatus) -> None:
-        """Let the trial have this status from now on; the next write contains it."""
+        """Set the trial's status without writing it. The next write contains it."""
         self.writer.trial = self.trial.model_copy(update={"status": new})
 
     async def write_progress(self, journal: Journal, pod: PodFacts | None, **changes: Any) -> None:
-        """Write the progress of the script. pod: the pod of the attempt; changes: further fields, see trial_status.running."""
+        """Write the progress of the script to the status.
+
+        ``pod`` is the pod of the attempt. ``changes`` are further status fields for trial_status.running.
+        """
         first = self.trial.status.node_name is None
         where = {"node_name": pod.node if pod else None, **self.container_fields(pod)}
         await self.write(trial_status.running(self.trial, journal, self.clock(), **where, **changes))
@@ -170,13 +176,13 @@ class TrialRun:
             self.memory.tally.pod_ran(self.trial, pod)
 
     async def write_step(self) -> None:
-        """Write that the trial works on its current step, not that it waits."""
+        """Write to the status that the trial works on its current step, and no longer waits."""
         await self.write(trial_status.at_current_step(self.trial, self.clock()))
 
     def container_fields(self, pod: PodFacts | None) -> dict[str, str]:
-        """Return the status fields with the images and containerID of the agent's pod, as far as the kubelet reported them.
+        """Return the status fields with the images and the containerID of the agent's pod, as far as the kubelet has reported them.
 
-        containerID is written once, so that a different ID reveals a restart.
+        containerID is written only once, so that a different ID reveals a restart.
         """
         if pod is None:
             return {}
@@ -187,21 +193,24 @@ class TrialRun:
     async def wait(
         self, reason: str, message: str, *, seconds: float | None, gated: bool = False, images: list[ImageStatus] | None = None
     ) -> Requeue:
-        """Write why the trial waits. Return the requeue after the seconds, or at the deadline. images: builds to list in the
-        status; None: no change."""
+        """Write to the status why the trial waits. Return a requeue after the seconds, or at the deadline if that is earlier.
+
+        ``images`` are the builds to list in the status. With None the list does not change.
+        """
         new = trial_status.waiting(self.trial, self._phase, reason, message, self.clock(), gated=gated)
         await self.write(new if images is None else new.model_copy(update={"images": images}))
         return self.until_deadline(seconds)
 
     @property
     def _phase(self) -> Phase:
-        """The phase of the trial while it waits. One that waits during a suspension stays suspended."""
+        """Return the phase of the trial while it waits. A trial that waits during a suspension stays suspended."""
         if self.trial.spec.suspend and suspensions.is_suspended(self.trial):
             return "Suspended"
         return "Running" if self.trial.status.phase == "Running" else "Pending"
 
     def until_deadline(self, seconds: float | None) -> Requeue:
-        """Return a requeue after the seconds (None: no timed requeue), or at the trial's deadline if that is earlier."""
+        """Return a requeue after the seconds, or at the trial's deadline if that is earlier. None seconds mean only the
+        deadline."""
         deadline = deadlines.next_deadline(self.trial, self.clock())
         after = earliest([seconds, deadline]).after
         return Requeue(None if after is None else max(SOON_SECONDS, after))

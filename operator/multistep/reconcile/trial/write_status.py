@@ -1,4 +1,4 @@
-"""Writes a trial's status, then counts its transitions in the tally and emits Events."""
+"""Writes a trial's status, then counts its transitions in the metrics and emits Events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _AGENT_ENV_HINT = "an agent receives the variables of spec.agent.env only"
 
 @dataclass(frozen=True)
 class Transition:
-    """A transition of a trial or sweep: the reason, message and type of the Event that reports it."""
+    """A transition of a trial or sweep, with the reason, message and type of the Event that reports it."""
 
     reason: str
     message: str
@@ -56,7 +56,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
     found += (ended := [_step_ended(step) for step in ended_steps(old, new)])
     if new.has_own_step and new.current_step != old.current_step:
         started = f"step {new.current_step} started"
-        if ended:  # one Event reports both, because each Event is a request
+        if ended:  # one Event reports both, because each Event needs a request
             found[-1] = replace(found[-1], message=f"{found[-1].message}; {started}")
         else:
             found.append(Transition("StepStarted", started))
@@ -66,7 +66,7 @@ def transitions(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def _attempt_ended(failed: AttemptStatus) -> list[Transition]:
-    """Return the Event of a failed attempt; none if a suspension ended the attempt, because ``_suspension`` reports that."""
+    """Return the transition of a failed attempt, none if a suspension ended the attempt, because ``_suspension`` reports that."""
     if failed.reason == SUSPENDED:
         return []
     return [Transition(failed.reason or "AttemptFailed", f"attempt {failed.number} failed: {failed.message}", "Warning")]
@@ -82,8 +82,10 @@ def _suspension(old: TrialStatus, new: TrialStatus) -> list[Transition]:
 
 
 def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
-    """Return warnings about settings without effect: unknown keys of task.toml, numbers that limit nothing, unsupported features,
-    unused fields."""
+    """Return warnings about settings without effect.
+
+    They are unknown keys of task.toml, numbers that limit nothing, unsupported features, and unused fields of the spec.
+    """
     found = []
     if task.unknown:
         found.append(_warning("UnknownKeys", f"ignored in task.toml: {'; '.join(map(str, task.unknown))}"))
@@ -98,7 +100,7 @@ def task_warnings(task: ReadTask, spec: TrialSpec) -> list[Transition]:
 
 
 def _unused_fields(spec: TrialSpec) -> Iterator[str]:
-    """Yield a text for each field of the spec that has no effect because of the value of another field."""
+    """Yield a message for each field of the spec that has no effect because of the value of another field."""
     if spec.checkpoints.keep == "WithResults" and spec.checkpoints.policy == "Never" and spec.regrade is None:
         yield "spec.checkpoints.keep is WithResults without checkpoints: set spec.checkpoints.policy to AfterStep, not Never"
     if spec.verifier.paths and spec.verifier.isolation == "Declared" and spec.regrade is None:
@@ -110,7 +112,7 @@ def _warning(reason: str, message: str) -> Transition:
 
 
 def ended_steps(old: TrialStatus, new: TrialStatus) -> list[StepStatus]:
-    """Return the steps that finished between two statuses. Kept steps are omitted, because they finished in an earlier attempt."""
+    """Return the steps that finished between two statuses, without steps that an earlier attempt or another trial ran."""
     ended = len([step for step in old.steps if step.completion_time]) if old.attempt == new.attempt else 0
     return [step for step in new.steps[max(ended, new.kept_steps) :] if step.completion_time]
 
@@ -140,29 +142,29 @@ RECENT_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class Mark:
-    """The transitions of a trial that are already counted. uid: UID of the trial; failed_attempts: number of failed attempts;
-    attempt: number of the current attempt; steps: number of its finished steps; finished: whether the trial has finished."""
+    """The transitions of a trial that are already counted."""
 
     uid: str
+    """UID of the trial."""
     failed_attempts: int
+    """Number of failed attempts."""
     attempt: int
+    """Number of the current attempt."""
     steps: int
+    """Number of the current attempt's finished steps."""
     finished: bool
+    """Whether the trial has finished."""
 
     @classmethod
     def of(cls, trial: MultiStepTrial) -> Self:
-        """Return the mark after all transitions in the trial's status were counted."""
+        """Return the mark of a trial for which all transitions in the status are counted."""
         status, attempt = trial.status, trial.status.attempt or 1
         steps = _ended_steps(status.steps_by_attempt().get(attempt, []))
         return cls(trial.metadata.uid, len(status.attempts), attempt, len(steps), is_finished(status))
 
 
 class Tally:
-    """Counts each trial's transitions. clock: seconds since the epoch.
-
-    ended: called for each trial that finishes. It is also called for each trial that finished less than RECENT_SECONDS before this
-    process first read it, because an earlier process may have stopped before it called ``ended``.
-    """
+    """Counts the transitions of trials in the metrics."""
 
     def __init__(
         self,
@@ -171,13 +173,18 @@ class Tally:
         *,
         ended: Callable[[MultiStepTrial], object] = lambda _: None,
     ) -> None:
+        """Create the tally. ``clock`` returns seconds since the epoch. ``ended`` is called for each trial that finishes.
+
+        It is also called for each trial that finished less than RECENT_SECONDS before this process first read it, because an
+        earlier process may have stopped before it called ``ended``.
+        """
         self._metrics = metrics
         self._clock = clock
         self._ended = ended
         self._marks: dict[Key, Mark] = {}
 
     def observe(self, trial: MultiStepTrial) -> None:
-        """Count the new transitions of a trial that was read or written."""
+        """Count the transitions of a trial that are new since it was last observed."""
         key = trial.metadata.namespace, trial.metadata.name
         self._metrics.phases.observe(key, trial.status.phase)
         mark, now = self._marks.get(key), Mark.of(trial)
@@ -188,7 +195,7 @@ class Tally:
         elif not mark.finished:
             try:
                 self._count(trial, mark)
-            except Exception:  # for example a negative number of tokens, if somebody else wrote the status
+            except Exception:  # for example a negative number of tokens, if another client wrote the status
                 logger.exception("counting the transitions of a trial")
             if now.finished:
                 self._ended(trial)
@@ -199,7 +206,8 @@ class Tally:
         self._marks.pop(key, None)
 
     def pod_ran(self, trial: MultiStepTrial, pod: PodFacts) -> None:
-        """Observe the queueing time and the startup time of a pod. Call it once, when the status first shows that it runs."""
+        """Count the queueing time and the startup time of a pod. The caller calls this once, when the status first shows the pod's
+        run."""
         names, created = _names(trial), trial.metadata.creation_timestamp
         if pod.started_at is None:
             return
@@ -267,14 +275,15 @@ def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
 
 
 def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
-    """Return the steps that finished since the mark, in the attempt of the mark and in later attempts."""
+    """Return the steps that finished since the mark, in the mark's attempt and in later ones."""
     attempts = sorted(status.steps_by_attempt().items())
     since = [(number, _ended_steps(steps)) for number, steps in attempts if number >= mark.attempt]
     return [step for number, steps in since for step in steps[mark.steps if number == mark.attempt else 0 :]]
 
 
 def _cut_off_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:
-    """Return the unfinished steps of the attempts that failed since the mark and, if the trial has finished, of the last one."""
+    """Return the unfinished steps of the attempts that failed since the mark and, if the trial has finished, of the last
+    attempt."""
     ended = [each.steps for each in status.attempts[mark.failed_attempts :]]
     if is_finished(status):
         ended.append(status.steps)
@@ -292,7 +301,7 @@ def event_manifest(
     message: str,
     type: Literal["Normal", "Warning"] = "Normal",
 ) -> Object:
-    """Return an Event's manifest; long messages are cut. regarding: the object, or a reference to it."""
+    """Return the manifest of an Event about an object, which ``regarding`` contains or refers to. Long messages are cut."""
     reference = _reference(regarding)
     name = f"{reference['name'][:200].rstrip('.-')}.{secrets.token_hex(8)}"
     return {
@@ -311,13 +320,13 @@ def event_manifest(
 
 
 def cut_bytes(text: str, limit: int) -> str:
-    """Return text, cut to at most limit bytes of UTF-8, with an ellipsis at the cut."""
+    """Return the text, cut to at most ``limit`` bytes of UTF-8. A cut text ends with an ellipsis."""
     data = text.encode()
     return text if len(data) <= limit else data[: limit - 3].decode(errors="ignore") + "…"
 
 
 def _reference(regarding: Mapping[str, Any]) -> dict[str, str]:
-    """Return an ObjectReference, without resourceVersion: with it, equal Events would not be merged."""
+    """Return an ObjectReference. It has no resourceVersion, because otherwise equal Events would not be merged."""
     names = regarding.get("metadata") or regarding
     kind = {key: regarding.get(key) for key in ("apiVersion", "kind")}
     reference = {**kind, **{key: names.get(key) for key in ("name", "namespace", "uid")}}
@@ -328,8 +337,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialWriter:
-    """Writes the status of one trial. observe: called with the trial after each write; trial: the parsed trial, as last read or
-    written; refused: whether the last write failed; secrets: values that no message may contain."""
+    """Writes the status of one trial."""
 
     def __init__(
         self,
@@ -339,19 +347,19 @@ class TrialWriter:
         found: Object,
         trial: MultiStepTrial,
     ) -> None:
+        """Create the writer. ``observe`` is called with the trial after each write."""
         self._cluster = cluster
         self._metrics = metrics
         self._observe = observe
         self._object = found
-        self.trial = trial
-        self.refused = False
-        self.secrets: Collection[str] = ()
+        self.trial = trial  # the parsed trial, as last read or written
+        self.refused = False  # whether the last read or write failed
+        self.secrets: Collection[str] = ()  # values that no message may contain
 
     async def write(self, new: TrialStatus, *, before: TrialStatus | None = None) -> None:
-        """Write the status if it changed; then emit Events.
+        """Write the status if it changed, and then emit Events. Raises Conflict if the object was changed since it was read.
 
-        before: the status from which the transitions to report are computed; None: the status last read or written.
-        Raises Conflict if the object was changed since it was read.
+        The Events report the transitions from ``before``, or from the status last read or written if ``before`` is None.
         """
         old, new = before or self.trial.status, redacted(new, self.secrets)
         content = to_json(new)
@@ -363,8 +371,11 @@ class TrialWriter:
             await self.emit(transitions(old, new))
 
     async def require_current(self) -> None:
-        """Read the trial again; raise Conflict if it changed since it was read or written. Results have no version, so without
-        this check a stale reconcile could replace the results of a trial that another operator finished."""
+        """Raise Conflict if the trial has changed since it was read or written.
+
+        Results have no version, so without this check a reconcile with an outdated trial could replace the results of a trial that
+        another operator has finished.
+        """
         metadata, self.refused = self.trial.metadata, True
         found = await self._cluster.get(TRIALS, metadata.namespace, metadata.name)
         if (now := found["metadata"])["resourceVersion"] != metadata.resource_version or now["uid"] != metadata.uid:
@@ -387,7 +398,7 @@ class TrialWriter:
 
 
 async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transition]) -> None:
-    """Log transitions and emit them as Events, in their order, best effort: nothing depends on them."""
+    """Log transitions, and emit them as Events in their order. Best effort, because nothing depends on Events."""
     for each in found:
         logger.log(logging.WARNING if each.type == "Warning" else logging.INFO, "%s: %s", each.reason, each.message)
     for each in found:
@@ -395,5 +406,5 @@ async def emit_events(cluster: Cluster, about: Object, found: Sequence[Transitio
             await cluster.create(event_manifest(about, reason=each.reason, message=each.message, type=each.type))
         except (ClusterError, NotLeading) as error:
             logger.info("could not emit an Event: %s", error)
-            if isinstance(error, Unavailable) and not error.status:  # each further Event could wait as long for an answer
+            if isinstance(error, Unavailable) and not error.status:  # without an answer, each further Event could take as long
                 return
