@@ -69,8 +69,7 @@ class GatewayAdmin:
 
     async def open(self, step: StepKey, key: SigningKey, until: float) -> None:
         """Record that a step starts, whose token ``key`` signs and which expires at ``until`` (seconds since the epoch).
-        Idempotent.
-        Raises GatewayUnavailable, also if the gateway no longer accepts the key, or has another key under this id."""
+        Idempotent. Raises GatewayUnavailable, also if the gateway no longer accepts the key, or has another key under this id."""
         body = {"key": key.id, "until": until, "fingerprint": fingerprint(key.secret)}
         await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
 
@@ -82,8 +81,8 @@ class GatewayAdmin:
     async def close(self, step: StepKey) -> StepUsage:
         """Block a step's token, wait until the step's requests have ended, and return its usage. Idempotent.
 
-        Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of the step. The usage is then unknown,
-        not 0.
+        Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of the step. The usage is then unknown, not
+        0.
         """
         return StepUsage.model_validate(await self._call("PUT", f"{_path(step)}/close", CLOSE_TIMEOUT_SECONDS))
 

@@ -1,6 +1,5 @@
 """Limits how many requests a provider gets at once. Each pair of credential and model has a queue, called a lane. The lane's window
-is
-the number of requests that may be in flight; refusals narrow it, successes widen it."""
+is the number of requests that may be in flight; refusals narrow it, successes widen it."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ class Lane:
 
     def leave_refused(self, trial: str, pause: float) -> None:
         """Free a slot of the trial after a refusal, and narrow the window to the requests in flight. If there are none, the lane
-        sends
-        no request for ``pause`` seconds, or for _LONGEST_PAUSE if that is shorter."""
+        sends no request for ``pause`` seconds, or for _LONGEST_PAUSE if that is shorter."""
         self._free(trial)
         self._refused_at = self._clock()
         self._window = max(1.0, min(self._window, float(self.in_flight)))

@@ -33,11 +33,9 @@ def add_routes(
     """Add the routes.
 
     - ``GET /results/NAMESPACE/NAME/UID/TOKEN`` returns a tar stream. The status is 404 if the trial or the token is unknown, and
-    503 while
-      the object store is unavailable.
+      503 while the object store is unavailable.
     - ``GET /results/NAMESPACE/NAME/UID/TOKEN/files/PATH?offset=N&limit=N`` returns at most ``limit`` bytes (up to 1 MiB) of a file.
-    A
-      negative offset counts from the file's end.
+      A negative offset counts from the file's end.
     - ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part of a build's log, with the same parameters.
     - ``GET /signing-key.pem`` returns the public key that verifies evidence, if there is one.
     """

@@ -94,10 +94,8 @@ class ResultsVolume:
     """The results of all trials, below the directory ``root``. The constructor raises StoreError if it cannot be used.
 
     ``limits`` and ``checkpoint_limits`` map the volume's size in bytes to the limits of results and of checkpoints. ``check`` is
-    called
-    before each visible change, in any thread, and raises if this process may not write. ``unpack_threads`` is the size of the
-    thread
-    pool.
+    called before each visible change, in any thread, and raises if this process may not write. ``unpack_threads`` is the size of
+    the thread pool.
     """
 
     def __init__(
@@ -163,8 +161,7 @@ class ResultsVolume:
 
     async def mark_gone(self, key: TrialKey, now: float) -> None:
         """Mark the trial as deleted since ``now``. Delete temporary files that a crash left, and checkpoints that ``retain`` did
-        not
-        mark."""
+        not mark."""
         await self.disk.run(key, "marking", lambda to: to.mark_gone(now))
         await self.checkpoints.remove(key, unless_kept=True)
 

@@ -155,8 +155,7 @@ async def _wait_for_room(limited: Sequence[_Limited], most: Spent, seconds: floa
 
 def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[BudgetAccount, BudgetSpent] | None:
     """Return the first account whose budget has no room for the request now, and the error to raise if it still has none at the
-    deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the
-    reservations.
+    deadline. Return None if every budget has room. Raises BudgetSpent if the spending leaves no room even without the reservations.
 
     A trial with requests in flight may reserve more of the sweep's budget only if the rest of the budget then is at least as large
     as these reservations. Otherwise the requests of one trial could make those of all other trials wait and fail."""

@@ -71,8 +71,7 @@ class DatabaseThread:
 
     def _execute(self, work: _Work) -> Callable[[], None]:
         """Execute a statement, and return a function to call after the commit: it reports the result. A statement that fails
-        changes
-        nothing and does not affect the other statements of the transaction."""
+        changes nothing and does not affect the other statements of the transaction."""
         self._database.execute("savepoint statement")
         try:
             result = work.statement(self._database)

@@ -1,6 +1,5 @@
 """Lets requests parse large documents one at a time, sweep by sweep. The gateway serves no other request while it parses a
-document,
-which takes up to two seconds."""
+document, which takes up to two seconds."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from typing import Final
 
 _LONGEST_GAP: Final = 0.5
 """Maximum seconds between two large documents. The gap lets the gateway answer the kubelet's probe, which takes several turns of
-the
-event loop. Only a step that sends costly documents waits longer (OpenSteps.parsing)."""
+the event loop. Only a step that sends costly documents waits longer (OpenSteps.parsing)."""
 
 
 class ParsingTurns:
@@ -29,8 +27,8 @@ class ParsingTurns:
     async def take(
         self, sweep: str, waiting: AbstractAsyncContextManager[None], seconds: float | None = None
     ) -> AsyncIterator[None]:
-        """Wait for a document's turn, which lasts as long as the context. Documents with different ``sweep`` names take turns.
-        The context ``waiting`` is entered while the document waits. Raises TimeoutError if that takes longer than ``seconds``."""
+        """Wait for a document's turn, which lasts as long as the context. Documents with different ``sweep`` names take turns. The
+        context ``waiting`` is entered while the document waits. Raises TimeoutError if that takes longer than ``seconds``."""
         has_turn, started = not self._busy, None
         self._busy = True
         try:

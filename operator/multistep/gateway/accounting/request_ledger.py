@@ -1,8 +1,7 @@
 """The ledger: one row per request, in sqlite. A row is ``open`` from before the request is sent until its usage is known.
 
 A write returns after its transaction is on disk. If the gateway finds the file damaged, it renames the file and starts a new one.
-The
-steps that run then have no record, so their attempts are lost.
+The steps that run then have no record, so their attempts are lost.
 """
 
 from __future__ import annotations
@@ -161,9 +160,8 @@ class RequestLedger:
 
     @property
     def downtimes(self) -> Sequence[tuple[float, float]]:
-        """Start and end (seconds since the epoch) of the times in which the gateway did not run, refused connections because it
-        was stopping, or could not write to the ledger. The oldest is first; there are at most _MAX_DOWNTIMES and the current
-        one."""
+        """Start and end (seconds since the epoch) of the times in which the gateway did not run, refused connections because it was
+        stopping, or could not write to the ledger. The oldest is first; there are at most _MAX_DOWNTIMES and the current one."""
         return [*self._downtimes, *self._missed()]
 
     def _missed(self) -> list[tuple[float, float]]:

@@ -152,8 +152,7 @@ def _sum(rows: Sequence[RequestRow]) -> ModelUsage:
 
 def _last_failure(rows: Sequence[RequestRow], *, left: bool) -> LastFailure | None:
     """Return why the last request failed. ``left`` tells whether a request that the agent left while the provider refused it
-    counts,
-    if the provider has answered no request since."""
+    counts, if the provider has answered no request since."""
     if rows and all(row.kind == "Path" for row in rows):
         return _failure_of(rows[-1])
     answered_at = max((row.ended or 0.0 for row in rows if row.state == "done"), default=0.0)

@@ -51,8 +51,8 @@ def context_window(provider: ProviderName, model: str) -> int | None:
 
 def answer_cost_usd(provider: ProviderName, models: Sequence[str], answered_by: str, usage: TokenUsage) -> float | None:
     """Return the price of an answer. If the price of ``answered_by``, the model that the answer names, is unknown, this is the
-    price
-    of the dearest model that may have answered. ``models`` has the requested model first. ``answered_by`` is "" for no name."""
+    price of the dearest model that may have answered. ``models`` has the requested model first. ``answered_by`` is "" for no
+    name."""
     if len(models) > 1:
         price = cost_usd(provider, answered_by, usage)
         if price is not None:
@@ -130,8 +130,7 @@ class UpperBound(NamedTuple):
 
 def upper_bound(provider: ProviderName, parsed: ParsedRequest, *, long_context: bool = False) -> UpperBound:
     """Return the upper bound of a request's usage. ``long_context`` tells whether the request asks for Anthropic's window of 1
-    million
-    tokens."""
+    million tokens."""
     own, unknown = _bound_for_model(provider, parsed, parsed.model, long_context)
     by_content = parsed.opaque
     most = own

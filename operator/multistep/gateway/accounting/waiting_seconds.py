@@ -1,6 +1,5 @@
 """How long each step waited for the provider. A step is stalled while the provider refuses its requests, and silent while the
-provider
-sends it no part of an answer."""
+provider sends it no part of an answer."""
 
 from __future__ import annotations
 

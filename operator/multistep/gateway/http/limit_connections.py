@@ -1,6 +1,5 @@
 """Limits the memory for connections, and for requests whose head (request line and headers) has not arrived completely. An agent
-can
-open many of both."""
+can open many of both."""
 
 from __future__ import annotations
 
@@ -86,17 +85,16 @@ async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: 
 
 async def _expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
     """Prepare the connection for its next request, unless the answer is a stream. aiohttp calls this before it sends an answer,
-    also
-    for the answers that it sends without a handler. A handler that sends a stream calls ``expect_next_head`` itself, or closes the
-    connection."""
+    also for the answers that it sends without a handler. A handler that sends a stream calls ``expect_next_head`` itself, or closes
+    the connection."""
     if isinstance(response, web.Response):
         expect_next_head(request, response)
 
 
 def expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
     """Count the bytes that arrive next as the head of the connection's next request. Call this before the answer's end is sent,
-    because the client may then send its next request at once. If less or more than the whole request has arrived, the connection
-    is closed after the answer, because the bytes of the next head could not all be counted."""
+    because the client may then send its next request at once. If less or more than the whole request has arrived, the connection is
+    closed after the answer, because the bytes of the next head could not all be counted."""
     connection = None if request.transport is None else request.transport.get_protocol()
     if isinstance(connection, _Connection):
         body = getattr(request.content, "total_bytes", 0)  # aiohttp's reader of an empty body has no count
@@ -110,8 +108,7 @@ def expect_next_head(request: web.Request, response: web.StreamResponse) -> None
 
 class _Connection(asyncio.Protocol):
     """Passes all calls to aiohttp's protocol. Aborts the connection if the head is too long, or if the client's address has too
-    many
-    unfinished heads or connections."""
+    many unfinished heads or connections."""
 
     def __init__(self, inner: asyncio.Protocol, limits: ConnectionLimits) -> None:
         self.received = 0

@@ -2,8 +2,7 @@
 
 The gateway sends a request again only if no connection could be made, or if the provider refused it with 429, 503 or 529, for which
 no provider charges. It does not if the account has no credit, or if the request alone exceeds a rate limit. The request waits in
-the
-queue each time.
+the queue each time.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ async def waiting_for_turn(services: GatewayServices, step: StepKey, add_held: C
 
 def end_unparsed(row: RequestRow, held: float, message: str, *, left: bool) -> RequestRow:
     """Return the row of a request that ended after ``held`` seconds, in which it waited to be parsed. ``left`` tells whether the
-    agent
-    disconnected."""
+    agent disconnected."""
     kind: Kind = "Left" if left and held < LEFT_SECONDS else "Provider"
     unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
     status = 0 if left else HELD_TOO_LONG

@@ -114,8 +114,8 @@ async def start_of(answer: ClientResponse) -> bytes:
 def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, *, own_api: bool) -> Kind | None:
     """Return the kind of failure of a refusal (429, 503, 529), or None if the request may be sent again.
 
-    ``own_api`` tells whether the provider itself answered. Other servers use its error code for an account without credit also
-    for rate limits.
+    ``own_api`` tells whether the provider itself answered. Other servers use its error code for an account without credit also for
+    rate limits.
     """
     if answer.status != _TOO_MANY:
         return None

@@ -170,8 +170,7 @@ _log: Final = logging.getLogger(__name__)
 
 class Keyring:
     """The signing keys in a directory, which is read again every 10 seconds. The constructor raises ValueError if a key is too
-    short or
-    there is none, and OSError if the directory is missing. Later errors are logged, and the former keys stay in use."""
+    short or there is none, and OSError if the directory is missing. Later errors are logged, and the former keys stay in use."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory

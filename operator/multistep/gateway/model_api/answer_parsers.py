@@ -191,8 +191,7 @@ def _at_least(before: TokenUsage | None, newer: TokenUsage) -> TokenUsage:
 
 def _messages_usage(document: Document, before: TokenUsage | None) -> TokenUsage | None:
     """Return Anthropic's usage. The event message_start has the tokens of input. The event message_delta has the tokens of output
-    so
-    far, and may correct the input. A count that an event lacks keeps its value.
+    so far, and may correct the input. A count that an event lacks keeps its value.
 
     These counts leave out passes of the model that produce no message, such as a compaction. If the answer lists such a pass, the
     usage is the sum of all passes.
@@ -273,8 +272,7 @@ def _has_error(document: Document) -> bool:
 
 def _largest(*limits: Any) -> int | None:
     """Return the largest limit that is set. Return None if no limit is set, or if one is not a positive integer, because the
-    provider
-    may ignore such a limit."""
+    provider may ignore such a limit."""
     given = [limit for limit in limits if limit is not None]
     return min(max(given), _MAX_TOKENS) if given and all(type(limit) is int and limit > 0 for limit in given) else None
 

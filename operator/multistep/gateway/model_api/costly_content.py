@@ -1,6 +1,5 @@
 """Searches a request's JSON for content that costs more than its text: files, references, tools that the provider runs, service
-tiers,
-caching."""
+tiers, caching."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ _ORDER: Final[dict[ProviderName, Sequence[str]]] = {
 
 def token_of(request: web.Request, provider: ProviderName) -> str:
     """Return the step token of a request, from the first header that has one, or from Gemini's query parameter ``key``. Return ""
-    if
-    there is none."""
+    if there is none."""
     for name in _ORDER[provider]:
         if value := request.headers.get(name, ""):
             return re.sub(r"(?i)^bearer\s+", "", value).strip()

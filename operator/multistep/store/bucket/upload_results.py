@@ -2,8 +2,7 @@
 
 Every operation is idempotent, because the names of objects are derived from the files' paths, and a hidden file on the volume lists
 the uploaded files. PREFIX/_trials/ has an empty object for each trial in the store, which is created before the trial's other
-objects
-and deleted after them. PREFIX/_gone/ has an object for each trial that the operator found to be deleted.
+objects and deleted after them. PREFIX/_gone/ has an object for each trial that the operator found to be deleted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Stores checkpoints. A checkpoint is a layer with the changes that a step made to the environment's files, on top of the layer of
-the step
-before.
+the step before.
 
 The layers come from a stream of the runner. A later attempt, a regrade or a branch starts from them. Blocking code runs in threads.
 Open checkpoint_store.py first.

@@ -1,8 +1,7 @@
 """Writes and reads the checkpoints in a trial's directory. Its functions block.
 
 A checkpoint is a hidden directory, ``.checkpoints/ATTEMPT-STEP/``, with the layer (the step's changes to files), the layer's
-manifest
-and a commit. A rename makes all three appear at once, so a checkpoint is complete or does not exist.
+manifest and a commit. A rename makes all three appear at once, so a checkpoint is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ def stored(top: Path) -> StoredCheckpoints:
 
 def lineage(top: Path, id: tuple[int, int]) -> StoredCheckpoints:
     """Return the commits of a checkpoint in the directory ``top`` and of all checkpoints below it. Their layers may be missing,
-    because
-    ``give_up`` deletes them."""
+    because ``give_up`` deletes them."""
     commits = dict[tuple[int, int], CheckpointCommit]()
     below: tuple[int, int] | None = id
     while below is not None and below not in commits:
@@ -268,8 +266,7 @@ def retain(to: TrialDirectory) -> None:
 
 def give_up(to: TrialDirectory) -> None:
     """Delete layer and manifest of all checkpoints. The commits stay, because a resumed attempt needs their records of the steps
-    that
-    it does not run again."""
+    that it does not run again."""
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
     for id in ids:  # the newest is first, so that after a crash no checkpoint that has files depends on one without

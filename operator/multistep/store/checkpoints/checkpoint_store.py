@@ -71,8 +71,7 @@ class Checkpoints:
 
     async def store(self, key: TrialKey, draft: CheckpointDraft, commit: CheckpointCommit) -> CheckpointCommit:
         """Store a checkpoint, and return its commit with the digest. If the trial already has this checkpoint, keep the stored one
-        and
-        return its commit."""
+        and return its commit."""
         for spool in draft.spools.values():
             await spool.flush()
         stored = await self._disk.run(

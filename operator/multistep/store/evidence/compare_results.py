@@ -37,10 +37,8 @@ def compare_documents(
     """Yield each difference as a file and a problem.
 
     ``documents`` has result.json and lock.json. ``artifacts`` has the digest of each directory of artifacts, or is None if some
-    files
-    are already known to differ. Values that contain redacted secrets are not compared. If redaction changed a key of a JSON
-    document,
-    none of the document's values is compared, because the changed key may be one of those to compare.
+    files are already known to differ. Values that contain redacted secrets are not compared. If redaction changed a key of a JSON
+    document, none of the document's values is compared, because the changed key may be one of those to compare.
     """
     for file, data in documents.items():
         if _MARKED_KEY.search(data):

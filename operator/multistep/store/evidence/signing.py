@@ -1,6 +1,5 @@
 """Signs statements with the operator's private key, and verifies signatures. The format is the DSSE envelope, which in-toto's own
-tools
-also read."""
+tools also read."""
 
 from __future__ import annotations
 

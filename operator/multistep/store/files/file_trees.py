@@ -52,8 +52,7 @@ class TreeEntry:
 
 def walk(top: str | os.PathLike[str], *, hidden: bool = True) -> Iterator[TreeEntry]:
     """Yield every entry below a directory. A directory comes before its contents, and the entries of one directory are sorted by
-    name.
-    Entries that are deleted during the walk are skipped.
+    name. Entries that are deleted during the walk are skipped.
 
     Without ``hidden``, names at the top that start with a dot are skipped.
     """

@@ -56,16 +56,14 @@ _LINES_BYTES = 64 * 1024
 
 def close_discarded(file: BinaryIO) -> None:
     """Close a file that is discarded, and ignore errors. On a full volume, closing fails to write buffered bytes, which must not
-    hide
-    the error of an earlier write."""
+    hide the error of an earlier write."""
     with suppress(OSError):
         file.close()
 
 
 class Spool:
     """A download in a temporary file. The file of a checkpoint has a name. Other files have none, so that the kernel deletes them
-    when
-    they are closed or the operator dies.
+    when they are closed or the operator dies.
 
     ``admit`` is called with the number of bytes before each write, and raises an error to reject the write.
     """

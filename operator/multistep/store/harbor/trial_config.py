@@ -104,8 +104,7 @@ def _env(variables: Sequence[EnvVar]) -> dict[str, str]:
 
 def _shown_value(variable: EnvVar) -> str:
     """Return a variable's value for config.json. It is redacted if the name looks secret, and ``${NAME}`` if it comes from a Secret
-    or
-    ConfigMap."""
+    or ConfigMap."""
     if variable.value_from is not None:
         return f"${{{variable.name}}}"
     value = variable.value or ""

@@ -30,10 +30,8 @@ _MULTISTEP: Final = "multistep"  # the key of Multistep's own metadata, which no
 
 def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     """Return Harbor's AgentInfo. An agent of Harbor reports it itself. Multistep's own agents have Multistep's version, and a
-    regrade
-    has the agent of its source trial. The name "command" is replaced by the agent's name in the sweep, because Harbor's viewer
-    groups
-    by name."""
+    regrade has the agent of its source trial. The name "command" is replaced by the agent's name in the sweep, because Harbor's
+    viewer groups by name."""
     info = _agent_info(plan, trial, journal)
     return {**info, "name": trial.metadata.annotations.get(labels.AGENT, _COMMAND)} if info["name"] == _COMMAND else info
 
@@ -190,8 +188,7 @@ def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
 
 def _phases(run: StepRun) -> dict[str, Any]:
     """Return the results of a step's phases. Multistep adds artifacts_incomplete if an artifact or log is incomplete, and egress if
-    the
-    pod has an egress sidecar."""
+    the pod has an egress sidecar."""
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
@@ -204,8 +201,7 @@ def _phases(run: StepRun) -> dict[str, Any]:
 
 def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[str, Any]:
     """Return the timings environment_setup and agent_setup. The former ends when the agent's setup starts. If the agent has no
-    setup,
-    it ends at the start of the first step that the attempt itself runs, and agent_setup lasts 0 s."""
+    setup, it ends at the start of the first step that the attempt itself runs, and agent_setup lasts 0 s."""
     former = trial.status.attempts[-1].completion_time if trial.status.attempts else None
     attempt_start = former or trial.status.start_time
     own = journal.steps[trial.status.kept_steps :]

@@ -96,8 +96,7 @@ def _prefix(step: CollectedStep) -> str:
 
 def artifact_tar(to: TrialDirectory, attempt: int, step: CollectedStep, entry: int) -> Generator[bytes, None, None]:
     """Return a tar stream of the stored files of the artifact entry with the index ``entry``. Raises StoreError if the step's files
-    were
-    not collected."""
+    were not collected."""
     data = to.step_data(_MEMBERS, attempt).get(step.index)
     if data is None:
         raise StoreError(f"the files collected in step {step.name!r} no longer exist")

@@ -370,8 +370,7 @@ def _move(path: Path, directory: Path) -> None:
 
 def _rename_notes(trial: Path, former: str, now: str) -> None:
     """Rename the hidden files with data about a step, so that they belong to another attempt. ``former`` and ``now`` are the old
-    and
-    the new suffix of the file names, ``-ATTEMPT-STEP``."""
+    and the new suffix of the file names, ``-ATTEMPT-STEP``."""
     for path in trial.glob(f".*{former}"):
         path.rename(path.with_name(path.name.removesuffix(former) + now))
 

@@ -19,8 +19,7 @@ T = TypeVar("T")
 
 class Disk:
     """The volume's files, below ``root``. ``threads`` is the size of the thread pool. ``check`` is called before each visible
-    change, and
-    raises if this process may not write."""
+    change, and raises if this process may not write."""
 
     def __init__(self, root: Path, threads: int, check: Callable[[], None]) -> None:
         self.root = root
@@ -63,8 +62,7 @@ class Disk:
 
     async def try_to_write(self) -> None:
         """Raise StoreError if no file can be created for another reason than a lack of space or inodes. The results on a full
-        volume
-        can still be read and deleted."""
+        volume can still be read and deleted."""
 
         def make() -> None:
             with as_store_error(f"results directory {self.root}"):

@@ -28,8 +28,7 @@ class ManifestLine:
     """The manifest's line of a file, directory or link. Lines have the order of the tar.
 
     Only files have ``size``, ``sha256``, ``object`` (the object's name below the trial's prefix) and ``version`` (the object's
-    ETag, if a
-    pod uploaded the file directly).
+    ETag, if a pod uploaded the file directly).
     """
 
     path: str

@@ -114,8 +114,7 @@ class DownloadReservation:
     """Checks the size of one download while it arrives, and reserves its bytes in the namespace until it is unpacked.
 
     ``headroom`` is what the results limits still allow, or None for no limit. The first ADMITTED_BYTES, which contain the reward,
-    are
-    accepted even beyond the limits. Tar headers (HEADER_BYTES for each file) do not count.
+    are accepted even beyond the limits. Tar headers (HEADER_BYTES for each file) do not count.
     """
 
     def __init__(self, ledger: VolumeUsage, namespace: str, headroom: Headroom | None) -> None:
