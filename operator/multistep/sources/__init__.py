@@ -1,10 +1,10 @@
-"""Where tasks come from: ConfigMaps, inline, registries, git, URLs, datasets.
+"""Loads tasks from ConfigMaps, inline text, registries, git repositories, URLs and datasets.
 
-In: spec.task. Out: a task and the plan of the trial, or SourceError with a reason. User input is unpacked and parsed in child
-processes only. Open load/load_trial.py first.
+The loader takes spec.task, and returns the task and the trial's plan, or raises SourceError with a reason. User input is unpacked
+and parsed only in child processes. Open load/load_trial.py first.
 
-task/      what a task is: bundle, compose file, tar streams of its uploads
+task/      a task's bundle, compose file and the tar streams of its uploads
 reader/    reads a task in a child process with limits (python -m multistep.sources.reader)
 fetch/     fetches a task in a child process (python -m multistep.sources.fetch)
-load/      the operator's side: request, cache, plan
+load/      the operator's side: requests, cache, plan
 """

@@ -1,12 +1,13 @@
 """Fetches remote tasks in a child process, which limits the damage that hostile servers and repositories can do.
 
-In: a request on stdin (fetch_messages.py). Out: a bundle's file and its digest on stdout, or an error. Open __main__.py first.
+The process reads a request on stdin (fetch_messages.py), writes a bundle to a file, and writes the file's digest or an error to
+stdout. Open __main__.py first.
 
 __main__                       the process
-git, oci, url, dataset         the kinds of sources
-image_layers                   an image's layers, merged
-registry_client                registries: API, names of images
-http_client                    HTTP with limits; addresses to which the process may connect
-output_file                    the file that is written, hashed and limited; tasks of an archive of many
+git, oci, url, dataset         one module for each kind of source
+image_layers                   merges an image's layers
+registry_client                client of registries, and image references
+http_client                    HTTP client with limits, which connects only to allowed addresses
+output_file                    writes the bundle's file within limits, and splits an archive of many tasks
 fetch_messages                 JSON messages between operator and process
 """

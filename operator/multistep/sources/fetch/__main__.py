@@ -1,4 +1,4 @@
-"""The fetching process, ``python -m multistep.sources.fetch``: reads an Order on stdin, and writes the result on stdout."""
+"""The fetching process, ``python -m multistep.sources.fetch``. It reads a FetchOrder on stdin, and writes the result to stdout."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OPEN_FILES = 128
 
 
 def limit_process(seconds: float) -> None:
-    """Set this process's resource limits. seconds: limit of CPU time; the limit of wall time is 1 s longer. The parent kills the
+    """Limit the CPU time of this process to ``seconds``, its wall time to 1 s more, and its other resources. The parent kills the
     process a bit later."""
     limit_resources(data=_DATA_BYTES, file_size=_FILE_BYTES, open_files=_OPEN_FILES, cpu_seconds=math.ceil(seconds))
     signal.setitimer(signal.ITIMER_REAL, seconds + 1)
 
 
 def run(order: FetchOrder) -> FetchResult:
-    """Fetch the task (or tasks), and check that the bundle is valid. Raises SourceError; the parent process then deletes all files
+    """Fetch the task (or tasks), and check that the bundle is valid. Raises SourceError. The parent process then deletes all files
     that this process created."""
     incoming = Path(order.cache) / INCOMING
     kind = importlib.import_module(f".{order.request.kind}", __package__)
@@ -57,7 +57,7 @@ def check(file: Path, order: FetchOrder) -> None:
 
 
 def outcome(order: FetchOrder) -> FetchResult | SourceError:
-    """Return the fetched task or tasks, or any error as a SourceError without credentials."""
+    """Return the fetched task or tasks, or a SourceError for any error. Its message has no credentials."""
     what = order.request.location.partition("?")[0]
     try:
         return run(order)

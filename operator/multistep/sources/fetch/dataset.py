@@ -1,7 +1,7 @@
-"""Fetches the list of a dataset's tasks, each pinned to a commit, and as many of the tasks as fit into one fetch.
+"""Fetches the list of a dataset's tasks, each pinned to a commit, and as many of the tasks as one fetch allows.
 
 Requests to several repositories run in parallel, and each commit is fetched once for all of its tasks. Invalid tasks, and tasks
-beyond the limits of size or time, are skipped: when a trial needs a skipped task, the operator fetches it then, or reports its
+beyond the limits of size or time, are skipped. When a trial needs a skipped task, the operator fetches the task or reports its
 error.
 """
 
@@ -48,7 +48,7 @@ from multistep.sources.task.harbor_registry import (
 
 MAX_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches
-_FIRST_BATCH = 16  # tasks in the first batch; each next batch is twice as large, because every batch keeps files open
+_FIRST_BATCH = 16  # tasks in the first batch; batches double in size, because each one keeps files open
 _NAME_CHARACTERS = 240  # a task's name may have 253 characters, and distinct_names appends a number to a repeated name
 _URL_CHARACTERS = 2048
 _PATH_CHARACTERS = 4096
@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
-    """Fetch the list of the selected tasks, and as many of the tasks as fit. Raises SourceError."""
+    """Fetch the list of the selected tasks, and as many of the tasks as the limits allow. Raises SourceError."""
     request, rules = order.request, order.rules
     tasks_fetch = _DatasetFetch(order, incoming)
     what = request.location.partition("?")[0]
@@ -77,12 +77,12 @@ def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
 
 
 def registry(request: FetchRequest, rules: FetchRules) -> bytes:
-    """Return the bytes of a registry.json. Raises SourceError."""
+    """Fetch a registry.json, and return its bytes. Raises SourceError."""
     return read_body(response_to(request, rules), request.location.partition("?")[0], REGISTRY_BYTES)
 
 
 def pin(requests: Sequence[FetchRequest], rules: FetchRules) -> list[FetchRequest]:
-    """Return the requests with the commits to which their branches and tags point, each resolved once. Raises SourceError."""
+    """Return the requests with the commits to which their branches and tags point. Each is resolved once. Raises SourceError."""
     requested = {(request.location, request.ref): request for request in requests}
     commits = dict(zip(requested, _parallel(partial(_commit, rules), requested.values()), strict=True))
     return [replace(request, ref="", revision=commits[request.location, request.ref]) for request in requests]
@@ -122,11 +122,11 @@ def _check(tasks: Sequence[DatasetTask], rules: FetchRules, what: str) -> None:
 
 
 class _LimitReached(SourceError):
-    """A limit of size or time is reached: this process fetches no further tasks."""
+    """A limit of size or time is reached, so this process fetches no further tasks."""
 
 
 class _DatasetFetch(git.DownloadBudget):
-    """Fetches the listed tasks. Bounds the bytes of downloads and bundles, and the time, so as to end before the timeout."""
+    """Fetches the listed tasks. It limits the bytes of downloads and bundles, and the time, in order to end before the timeout."""
 
     def __init__(self, order: FetchOrder, incoming: Path) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class _DatasetFetch(git.DownloadBudget):
             raise _LimitReached("the rest of the dataset is fetched when trials need it")
 
     def fetch(self, wanted: Iterable[FetchRequest]) -> dict[str, FetchResult]:
-        """Fetch tasks that are not in the cache. Return the new files by the requests' ids. Raises SourceError."""
+        """Fetch the tasks that are not in the cache, and return the new files by the requests' ids. Raises SourceError."""
         groups: dict[tuple[str, str], list[FetchRequest]] = defaultdict(list)
         cached = {file.name.rpartition("-")[0] for file in Path(self._order.cache).iterdir()}
         for request in {request.id: request for request in wanted}.values():
@@ -174,7 +174,7 @@ class _DatasetFetch(git.DownloadBudget):
                 start, size = start + size, size * 2
 
     def _fetch_batch(self, remote: git.GitRemote, repository: Repo, batch: Sequence[FetchRequest]) -> None:
-        """Fetch some tasks of a commit. Skip invalid tasks: the trials that need them report the error."""
+        """Fetch some tasks of a commit. Invalid tasks are skipped, because the trials that need them report the error."""
         valid = [_Task(request, SizeBudget(self._limits, f"the task in {request.location}")) for request in batch]
         valid = [task for task in valid if task.list_files(repository)]
         try:
@@ -205,7 +205,7 @@ class _Task:
     files: git.Files = field(default_factory=dict)
 
     def list_files(self, repository: Repo) -> bool:
-        """List the task's files. Return False if they cannot be listed, or if task.toml is missing."""
+        """Set ``files`` to the task's files. Return False if they cannot be listed, or if task.toml is missing."""
         where = self.request
         try:
             self.files = git.files_at(repository, where.revision, where.path, self.budget, where.location)
@@ -214,7 +214,7 @@ class _Task:
         return "task.toml" in self.files
 
     def written(self, repository: Repo, incoming: Path) -> FetchResult | None:
-        """Write the bundle. Return None if files of the task are too large or unsupported."""
+        """Write the task's bundle, and return it. Return None if a file of the task is too large or of an unsupported type."""
         try:
             with OutputFile(incoming) as output:
                 write_tar(output, git.file_entries(repository, self.files, self.budget, self.request.location))
@@ -234,6 +234,7 @@ def _task(name: str, request: FetchRequest, fetched: FetchResult | None) -> Fetc
 
 
 def _parallel(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call ``work`` for the items in parallel, and return the results in order. Raises the first error after all calls finished."""
+    """Call ``work`` for the items in parallel, and return the results in order. After all calls have ended, raise the first error,
+    if any."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return [future.result() for future in [pool.submit(work, item) for item in items]]

@@ -23,20 +23,20 @@ class FetchRules:
     """The operator's settings for fetches."""
 
     allowed_hosts: tuple[str, ...] = ()
-    """Patterns of the hosts from which tasks may be fetched; empty for all hosts."""
+    """Patterns of the hosts from which tasks may be fetched. Empty allows all hosts."""
     insecure_hosts: tuple[str, ...] = ()
-    """Registries without TLS, and hosts to which credentials may be sent without TLS."""
+    """Registries to contact without TLS, and hosts to which credentials may be sent without TLS."""
     blocked_networks: tuple[str, ...] = ()
-    """Networks to which no connection is opened, whatever the host name."""
+    """Networks to which the process opens no connection, whatever the host name."""
     seconds: float = 120.0
-    """Timeout of one fetch."""
+    """Timeout of a fetch."""
     compressed_bytes: int = 64 << 20
     uncompressed_bytes: int = 256 << 20
     entries: int = 50_000
 
     @property
     def limits(self) -> BundleLimits:
-        """Return the limits of one task's bundle."""
+        """The limits of one task's bundle."""
         return BundleLimits(self.compressed_bytes, self.uncompressed_bytes, self.entries)
 
 
@@ -46,29 +46,29 @@ class FetchRequest:
 
     kind: SourceKind
     location: str
-    """Image reference or URL; of a dataset: the URL of its registry.json."""
+    """Image reference or URL. For a dataset, the URL of its registry.json."""
     ref: str = ""
     """Git branch, tag or commit."""
     path: str = ""
     digest: str = ""
     """Expected digest of the file at a URL."""
     revision: str = ""
-    """The resolved commit or manifest digest; "" to resolve it now."""
+    """The resolved commit or manifest digest. "" asks the process to resolve it."""
     scope: str = ""
-    """UID of the Secret with the credentials; "" without credentials."""
+    """UID of the Secret with the credentials, or ""."""
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The Secret's data."""
+    """The Secret's data, decoded."""
     many: bool = False
     """Whether each directory with a task.toml directly below the path is a task."""
     dataset: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of a Selection, for a dataset."""
+    """For a dataset, the fields of harbor_registry.Selection."""
 
     def below(self, name: str) -> FetchRequest:
-        """Return the request for only one of the many tasks. name: the task's directory."""
+        """Return the request for one of the many tasks, whose directory is ``name``."""
         return replace(self, path=f"{self.path.strip('/')}/{name}".lstrip("/"), many=False)
 
     def elsewhere(self, url: str, path: str, ref: str = "") -> FetchRequest:
-        """Return the request for a task of this dataset in a git repository. It has the dataset's credentials only if the
+        """Return the request for a task of this dataset in a git repository. The request has the dataset's credentials only if the
         repository is on the same server as the dataset."""
         trusted = same_server(self.location, url)
         scope, credentials = (self.scope, self.credentials) if trusted else ("", {})
@@ -76,7 +76,7 @@ class FetchRequest:
 
     @property
     def id(self) -> str:
-        """Return an id. Requests with equal ids can share one fetch."""
+        """An id of the request. Requests with equal ids can share one fetch."""
         dataset = json.dumps(dict(self.dataset), sort_keys=True)
         place = self.location, self.ref, self.path, self.digest
         return _hash(self.kind, *place, self.revision, self.scope, str(self.many), dataset)
@@ -93,21 +93,22 @@ class FetchOrder:
     request: FetchRequest
     rules: FetchRules
     cache: str
-    """The cache's directory. Cached tasks are not fetched again."""
+    """Directory of the cache. Cached tasks are not fetched again."""
 
     def to_json(self) -> bytes:
-        """Return the order as JSON, which the fetching process reads from stdin."""
+        """Return the order as JSON for the stdin of the fetching process."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> FetchOrder:
-        """Parse an order; the inverse of to_json."""
+        """Return the order that ``to_json`` encoded."""
         table = json.loads(text)
         rules: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table["rules"].items()}
         return cls(FetchRequest(**table["request"]), FetchRules(**rules), table["cache"])
 
     def cached(self, revision: str) -> FetchResult | None:
-        """Return the cached task of a revision, or None. Also None for a request of many tasks: some may have been evicted."""
+        """Return the cached task of a revision, or None. A request for many tasks gets None, because some of them may be
+        evicted."""
         if self.request.many:
             return None
         file = next(Path(self.cache).glob(f"{self.request.key(revision)}-*"), None)
@@ -119,19 +120,19 @@ class FetchedTask:
     """One of many fetched tasks."""
 
     name: str
-    """Name of its directory, or its name in a dataset."""
+    """Name of the task's directory, or the task's name in a dataset."""
     digest: str = ""
     """Digest of the bundle's bytes."""
     file: str = ""
-    """As in FetchResult."""
+    """Name of the bundle in the cache's incoming directory, or "" if the task is already cached."""
     url: str = ""
-    """Git repository of a task of a dataset; also for the next two."""
+    """Git repository of a dataset's task. Only such a task has this and the next two fields."""
     revision: str = ""
     path: str = ""
 
     @property
     def entry(self) -> str:
-        """Return the text that identifies the task in the list of a sweep's tasks."""
+        """The text that identifies the task in the list of a sweep's tasks."""
         return json.dumps([self.name, self.url, self.revision, self.path]) if self.url else self.name
 
 
@@ -144,19 +145,19 @@ class FetchResult:
     digest: str
     """Digest of the bundle's bytes."""
     file: str = ""
-    """Name in the cache's incoming directory; "" if the task is cached already."""
+    """Name of the bundle in the cache's incoming directory, or "" if the task is already cached."""
     tasks: tuple[FetchedTask, ...] = ()
-    """The tasks of a request for many, instead of a file. A dataset's task without a file is cached already, or is fetched when a
-    trial needs it."""
+    """The tasks of a request for many tasks, which has no ``file``. A dataset's task without a file is already cached, or is
+    fetched when a trial needs it."""
 
 
 def progress_file(incoming: Path, request: FetchRequest) -> Path:
-    """Return the file in which the fetching process writes how many tasks of a dataset it has fetched: ``DONE of ALL``."""
+    """Return the path of the file to which the fetching process writes its progress in a dataset, as ``DONE of ALL``."""
     return incoming / f"{request.id}.progress"
 
 
 def answer(outcome: FetchResult | SourceError) -> bytes:
-    """Return the answer as JSON, which the fetching process writes to stdout."""
+    """Return the outcome as JSON, which the fetching process writes to stdout."""
     if isinstance(outcome, FetchResult):
         return json.dumps({"fetched": asdict(outcome)}).encode()
     error = {"message": str(outcome), "reason": outcome.reason, "transient": outcome.transient}
@@ -164,7 +165,8 @@ def answer(outcome: FetchResult | SourceError) -> bytes:
 
 
 def parse_answer(text: bytes) -> FetchResult:
-    """Return the fetched task, or raise the answer's SourceError. Raises ValueError, KeyError or TypeError if it is malformed."""
+    """Return the fetched task, or raise the answer's SourceError. Raises ValueError, KeyError or TypeError for a malformed
+    answer."""
     table = json.loads(text)
     if "error" in table:
         error = table["error"]

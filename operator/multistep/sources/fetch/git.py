@@ -1,6 +1,6 @@
-"""Fetches a task from a git repository: one commit, without its history, and without the files of other directories.
+"""Fetches a task from a git repository. It fetches one commit without history, and only the files in the task's directory.
 
-A server that cannot leave out files (no partial clones) sends all files of the commit.
+A server that does not support partial clones sends all files of the commit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 _PACK_BYTES = 512 << 20
 _SUBMODULE = 0o160000
 
-Files = Mapping[str, tuple[int, ObjectID]]  # mode and object id of each file and directory below a directory, by path
+Files = Mapping[str, tuple[int, ObjectID]]  # mode and object id by path
 
 
 def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
@@ -67,7 +67,7 @@ def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
 
 @contextmanager
 def temporary_repository(incoming: Path) -> Iterator[Repo]:
-    """Create an empty repository, and delete it at the end."""
+    """Return a context with an empty repository."""
     with tempfile.TemporaryDirectory(dir=incoming, prefix=name_prefix(os.getpid())) as directory:
         repository = Repo.init_bare(directory)
         try:
@@ -81,23 +81,23 @@ class _ConnectionClosed(SourceError):
 
 
 class DownloadBudget:
-    """Counts the downloaded bytes, and bounds them. Raises SourceError beyond the limit."""
+    """Counts the downloaded bytes, and limits them."""
 
     def __init__(self) -> None:
         self._bytes = 0
 
     def count(self, size: int, url: str) -> None:
-        """Count a number of bytes that were downloaded from a repository."""
+        """Count bytes that were downloaded from a repository. Raises SourceError beyond the limit."""
         self._bytes += size
         if self._bytes > _PACK_BYTES:
             raise SourceError(f"{url} has more than {_PACK_BYTES} bytes in one commit, which is the limit", reason=TOO_LARGE)
 
 
 class GitRemote:
-    """A client of one git repository. Converts the client library's errors to SourceErrors."""
+    """A client of one git repository. It raises the client library's errors as SourceError."""
 
     def __init__(self, url: str, credentials: Mapping[str, str], *, insecure: bool, budget: DownloadBudget | None = None) -> None:
-        """Create a client. insecure: whether credentials may be sent without TLS; budget: counts the downloaded bytes."""
+        """Create a client. With ``insecure``, credentials may be sent without TLS. ``budget`` counts the downloaded bytes."""
         self._url = url
         self._budget = budget or DownloadBudget()
         password = credentials.get("password", credentials.get("token", ""))
@@ -129,7 +129,7 @@ class GitRemote:
         return refs.get(f"{matches[0]}^{{}}", refs[matches[0]])
 
     def fetch(self, repository: Repo, revision: str) -> None:
-        """Fetch the commit and its directories, but not its history; its files only if the server cannot leave them out."""
+        """Fetch the commit and its directories without history. Files are fetched only if the server cannot leave them out."""
         try:
             fetched = self._fetch(repository, [revision.encode()], at=revision, depth=1, filter_spec=b"blob:none")
         except _ConnectionClosed:
@@ -139,13 +139,13 @@ class GitRemote:
             raise SourceError(f"{self._url} has no commit {revision} any more", reason=NOT_FOUND)
 
     def fetch_files(self, repository: Repo, *directories: Files) -> None:
-        """Fetch those files of the directories that the repository does not have yet."""
+        """Fetch the files of the directories that the repository lacks."""
         wanted = {sha for files in directories for mode, sha in files.values() if not stat.S_ISDIR(mode)}
         if missing := sorted(sha for sha in wanted if sha not in repository.object_store):
             self._fetch(repository, missing)
 
     def _fetch(self, repository: Repo, wanted: Sequence[bytes], at: str = "", **options: Any) -> bool:
-        """Fetch objects into the repository. Return whether the server sent something."""
+        """Fetch objects into the repository. Return whether the server sent any."""
         with tempfile.TemporaryFile(dir=repository.path) as stream:
 
             def write(data: bytes) -> int:
@@ -164,7 +164,8 @@ class GitRemote:
             return True
 
     def _check_known(self, revision: str) -> None:
-        """Raise SourceError if no ref points to the commit. A git server may close the connection if it does not know a commit."""
+        """Raise SourceError if no ref points to the commit. Called after the server closed the connection, which a server that does
+        not know a commit may do."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not serve it", reason=NOT_FOUND)
 
@@ -190,7 +191,7 @@ class GitRemote:
 
 
 class _OneHost:
-    """HTTP connections to one host. A redirect to another host is an error, so that no other host receives the credentials."""
+    """Sends HTTP requests to one host. A redirect to another host is an error, so that no other host receives the credentials."""
 
     def __init__(self, pool: urllib3.PoolManager, url: str, authorization: str) -> None:
         self._pool = pool
@@ -198,7 +199,7 @@ class _OneHost:
         self.headers = {"Authorization": authorization} if authorization else {}
 
     def request(self, method: str, url: str, headers: Mapping[str, str] | None = None, **options: Any) -> Any:
-        """Send a request. The signature is that of urllib3.PoolManager.request."""
+        """Send a request. The method has the signature of urllib3.PoolManager.request."""
         follow = options.pop("redirect", True)
         for _ in range(4):
             response = self._pool.request(method, url, headers={**(headers or {}), **self.headers}, redirect=False, **options)
@@ -229,7 +230,7 @@ def files_at(repository: Repo, revision: str, path: str, budget: SizeBudget, url
 
 
 def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
-    """Return the tree of the task's directory."""
+    """Return the git tree of a directory at a commit."""
     try:
         item = repository[revision.encode()]
         while isinstance(item, Tag):
@@ -250,7 +251,7 @@ def _tree_at(repository: Repo, revision: str, path: str, url: str) -> Tree:
 
 
 def file_entries(repository: Repo, files: Files, budget: SizeBudget, url: str) -> Iterator[tuple[str, BundleEntry]]:
-    """Yield the entries, sorted by path. A file's contents are read only when its entry is yielded."""
+    """Yield the files as bundle entries, sorted by path. Contents are read one file at a time."""
     for path in sorted(files):
         mode, sha = files[path]
         yield path, _entry(repository, path, mode, sha, budget, url)

@@ -1,4 +1,5 @@
-"""An HTTP client that fetches tasks: bounds sizes, classifies errors, and sends credentials only to the host that they are for."""
+"""An HTTP client that fetches tasks. It limits sizes, classifies errors, and sends credentials only to the host for which they are
+meant."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from multistep.errors import SourceError
 
 
 def block_networks(blocked_networks: Sequence[str]) -> None:
-    """Block connections to the networks until the process ends, with an audit hook: it sees the connections of every library."""
+    """Block connections to the networks until the process ends. An audit hook checks the connections of all libraries."""
     networks = [ipaddress.ip_network(network) for network in blocked_networks]
 
     def check(event: str, args: tuple[object, ...]) -> None:
@@ -50,7 +51,7 @@ def check_address(address: object, networks: Sequence[ipaddress.IPv4Network | ip
 
 
 def host_of(url: str) -> str:
-    """Return ``HOST`` or ``HOST:PORT`` of a URL."""
+    """Return ``HOST`` or ``HOST:PORT`` of a URL. Raises SourceError."""
     parts = urlsplit(url)
     try:
         port = f":{parts.port}" if parts.port is not None else ""
@@ -84,7 +85,7 @@ Response = urllib3.BaseHTTPResponse
 
 
 def make_pool(ca: str = "") -> urllib3.PoolManager:
-    """Return a connection pool without redirects and retries. ca: certificates (PEM) to trust in addition to the system's."""
+    """Return a connection pool without redirects and retries. It trusts the certificates ``ca`` (PEM) and those of the system."""
     context = ssl.create_default_context()
     if ca:
         try:
@@ -111,9 +112,9 @@ class HttpClient:
         body: bytes | None = None,
         follow: bool = True,
     ) -> Response:
-        """Send a request and return the response, whatever its status; its body is not read yet.
+        """Send a request and return the response, whatever its status. The caller reads the body.
 
-        authorization: header value that is sent to the URL's origin only, never to another origin after a redirect.
+        The header ``authorization`` is sent only to the URL's origin, never to another origin after a redirect.
         """
         origin = _origin(url)
         for _ in range(_HOPS):
@@ -135,7 +136,7 @@ class HttpClient:
 
 
 def body_chunks(response: Response, what: str, most: int) -> Iterator[bytes]:
-    """Yield a body's chunks. Raises SourceError if the body is incomplete or exceeds ``most`` bytes. what: its name in messages."""
+    """Yield a body's chunks. Raises SourceError, which names the body ``what``, if it is incomplete or exceeds ``most`` bytes."""
     length = response.headers.get("Content-Length", "")
     if length.isdigit() and int(length) > most:
         raise SourceError(f"{what} has {length} bytes, more than the limit of {most}", reason=TOO_LARGE)
@@ -158,7 +159,7 @@ def read_body(response: Response, what: str, most: int = 4 << 20) -> bytes:
 
 
 def check_status(response: Response, what: str) -> Response:
-    """Return the response if its status is 2xx; else raise SourceError. what: the URL for messages, without credentials."""
+    """Return the response if its status is 2xx. Otherwise raise SourceError, with ``what`` as the URL, which has no credentials."""
     status = response.status
     if 200 <= status < 300:
         return response
@@ -179,9 +180,8 @@ def basic_authorization(user: str, password: str) -> str:
 
 
 def connection_error(error: Exception, what: str) -> SourceError:
-    """Return a SourceError for a failed request. Its message omits the URL, which may be presigned. Invalid certificates and
-    requests are permanent errors, all others are transient.
-    """
+    """Return a SourceError for a failed request. The message omits the URL, which may be presigned. Invalid certificates and
+    requests are permanent errors, all others are transient."""
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return SourceError(f"{what}: its certificate is not trusted, or it does not use TLS: {_plain(error)}")
     if isinstance(error, LocationValueError | InvalidHeader | UnrewindableBodyError | ValueError):

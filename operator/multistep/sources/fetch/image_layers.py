@@ -1,4 +1,4 @@
-"""Merges the layers of an image, as far as they have the task."""
+"""Merges those files of an image's layers that belong to the task."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class _Node:
     mode: int
     target: str = ""
     offset: int = 0
-    """Where a file's contents start in the spool file."""
+    """Offset of a file's contents in the spool file."""
     size: int = 0
 
 
 class ImageLayers:
-    """An image's merged layers."""
+    """Merges an image's layers."""
 
     def __init__(self, root: str, limits: BundleLimits, spool: BinaryIO, what: str) -> None:
-        """Start without layers. root: the task's path in the image, without outer slashes; spool: file for all files' contents;
-        what: the image's name in messages."""
+        """Start without layers. ``root`` is the task's path in the image, without outer slashes. All contents are written to
+        ``spool``. ``what`` names the image in messages."""
         self._root = root
         self._spool = spool
         self._budget = SizeBudget(limits, f"the task in {what}")
@@ -47,7 +47,8 @@ class ImageLayers:
         self._nodes: dict[str, _Node] = {}
 
     def add(self, stream: io.RawIOBase) -> None:
-        """Add the next layer, a tar or tar.gz. Its whiteouts apply to lower layers only, wherever they are in the tar."""
+        """Add the next layer, a tar or tar.gz. Whiteouts (markers of deleted files) apply only to lower layers, wherever they are
+        in the tar."""
         below = dict(self._nodes)
         own: dict[str, _Node] = {}
         try:
@@ -63,8 +64,8 @@ class ImageLayers:
         self._nodes = below
 
     def entries(self) -> Iterator[tuple[str, BundleEntry]]:
-        """Yield the task's entries in the merged layers, sorted, parents first. Raises SourceError if the task's directory is
-        missing."""
+        """Yield the task's entries in the merged layers, sorted by path, so that a directory comes before its contents. Raises
+        SourceError if the task's directory is missing."""
         prefix = f"{self._root}/" if self._root else ""
         if self._root and self._nodes.get(self._root, _Node("file", 0)).kind != "dir":
             raise SourceError(f"{self._what} has no directory /{self._root}")
@@ -98,7 +99,7 @@ class ImageLayers:
             target = known.get(_path(member.linkname))
             if target is None or target.kind != "file":
                 raise SourceError(f"{self._what}: /{path} is a hard link to {member.linkname!r}, which is not in the task")
-            self._budget.add(target.size)  # count its bytes again: a hard link becomes a separate file in the task
+            self._budget.add(target.size)  # counted again, because a hard link becomes a separate file in the task
             return replace(target, mode=mode)
         source = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
         if source is None or member.issparse():
@@ -124,7 +125,7 @@ class ImageLayers:
 
 
 class CheckedStream(io.RawIOBase):
-    """A readable stream of chunks, whose digest ``finish`` checks."""
+    """A readable stream of chunks. ``finish`` checks its digest."""
 
     def __init__(self, chunks: Iterable[bytes], digest: str, what: str) -> None:
         self._chunks = iter(chunks)
@@ -134,11 +135,11 @@ class CheckedStream(io.RawIOBase):
         self._sha = hashlib.sha256()
 
     def readable(self) -> bool:
-        """Return True: io.RawIOBase requires this method."""
+        """Return True. io.RawIOBase requires this method."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read up to the buffer's size and return the number of bytes; 0 only at the end."""
+        """Read bytes into the buffer, and return their number, which is 0 only at the end."""
         if not self._rest:
             self._rest = next(self._chunks, b"")
             self._sha.update(self._rest)
@@ -156,7 +157,7 @@ class CheckedStream(io.RawIOBase):
 
 
 def _opened(stream: io.RawIOBase) -> BinaryIO:
-    """Return the uncompressed stream. Compression is detected by the first bytes, because media types can be wrong."""
+    """Return the uncompressed stream. The first bytes show the compression, because media types can be wrong."""
     buffered = io.BufferedReader(stream, _CHUNK)
     start = buffered.peek(4)[:4]
     if start[:2] == b"\x1f\x8b":
@@ -185,7 +186,7 @@ def _remove(nodes: dict[str, _Node], path: str, *, itself: bool = True, children
 
 
 def _make_parents(nodes: dict[str, _Node], path: str) -> None:
-    """Add missing parent directories, which a layer may omit. They replace files of lower layers at these paths."""
+    """Add parent directories that a layer omits. They replace files of lower layers at these paths."""
     parent = path.rpartition("/")[0]
     while parent:
         if nodes.get(parent, _Node("file", 0)).kind == "dir":

@@ -1,4 +1,5 @@
-"""Fetches a task from a registry: an artifact that `multistep package --to` pushed, or an ordinary image that contains the task."""
+"""Fetches a task from a registry. It is an artifact that `multistep package --to` pushed, or an ordinary image that contains the
+task."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MAX_LAYERS = 128
-_LAYER_BYTES = 4 << 30  # maximum size of a compressed layer; only the task's files are kept
+_LAYER_BYTES = 4 << 30  # maximum size of a compressed layer, of which only the task's files are kept
 DOCKER_CONFIG = ".dockerconfigjson"
 
 
@@ -50,7 +51,8 @@ def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
 
 
 def _manifest(registry: RegistryClient, reference: ImageReference, wanted: str) -> tuple[str, Mapping[str, Any]]:
-    """Return digest and content of an image's manifest. In an index, choose this architecture's manifest, else the first one."""
+    """Return digest and content of an image's manifest. In an index, this is the manifest for this architecture or, without one,
+    the first."""
     digest, content = registry.manifest(wanted)
     if isinstance(content.get("manifests"), list):
         digest, content = registry.manifest(_chosen(content["manifests"], reference))

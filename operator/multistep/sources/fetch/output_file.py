@@ -1,4 +1,4 @@
-"""The output file of a fetch, which is hashed while it is written, and the limits on its contents."""
+"""Writes the output file of a fetch within limits, and hashes it while it is written."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from multistep.sources.task.bundle import BundleEntry, BundleLimits, read_member
 
 
 def name_prefix(pid: int) -> str:
-    """Return the prefix of the names of all files that the fetching process ``pid`` creates, by which its parent finds them."""
+    """Return the prefix of the names of all files that the fetching process ``pid`` creates. Its parent finds the files by it."""
     return f"{pid}-"
 
 
 class OutputFile:
-    """A new file in a directory, deleted if the ``with`` block raises."""
+    """A new file in a directory. It is deleted if the ``with`` block raises an error."""
 
     def __init__(self, directory: Path) -> None:
         number, name = tempfile.mkstemp(dir=directory, prefix=name_prefix(os.getpid()))
@@ -38,7 +38,7 @@ class OutputFile:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the bytes written so far."""
+        """The digest of the bytes written so far."""
         return f"sha256:{self._sha.hexdigest()}"
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class OutputFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         failed = True
         try:
-            self._stream.close()  # fails on a full volume if data is still buffered
+            self._stream.close()  # can fail on a full volume, because it writes buffered data
             failed = kind is not None
         finally:
             if failed:
@@ -55,7 +55,7 @@ class OutputFile:
 
 
 def write_tar(output: OutputFile, entries: Iterable[tuple[str, BundleEntry]]) -> None:
-    """Write the entries, in the given order, as a deterministic tar."""
+    """Write the entries as a deterministic tar, in the given order."""
     for chunk in tar_chunks(entries):
         output.write(chunk)
 
@@ -64,14 +64,14 @@ class SizeBudget:
     """Enforces the limits on a task's size."""
 
     def __init__(self, limits: BundleLimits, what: str) -> None:
-        """Start at 0. what: the task's name in error messages."""
+        """Start at 0. ``what`` names the task in error messages."""
         self._limits = limits
         self._bytes = 0
         self._entries = 0
         self._what = what
 
     def add(self, size: int, entries: int = 1) -> None:
-        """Count this number of entries, which have ``size`` bytes in total. Raises SourceError if a limit is exceeded."""
+        """Count further entries, which have ``size`` bytes in total. Raises SourceError if a limit is exceeded."""
         self._bytes += size
         self._entries += entries
         if self._bytes > self._limits.uncompressed:
@@ -84,7 +84,7 @@ _NAME_CHARACTERS = 253
 
 
 def entries_below(file: Path, path: str, order: FetchOrder) -> dict[str, BundleEntry]:
-    """Return the entries below a path in the archive, keyed by the path relative to it."""
+    """Return the entries below ``path`` in an archive, by their path relative to it."""
     prefix = f"{path}/" if path else ""
     with file.open("rb") as stream:
         members = read_members(stream, order.rules.limits)
@@ -92,7 +92,7 @@ def entries_below(file: Path, path: str, order: FetchOrder) -> dict[str, BundleE
 
 
 def split_tasks(file: Path, path: str, order: FetchOrder, revision: str) -> FetchResult:
-    """Write each task in the archive to a separate bundle in the same directory. Raises SourceError if the archive has no tasks."""
+    """Write each task in an archive to a bundle of its own in the same directory. Raises SourceError if the archive has no task."""
     directories: dict[str, dict[str, BundleEntry]] = defaultdict(dict)
     for name, entry in entries_below(file, path, order).items():
         top, _, rest = name.partition("/")

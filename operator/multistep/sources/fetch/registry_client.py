@@ -25,14 +25,14 @@ _HUB = "registry-1.docker.io"
 
 @dataclass(frozen=True)
 class ImageReference:
-    """An image reference."""
+    """An image reference, split into its parts."""
 
     registry: str
     """Host and port."""
     repository: str
     tag: str = ""
     digest: str = ""
-    """"" if unset, as the tag. Without both, the tag is latest."""
+    """Without tag and digest, which are then "", the tag is latest."""
 
     @classmethod
     def parse(cls, text: str) -> ImageReference:
@@ -51,17 +51,17 @@ class ImageReference:
 
     @property
     def host(self) -> str:
-        """Return the host of the registry's API."""
+        """The host of the registry's API."""
         return _HUB if self.registry == "docker.io" else self.registry
 
     @property
     def name(self) -> str:
-        """Return the reference without tag and digest."""
+        """The reference without tag and digest."""
         return f"{self.registry}/{self.repository}"
 
     @property
     def manifest(self) -> str:
-        """Return the digest or tag with which to request the manifest."""
+        """The digest or tag with which to request the manifest."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -70,7 +70,8 @@ class ImageReference:
 
 
 def registry_login(docker_config: str, reference: ImageReference) -> tuple[str, str] | None:
-    """Return user name and password for an image from a docker config.json; None without a matching entry. Raises SourceError."""
+    """Return the user name and password for an image from a docker config.json, or None without a matching entry. Raises
+    SourceError."""
     try:
         entries = json.loads(docker_config).get("auths") or {}
         fitting = sorted((entry for entry in entries if _covers(entry, reference)), key=len)
@@ -106,7 +107,7 @@ class RegistryClient:
     def __init__(
         self, http: HttpClient, reference: ImageReference, login: tuple[str, str] | None, *, plain_http: bool = False
     ) -> None:
-        """Create a client. login: user name and password; plain_http: whether to connect without TLS."""
+        """Create a client with a user name and password, if any. With ``plain_http``, connect without TLS."""
         self._http = http
         self._reference = reference
         self._login = login
@@ -114,7 +115,7 @@ class RegistryClient:
         self._authorization = ""
 
     def manifest(self, wanted: str) -> tuple[str, Mapping[str, Any]]:
-        """Return digest and content of the manifest (or index) with a tag or digest. Raises SourceError if its digest differs."""
+        """Return digest and content of the manifest (or index) with a tag or digest. Raises SourceError if the digest differs."""
         what = f"{self._reference.name}{'@' if ':' in wanted else ':'}{wanted}"
         response = check_status(self._send("GET", f"manifests/{wanted}", {"Accept": _ACCEPT}), what)
         sent = response.headers.get("Docker-Content-Digest", "")
@@ -132,7 +133,7 @@ class RegistryClient:
         return digest, content
 
     def digest(self, tag: str) -> str:
-        """Return the digest of the manifest (or index) with a tag; "" if it does not exist. Raises SourceError."""
+        """Return the digest of the manifest (or index) with a tag, or "" if it does not exist. Raises SourceError."""
         response = self._send("HEAD", f"manifests/{tag}", {"Accept": _ACCEPT})
         response.close()
         if response.status == 404:
@@ -145,7 +146,7 @@ class RegistryClient:
         return check_status(self._send("GET", f"blobs/{digest}"), f"{self._reference.name}: blob {digest}")
 
     def push_blob(self, data: bytes) -> str:
-        """Upload a blob unless it exists, and return its digest."""
+        """Upload a blob unless the repository has it, and return its digest."""
         digest = digest_of(data)
         what = f"{self._reference.name}: upload of {digest}"
         present = self._send("HEAD", f"blobs/{digest}", actions="pull,push")
@@ -161,7 +162,8 @@ class RegistryClient:
         return digest
 
     def push_manifest(self, tag: str, manifest: bytes) -> tuple[str, bool]:
-        """Upload a manifest under a tag (or "" for its digest) unless it exists. Return its digest and whether it was uploaded."""
+        """Upload a manifest under a tag, or under its digest if ``tag`` is "", unless the repository has it there. Return its
+        digest and whether it was uploaded."""
         digest = digest_of(manifest)
         name = tag or digest
         present = self._send("HEAD", f"manifests/{name}", {"Accept": _ACCEPT}, actions="pull,push")

@@ -1,4 +1,4 @@
-"""Fetches a packed task from a URL: http, https, s3 or gs. The trial's spec contains the file's digest."""
+"""Fetches a packed task from an http, https, s3 or gs URL. The trial's spec has the file's digest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fetch(order: FetchOrder, incoming: Path) -> FetchResult:
 
 
 def response_to(request: FetchRequest, rules: FetchRules) -> Response:
-    """Request the file, and return the response, whose body is not read yet. Raises SourceError."""
+    """Request the file, and return the response. The caller reads the body. Raises SourceError."""
     url, authorization = _request_to(request.location, request.credentials)
     what = request.location.partition("?")[0]
     check_allowed_host(host_of(url), rules.allowed_hosts)
@@ -59,7 +59,7 @@ def response_to(request: FetchRequest, rules: FetchRules) -> Response:
 
 
 def _task_in(whole: Path, order: FetchOrder, incoming: Path) -> FetchResult:
-    """Extract the task at the requested path in the downloaded archive as a new bundle, and delete the archive."""
+    """Write the task at the requested path in a downloaded archive to a new bundle, and delete the archive."""
     try:
         entries = entries_below(whole, order.request.path.strip("/"), order)
     finally:

@@ -17,12 +17,12 @@ from multistep.sources.fetch.output_file import name_prefix
 from multistep.sources.task.read_limits import child_environment
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.fetch")
-_ANSWER_BYTES = 4 << 20  # maximum size of an answer, which can have the names and digests of many tasks
+_ANSWER_BYTES = 4 << 20  # maximum size of an answer, which may have the names and digests of many tasks
 _LONGER_SECONDS = 5.0
 
 
 async def fetch_in_child(request: FetchRequest, rules: FetchRules, cache: Path) -> FetchResult:
-    """Fetch a task in a child process, which is killed on cancellation. Raises SourceError."""
+    """Fetch a task in a child process. Cancellation kills the process. Raises SourceError."""
     process = await _start()
     try:
         output = await _output(process, request, rules, cache)
@@ -44,7 +44,7 @@ async def _start() -> asyncio.subprocess.Process:
 
 
 async def _output(process: asyncio.subprocess.Process, request: FetchRequest, rules: FetchRules, cache: Path) -> bytes:
-    """Return what the process writes; b"" after the timeout. Always kill the process, and wait until it has ended."""
+    """Return the output of the process, or b"" after the timeout. Then kill the process, and wait until it has ended."""
     try:
         async with asyncio.timeout(rules.seconds + _LONGER_SECONDS):
             return await _communicate(process, FetchOrder(request, rules, str(cache)).to_json())
@@ -58,18 +58,19 @@ async def _output(process: asyncio.subprocess.Process, request: FetchRequest, ru
 
 
 def _delete_files(incoming: Path, pid: int) -> None:
-    """Delete the files of a process that was killed, or failed, before it deleted them itself."""
+    """Delete the files of a process that failed or was killed before it deleted them itself."""
     for path in incoming.glob(f"{name_prefix(pid)}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            with suppress(OSError):  # the fetch's own error matters more
+            with suppress(OSError):  # an error here must not hide that of the fetch
                 path.unlink(missing_ok=True)
 
 
 async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:
     assert process.stdin is not None and process.stdout is not None
-    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # uvloop: RuntimeError if the process has already ended
+    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # uvloop raises RuntimeError if the process has already
+        # ended
         process.stdin.write(order)
         await process.stdin.drain()
         process.stdin.close()
@@ -92,7 +93,7 @@ def _parsed(output: bytes, code: int | None, request: FetchRequest, rules: Fetch
 
 
 def _without(message: str, request: FetchRequest) -> str:
-    """Return the message with credentials redacted, in case a library's error contains them."""
+    """Return the message with credentials redacted, because a library's error may contain them."""
     for secret in request.credentials.values():
         if len(secret.strip()) > 3:
             message = message.replace(secret.strip(), "***")

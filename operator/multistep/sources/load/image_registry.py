@@ -1,4 +1,5 @@
-"""The registry of the images that the cluster builds: finds images by tag, and returns the credentials for the push."""
+"""The registry of the images that the cluster builds. It finds images by tag, and returns the credentials with which builds
+push."""
 
 from __future__ import annotations
 
@@ -18,26 +19,26 @@ class BuiltImages(Protocol):
 
     @property
     def host(self) -> str:
-        """Return the registry's host."""
+        """The registry's host."""
 
     def insecure(self, host: str) -> bool:
-        """Return whether a registry has no TLS."""
+        """Return whether the registry on this host is contacted without TLS."""
 
     def tagged(self, build: str) -> str:
-        """Return the reference under which a build's image is pushed."""
+        """Return the reference (with a tag) under which a build pushes its image."""
 
     def pinned(self, digest: str) -> str:
-        """Return the reference by which pods use an image."""
+        """Return the reference (with a digest) by which pods use an image."""
 
     async def digest(self, build: str) -> str:
-        """Return the digest of a build's image; "" if it does not exist. Raises SourceError."""
+        """Return the digest of a build's image, or "" if it does not exist. Raises SourceError."""
 
     def credentials(self) -> str:
         """Return the content of the docker config.json for the push. Raises SourceError."""
 
 
 class ImageRegistry:
-    """The repository that the setting builds.registry names."""
+    """The repository of the setting builds.registry."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -59,13 +60,13 @@ class ImageRegistry:
         return await asyncio.to_thread(self._digest, build)
 
     def credentials(self) -> str:
-        # Only this registry's credentials, in the format that skopeo reads: the Secret may also have those of other registries.
+        # Skopeo gets only the credentials of this registry. The Secret may also have those of other registries.
         user_and_password = self._login(ImageReference.parse(self._settings.builds.registry))
         auth = base64.b64encode(":".join(user_and_password).encode()).decode() if user_and_password else ""
         return json.dumps({"auths": {self.host: {"auth": auth}} if user_and_password else {}})
 
     def _login(self, reference: ImageReference) -> tuple[str, str] | None:
-        """Return user name and password. The file is read each time, because the Secret may change."""
+        """Return user name and password for an image. The file is read each time, because the Secret may change."""
         file = self._settings.builds.push_secret_file
         try:
             return registry_login(file.read_text(), reference) if file is not None else None

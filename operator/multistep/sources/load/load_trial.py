@@ -1,4 +1,4 @@
-"""Loads a trial's task and plan: reads the task, resolves the spec's variables, and validates both."""
+"""Loads a trial's task and plan. It reads the task, resolves the spec's variables, and validates both."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class ImageMissing(SourceError):
     def __init__(self, message: str, error: SourceError, images: Sequence[ImageStatus]) -> None:
         super().__init__(message, transient=error.transient, reason=error.reason, retry_seconds=error.retry_seconds)
         self.images = list(images)
-        """The builds that the trial needs."""
+        """The status of each image that the trial needs."""
 
 
 class ImageBuilder(Protocol):
     """Builds images of tasks; implemented in reconcile.loading.build_images."""
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
-        """Return the built images. Images in the trial's status are returned unchanged; if builds are disabled, only these
-        are returned. Raises ImageMissing."""
+        """Return the built images. Images in the trial's status are returned unchanged, and are the only ones if builds are
+        disabled. Raises ImageMissing."""
 
 
 GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
-"""Called with namespace and name. Returns the object, or raises NotFound."""
+"""Maps a namespace and a name to the object. Raises NotFound."""
 
-MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks; an evicted plan or task is loaded again when it is needed
-MAX_CACHED_BYTES = 32 << 20  # maximum memory of cached tasks; cached plans have a separate limit of the same size
-MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the tar streams that cached tasks keep for uploads to pods
+MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks; an evicted one is loaded again at its next use
+MAX_CACHED_BYTES = 32 << 20  # maximum memory of cached tasks, and also of cached plans
+MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' tar streams, which are uploaded to pods
 
 TaskKey = tuple[str, ...]
 
@@ -63,7 +63,8 @@ class TaskReads(Protocol):
     async def get(
         self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]], *, started: bool = False
     ) -> ReadTask:
-        """Return the task that `read` returned. Raises a transient SourceError while `read` runs, and any error that it raised."""
+        """Return the task that ``read`` returned. Raises a transient SourceError while ``read`` runs, or the error that it
+        raised."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,14 @@ class LoadedTrial:
 
     @property
     def memory(self) -> int:
-        """Approximate bytes in memory: the task, the plan's copies of instructions, and the variables' values."""
+        """Approximate bytes in memory of the task, the plan's copies of instructions, and the variables' values."""
         env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier, self.env.credentials)
         values = sum(len(value) for variables in env for value in variables.values())
         return self.task.memory + values + sum(len(step.instruction or "") for step in self.plan.steps)
 
 
 class TrialLoader:
-    """Loads tasks and variables of trials, with an LRU cache."""
+    """Loads tasks and plans of trials, with LRU caches of both."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class TrialLoader:
         self._plans_memory = 0
 
     async def load(self, trial: MultiStepTrial) -> LoadedTrial:
-        """Return the trial's task and plan. Raises InvalidSpec, InvalidTask (both permanent) and SourceError."""
+        """Return the trial's task and plan. Raises InvalidSpec and InvalidTask, which are permanent, and SourceError."""
         uid, pinned = trial.metadata.uid, trial.status.task_source
         loaded = self._plans.get(uid)
         if loaded is None or (pinned is not None and loaded.source != pinned):
@@ -146,7 +147,7 @@ class TrialLoader:
         return len(self._tasks) > MAX_CACHED or self._memory > MAX_CACHED_BYTES or self._disk > MAX_CACHED_DISK_BYTES
 
     def _drop(self, key: TaskKey) -> None:
-        """Evict a task, and the plans that reference it."""
+        """Evict a task from the cache, and the plans that refer to it."""
         task = self._tasks.pop(key, None)
         if task is not None:
             self._memory -= task.memory
@@ -175,7 +176,8 @@ class TrialLoader:
         return LoadedTrial(task, plan, env, source, images)
 
     async def _task(self, trial: MultiStepTrial) -> tuple[ReadTask, TaskSourceStatus | None]:
-        """Return the cached task, or read it. Trials share a cached task only if all of them may read its source."""
+        """Return the trial's task from the cache, or read it. Trials share a cached task only if each of them may read its
+        source."""
         verification, oracle = not trial.spec.verifier.disable, trial.spec.agent.name == "oracle"
         checks = (str(verification), str(oracle))
         file: CachedFile | None = None
@@ -217,7 +219,7 @@ class TrialLoader:
         except SourceError as error:
             if error.reason != DIGEST:
                 raise
-            self._remote.forget(file)  # the cached file is damaged: the next load fetches the task again
+            self._remote.forget(file)  # the file is damaged, so the next load must fetch the task again
             raise SourceError(str(error), transient=True, retry_seconds=1.0) from error
 
     async def _values(self, trial: MultiStepTrial, field: str, variables: Sequence[EnvVar]) -> dict[str, str]:
@@ -230,12 +232,12 @@ class TrialLoader:
             return variable.value or ""
         if source.secret_key_ref is not None:
             return await self._selected(trial, field, "Secret", self._get_secret, source.secret_key_ref)
-        assert source.config_map_key_ref is not None  # api.trial.trial validates that exactly one is set
+        assert source.config_map_key_ref is not None  # api.trial.trial validates that exactly one of the two is set
         return await self._selected(trial, field, "ConfigMap", self._get_config_map, source.config_map_key_ref)
 
     async def _selected(self, trial: MultiStepTrial, field: str, kind: str, get: GetObject, selector: KeySelector) -> str | None:
-        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, because it may still be added. So is
-        an invalid value for a started trial, which had a valid one before."""
+        """Return a key's value in a Secret or ConfigMap. A missing key is a transient error, because it may still be added. An
+        invalid value is transient for a started trial, which had a valid one before."""
         try:
             data = (await get(trial.metadata.namespace, selector.name)).get("data") or {}
         except NotFound:
@@ -252,7 +254,7 @@ class TrialLoader:
 
 
 def _text(kind: str, value: object) -> str:
-    """Return a value as text. Raises ValueError, whose text does not contain the value, if no environment variable can have it."""
+    """Return a value as text. Raises ValueError if no environment variable can have it. The error does not contain the value."""
     try:
         text = base64.b64decode(str(value), validate=True).decode() if kind == "Secret" else str(value)
     except UnicodeDecodeError:

@@ -1,4 +1,5 @@
-"""Remote tasks, from registries, git repositories and URLs: builds the request with credentials, and returns the bundle's file."""
+"""Loads remote tasks, which are in registries, git repositories and at URLs. It builds the request with credentials, and returns
+the bundle's file."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ class TaskFetches(Protocol):
     def cache(self) -> TaskCache: ...
 
     def ask(self, asker: Metadata, request: FetchRequest, *, started: bool) -> FetchResult:
-        """Return the fetched, cached task of a trial or sweep. Raises SourceError, which is transient while the fetch runs.
+        """Return the cached task of a trial or sweep, after a fetch. Raises SourceError, which is transient while the fetch runs.
 
-        started: whether the trial or sweep has started. If so, its task was fetched before, so a request that is denied is retried.
+        If the trial or sweep has ``started``, its task was fetched before, so a denied request is retried.
         """
 
 
@@ -38,13 +39,13 @@ class RemoteTasks:
     """Loads bundles of remote tasks."""
 
     def __init__(self, fetching: TaskFetches, get_secret: GetSecret, kinds: Sequence[str]) -> None:
-        """Create a loader. kinds: source types (oci, git, url) that the operator's settings allow."""
+        """Create a loader. ``kinds`` are the types of sources (oci, git, url) that the operator's settings allow."""
         self._fetching = fetching
         self._get_secret = get_secret
         self._kinds = kinds
 
     async def load(self, trial: MultiStepTrial) -> tuple[CachedFile, TaskSourceStatus]:
-        """Return the bundle's file and the resolved source, which is pinned when the trial starts. Raises SourceError."""
+        """Return the bundle's file and the resolved source. The source is pinned when the trial starts. Raises SourceError."""
         pinned = trial.status.task_source
         revision = pinned.revision if pinned else ""
         request = await self._request(trial.metadata.namespace, trial.spec.task, revision, "spec.task")
@@ -71,7 +72,7 @@ class RemoteTasks:
         return fetched.revision, [task.entry for task in fetched.tasks]
 
     async def _dataset(self, namespace: str, source: DatasetSource, revision: str) -> FetchRequest:
-        """Return the request for a dataset: a registry.json at a URL, and tasks in git repositories."""
+        """Return the request for a dataset, which is a registry.json at a URL with tasks in git repositories."""
         field = "spec.tasksFrom.dataset"
         self._check_kinds(field, "git", "url")
         scope, credentials = await self._credentials(namespace, field, "git", source.secret_ref)
@@ -91,8 +92,8 @@ class RemoteTasks:
     async def _credentials(
         self, namespace: str, field: str, kind: str, ref: SecretReference | None
     ) -> tuple[str, Mapping[str, str]]:
-        """Return UID and values of the Secret to which a source refers; nothing without one. A missing Secret may still be created,
-        so the error is transient."""
+        """Return UID and values of the Secret to which a source refers, or empty ones without a Secret. A missing Secret is a
+        transient error, because it may still be created."""
         if ref is None:
             return "", {}
         name = ref.name
@@ -108,7 +109,7 @@ class RemoteTasks:
         return str(secret["metadata"].get("uid", "")) or f"{namespace}/{name}", values
 
     def forget(self, file: CachedFile) -> None:
-        """Delete a corrupt file from the cache, so that it is fetched again."""
+        """Delete a corrupt file from the cache, so that the task is fetched again."""
         self._fetching.cache.discard(file)
 
     def _cached(self, request: FetchRequest, revision: str) -> CachedFile | None:
@@ -123,7 +124,7 @@ class RemoteTasks:
 
 
 def request_for(source: TaskSource, revision: str, scope: str, credentials: Mapping[str, str]) -> FetchRequest:
-    """Return the request for the fetching process. revision: the revision pinned when the trial started; "" before its start."""
+    """Return the request for the fetching process. ``revision`` is the one that was pinned when the trial started, or ""."""
     if source.oci is not None:
         pinned = revision or source.oci.image.partition("@")[2]
         return FetchRequest("oci", source.oci.image, path=source.oci.path, revision=pinned, scope=scope, credentials=credentials)

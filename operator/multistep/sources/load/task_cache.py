@@ -1,6 +1,7 @@
 """An LRU cache of fetched tasks on the operator's disk, in files named ``KEY-DIGEST``.
 
-Cached files may be deleted at any time: they are fetched again. A file whose digest does not match is deleted when it is read.
+Anybody may delete cached files at any time, because the operator fetches them again. A file whose digest does not match is deleted
+when it is read.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from multistep.sources.fetch.fetch_messages import FetchResult
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A cached file, whose contents are not verified."""
+    """A cached file. Its contents are not verified."""
 
     path: Path
     size: int
 
     @property
     def digest(self) -> str:
-        """Return the digest in the file's name: ``sha256:`` and 64 hexadecimal digits."""
+        """The digest in the file's name, as ``sha256:`` and 64 hexadecimal digits."""
         return f"sha256:{self.path.name.rpartition('-')[2]}"
 
 
 class TaskCache:
-    """The cache. Not safe for several processes."""
+    """The cache. Only one process may use its directory."""
 
     def __init__(self, directory: Path, most: int) -> None:
-        """Create a cache. most: maximum bytes of all files; the newest file stays even if it is larger."""
+        """Create a cache of at most ``most`` bytes. The newest file stays even if it is larger."""
         self.directory = directory
         self.incoming = directory / INCOMING
         self._most = most
-        self._files: OrderedDict[str, CachedFile] = OrderedDict()  # cached files by cache key, the least recently used first
+        self._files: OrderedDict[str, CachedFile] = OrderedDict()  # by cache key, the least recently used first
 
     def open(self) -> None:
-        """List the existing files and delete incomplete ones. Raises OSError."""
+        """Load the list of existing files, and delete incomplete files. Raises OSError."""
         shutil.rmtree(self.incoming, ignore_errors=True)
         self.incoming.mkdir(parents=True)
         files = [(path.stat(), path) for path in self.directory.iterdir() if path.is_file()]
@@ -50,11 +51,11 @@ class TaskCache:
 
     @property
     def size(self) -> int:
-        """Return the total bytes of all files."""
+        """The total bytes of all files."""
         return sum(file.size for file in self._files.values())
 
     def put(self, key: str, fetched: FetchResult) -> None:
-        """Move a file from the incoming directory into the cache, atomically. Raises OSError."""
+        """Move a file atomically from the incoming directory into the cache. Raises OSError."""
         source = self.incoming / Path(fetched.file).name
         path = self.directory / f"{key}-{fetched.digest.removeprefix('sha256:')}"
         size = source.stat().st_size
@@ -70,7 +71,7 @@ class TaskCache:
         if key in self._files:
             self._files.move_to_end(key)
             with suppress(OSError):
-                os.utime(self._files[key].path)  # the mtimes restore the LRU order after a restart
+                os.utime(self._files[key].path)  # after a restart, the mtimes give the LRU order
         return self._files.get(key)
 
     def discard(self, file: CachedFile) -> None:

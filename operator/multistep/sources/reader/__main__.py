@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 
 
 def perform(order: ReadOrder) -> bytes:
-    """Read the task and return the answer for the operator; any exception becomes an error answer."""
+    """Read the task, and return the answer for the operator. Any exception becomes an answer with an error."""
     try:
         return _read(order)
     except (InvalidTask, InvalidSpec, SourceError) as error:
@@ -75,7 +75,7 @@ def _bundle(order: ReadOrder, plain: BinaryIO) -> Bundle:
 
 
 def _packed(order: ReadOrder) -> BinaryIO:
-    """Open the packed bundle: the cached file, or a temporary file with the joined parts from ConfigMaps."""
+    """Open the packed bundle. It is the cached file, or a temporary file with the joined parts from ConfigMaps."""
     if order.form == "bundle":
         try:
             return Path(order.path).open("rb")
@@ -112,7 +112,7 @@ _LONGER_SECONDS = 2.0
 
 
 class _Child:
-    """A child that reads one task. The server kills the child at the deadline, in case the child's own timer fails."""
+    """A child that reads one task. At the deadline the server kills the child, in case the child's own timer fails."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
@@ -130,7 +130,7 @@ class _Child:
 
 
 def _work(order: socket.socket, cpu_seconds: int) -> None:
-    """Read the order, read the task, and send the answer. Runs in the child."""
+    """Read the order and the task, and send the answer. This runs in the child."""
     limit_process(cpu_seconds)
     with order.makefile("rb") as stream:
         text = stream.read()
@@ -157,11 +157,11 @@ def _fork(control: socket.socket, cpu_seconds: int) -> _Child | None:
 
 
 def main(cpu_seconds: int) -> None:
-    """Fork a child for each message, and exit when the operator closes the socket. cpu_seconds: limit of each child's CPU time."""
+    """Fork a child for each message until the operator closes the socket. ``cpu_seconds`` limits the CPU time of each child."""
     control = socket.socket(fileno=0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()  # so that garbage collections in children do not write to these memory pages, which would copy them
+    gc.freeze()  # children then share these memory pages, because their garbage collections do not write to them
     children: dict[int, _Child] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Reads a task and bounds its size. The operator loads a task with this function, and `multistep check` accepts what it accepts."""
+"""Reads a task and limits its size, for the operator and for `multistep check`, so that both accept the same tasks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _ITEMS: Final = 50_000
 
 @dataclass(frozen=True)
 class AcceptedTask:
-    """A task that the operator loads."""
+    """A task that the operator accepts."""
 
     task: Task
     answer: bytes
-    """The JSON message with the task for the operator."""
+    """The message (JSON) with the task for the operator."""
 
 
 def accept_task(bundle: Bundle, *, verification: bool, oracle: bool, write: Write = len) -> AcceptedTask:
-    """Load a task (see task.load_task), and write the tar stream of each upload. Raises InvalidTask, and SourceError if the
-    task is too large."""
+    """Load a task (task.load_task), and write the tar stream of each upload. Raises InvalidTask, and SourceError if the task is too
+    large."""
     task = load_task(bundle, verification=verification, oracle=oracle)
     table = config_table(bundle)
     _check_size(task.config, len(json.dumps(table, default=str)))
@@ -46,7 +46,7 @@ def accept_task(bundle: Bundle, *, verification: bool, oracle: bool, write: Writ
 
 
 def _write_contents(task: Task, write: Write) -> Mapping[ContentKey, Span]:
-    """Write the tar stream of each upload, and return the streams' offsets and sizes. Uploads of the same directory share one
+    """Write the tar stream of each upload, and return the streams' offsets and sizes. Uploads of the same files share one
     stream."""
     spans: dict[ContentKey, Span] = {}
     written: dict[tuple[str, str], Span] = {}
@@ -83,7 +83,7 @@ def _references(task: Task) -> Iterator[Content]:
 
 
 def _check_size(config: TaskConfig, table_bytes: int) -> None:
-    """Raise SourceError if the task's plan would be too large: the operator computes plans in its own process, which has no such
+    """Raise SourceError if the task's plan would be too large. The operator computes plans in its own process, without the child's
     limits."""
     if table_bytes > CONFIG_BYTES:
         raise SourceError(f"task.toml has {table_bytes} bytes as JSON, more than the limit of {CONFIG_BYTES}", reason=TOO_LARGE)

@@ -1,4 +1,4 @@
-"""The operator's side of the fork server: starts the server, and sends it one order per child."""
+"""The operator's side of the fork server. It starts the server, and sends it an order for each task."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from multistep.sources.task.read_limits import ANSWER_BYTES, CPU_SECONDS, WALL_S
 
 _COMMAND = (sys.executable, "-P", "-m", "multistep.sources.reader")
 _LONGER_SECONDS = 5.0
-_STARTS = 2  # maximum number of tries to send an order: the server may have been killed since its last order
+_STARTS = 2  # maximum number of attempts to send an order, because the server may have been killed since the last one
 _ANSWER_CHUNK = 1 << 18
 
 
 class ForkServer:
-    """The single server process for all reads. It starts at the first read, and is restarted if it was killed."""
+    """The server process, which serves all reads. The first read starts it, and a later one restarts it if it was killed."""
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS) -> None:
-        """Do not start the process yet: the first read does. cpu_seconds: limit of the CPU time of each read."""
+        """Set the limit of each read's CPU time. This does not start the process."""
         self._cpu_seconds = cpu_seconds
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def read(self, order: ReadOrder) -> ReadAnswer:
-        """Read a task in a child. Raises InvalidTask, InvalidSpec, SourceError, and ReadFailed if the child does not answer."""
+        """Read a task in a child. Raises InvalidTask, InvalidSpec or SourceError, and ReadFailed if the child does not answer."""
         output = b""
         code: int | None = None
         try:
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
                 output, code = await self._exchange(order.to_json())
-        except TimeoutError:  # the server kills each child earlier, so the server itself hangs: the next read starts another
+        except TimeoutError:  # the server kills a child earlier, so the server itself hangs, and the next read must start another
+            # one
             self.close()
         if code == -signal.SIGXCPU:
             advice = "make patterns in .harborignore simpler, keys in task.toml shorter, or files and links fewer"
@@ -50,7 +51,7 @@ class ForkServer:
             raise ReadFailed(f"the process that read the task gave no answer: {type(error).__name__}") from None
 
     async def _exchange(self, order: bytes) -> tuple[bytes, int | None]:
-        """Return the child's answer and its exit status (None if unknown)."""
+        """Return the child's answer and exit status (None if unknown)."""
         loop = asyncio.get_running_loop()
         talk, talk_child = socket.socketpair()
         status, status_server = socket.socketpair()
@@ -107,7 +108,7 @@ class ForkServer:
 
 
 class ReadFailed(SourceError):
-    """A child died or did not answer. The cause may be outside of the task, so the read is retried a few times."""
+    """A child died or did not answer. The task may not be the cause, so the read is retried a few times."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True, retry_seconds=5.0)

@@ -17,34 +17,39 @@ _MESSAGE_LENGTH: Final = 2000
 _LAYOUT = TypeAdapter(TaskLayout)
 
 BundleForm = Literal["parts", "bundle", "inline"]
-"""Format of a task's file. parts: a bundle's parts in base64, one per line; bundle: a bundle; inline: an inline task as JSON."""
+"""Format of a task's file.
+
+- parts: The parts of a bundle, each in base64 on a line.
+- bundle: A bundle.
+- inline: An inline task as JSON.
+"""
 Span = tuple[int, int]
 """Offset and size, in bytes, of an upload's tar stream in the output file."""
 ContentKey = tuple[str, str | None]
-"""Kind and step of an api.trial.content_references.Content."""
+"""Fields ``kind`` and ``step`` of an api.trial.content_references.Content."""
 
 
 @dataclass(frozen=True)
 class ReadOrder:
-    """A task to read. verification, oracle: see sources.task.task.load_task."""
+    """A task to read. sources.task.task.load_task explains ``verification`` and ``oracle``."""
 
     form: BundleForm
     path: str
-    """The task's file."""
+    """Path of the task's file."""
     output: str
-    """File for the uploads' tar streams."""
+    """Path of the file to which the child writes the uploads' tar streams."""
     digest: str = ""
     """The bundle's expected digest."""
     verification: bool = True
     oracle: bool = False
 
     def to_json(self) -> bytes:
-        """Return the order as JSON, which the child reads from its socket."""
+        """Return the order as JSON for the child's socket."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> ReadOrder:
-        """Parse an order; the inverse of to_json."""
+        """Return the order that ``to_json`` encoded."""
         return cls(**json.loads(text))
 
 
@@ -58,10 +63,10 @@ class ReadAnswer:
     layout: TaskLayout
     unknown: tuple[UnknownKey, ...]
     contents: Mapping[ContentKey, Span]
-    """Where each upload is in the output file."""
+    """Position of each upload's tar stream in the output file."""
 
     def to_json(self) -> bytes:
-        """Return the answer as JSON, which the child sends to the operator."""
+        """Return the answer as JSON for the operator."""
         table = asdict(self) | {"contents": [[*key, *span] for key, span in self.contents.items()]}
         return json.dumps({"task": table}, default=str).encode()
 
@@ -77,7 +82,8 @@ def error_answer(error: MultistepError) -> bytes:
 
 
 def parse_answer(text: bytes) -> ReadAnswer:
-    """Return the task, or raise the answer's error. Raises ValueError, KeyError, TypeError or RecursionError if it is malformed."""
+    """Return the task, or raise the answer's error. Raises ValueError, KeyError, TypeError or RecursionError for a malformed
+    answer."""
     table = json.loads(text)
     if "error" in table:
         raise _error(table["error"])

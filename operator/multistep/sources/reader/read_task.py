@@ -1,4 +1,5 @@
-"""A task that the operator has read: config and layout are in memory, the tar streams of its uploads in an unlinked file."""
+"""Reads tasks, and keeps a task that was read. Config and layout are in memory, the tar streams of uploads in a deleted open
+file."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from multistep.sources.reader.read_messages import BundleForm, ContentKey, ReadA
 from multistep.sources.task.task import text_file_tar
 
 _CHUNK = 1 << 20
-_SMALL_BYTES = 64 << 10  # uploads up to this total size stay in memory, which is cheaper than an open file
-READING = "reading"  # directory for temporary files, in the cache directory
+_SMALL_BYTES = 64 << 10  # maximum total size of uploads that stay in memory, which is cheaper than an open file
+READING = "reading"  # directory for temporary files in the cache directory
 
 Read = Callable[[ReadOrder], Awaitable[ReadAnswer]]
 FORK_SERVER = ForkServer()
@@ -43,27 +44,28 @@ class ReadTask:
     """The first unknown keys of task.toml."""
     contents: Mapping[ContentKey, Span]
     file: int
-    """Descriptor of the uploads' file, closed when the task is evicted; -1: the contents are in ``small``."""
+    """Descriptor of the file with the uploads, or -1 if they are in ``small``. Closed when the task is evicted."""
     small: bytes
     memory: int
-    """Bytes of memory that the task uses; ``disk``: of disk space."""
+    """Memory that the task uses, in bytes."""
     disk: int
+    """Disk space that the task uses, in bytes."""
     digests: dict[Content, str] = field(default_factory=dict)
-    """Cached results of sha256, for all trials of the task."""
+    """Cached results of ``sha256``, for all trials of the task."""
 
     def __post_init__(self) -> None:
         if self.file >= 0:
             weakref.finalize(self, os.close, self.file)
 
     def content(self, ref: Content) -> Iterable[bytes] | AsyncIterator[bytes]:
-        """Return the tar stream of one upload. Raises SourceError if the task has no such directory."""
+        """Return the tar stream of an upload. Raises SourceError if the task lacks its directory."""
         if ref.kind == "file":
             return text_file_tar(ref)
         start, size = self._span(ref)
         return [self.small[start : start + size]] if self.file < 0 else self._chunks(start, size)
 
     async def sha256(self, ref: Content) -> str:
-        """Return the SHA-256 of the tar stream of one upload. Raises SourceError if the task has no such directory."""
+        """Return the SHA-256 of an upload's tar stream. Raises SourceError if the task lacks its directory."""
         if ref not in self.digests:
             start, size = self._span(ref)
             small = self.small[start : start + size]
@@ -92,7 +94,7 @@ class ReadTask:
             yield chunk
 
     def _cached(self, at: int, size: int) -> bytes:
-        """Return the bytes at an offset as far as they are in the page cache, without waiting for the disk; b"" if none are."""
+        """Return the bytes at an offset that are in the page cache, without waiting for the disk. Return b"" if none are."""
         buffer = bytearray(size)
         try:
             return bytes(buffer[: os.preadv(self.file, [buffer], at, os.RWF_NOWAIT)])
@@ -104,17 +106,17 @@ class TaskReader:
     """Reads tasks in child processes."""
 
     def __init__(self, directory: Path, read: Read = FORK_SERVER.read) -> None:
-        """Create a reader. directory: the cache directory, for temporary files."""
+        """Create a reader. ``directory`` is the cache directory, which gets temporary files."""
         self._directory = directory / READING
         self._read = read
 
     def clear(self) -> None:
-        """Delete temporary files of an earlier process. Call it before the first read."""
+        """Delete temporary files of an earlier process. Call this before the first read."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     @contextmanager
     def spool(self) -> Iterator[Path]:
-        """Create a temporary file for a child's input."""
+        """Return a context with a temporary file for a child."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(dir=self._directory)

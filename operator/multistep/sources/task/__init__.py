@@ -1,11 +1,12 @@
-"""A task as files: packed, unpacked, checked.
+"""Packs, reads and checks the files of a task.
 
-In: bytes of a bundle, or a directory. Out: Task: config, layout, tar streams of its uploads. Open task.py and bundle.py first.
+A bundle is a task's directory as a tar.gz. From a bundle or a directory, these modules load a Task, which has the task's config,
+its layout, and the tar streams of its uploads. Open task.py and bundle.py first.
 
-task                    config, layout and uploads of a bundle
-bundle, bundle_links    deterministic tar.gz; symbolic links in it
+task                    loads config, layout and uploads of a bundle
+bundle, bundle_links    pack and read bundles, and resolve symbolic links in them
 stored_bundles          bundles in ConfigMaps and in a trial's spec
-read_compose            the compose file, by the compose reader
-harbor_registry         registry.json: datasets and their tasks
-read_limits             bytes, files and seconds that reading a task may cost; variables of the child processes
+read_compose            reads a compose file with the compose reader
+harbor_registry         finds datasets and their tasks in a registry.json
+read_limits             limits on bytes, files and seconds of the child processes, and their variables
 """

@@ -1,6 +1,6 @@
-"""Packs and reads task bundles: deterministic tar.gz files, identified by the sha256 of their bytes.
+"""Packs and reads task bundles, which are deterministic tar.gz files, identified by the SHA-256 of their bytes.
 
-Bundles are untrusted: paths cannot lead out of the task, sizes are bounded, and nothing is unpacked to disk.
+Bundles are untrusted. Paths that lead out of the task are rejected, sizes are limited, and nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "link": tarfile.SYMTY
 
 @dataclass(frozen=True)
 class BundleLimits:
-    """Limits of a bundle: maximum sizes in bytes, and maximum number of entries."""
+    """Maximum sizes of a bundle in bytes, and its maximum number of entries."""
 
     compressed: int = 64 << 20
     uncompressed: int = 256 << 20
@@ -56,13 +56,14 @@ class Bundle:
 
     digest: str
     entries: Mapping[str, BundleEntry]
-    """By path: relative, with '/', without '.' or '..'. Every parent directory is an entry."""
+    """The entries by relative path, which has no '.' or '..'. Every parent directory is an entry."""
     table: Mapping[str, Any] | None = None
-    """The content of task.toml of an inline task, which has no such file."""
+    """The content of task.toml for an inline task, which has no such file."""
 
     @classmethod
     def from_archive(cls, data: bytes, digest: str, limits: BundleLimits = DEFAULT_LIMITS) -> Bundle:
-        """Read a bundle from a tar.gz or tar. Raises SourceError if its digest differs, or if it is malformed or too large."""
+        """Read a bundle from a tar.gz or tar. Raises SourceError if the digest differs, or if the archive is malformed or too
+        large."""
         actual = digest_of(data)
         if actual != digest:
             raise SourceError(f"the bundle's digest is {actual}, not {digest}: package the task again")
@@ -72,19 +73,19 @@ class Bundle:
 
     @classmethod
     def from_tar(cls, plain: BinaryIO, view: memoryview, digest: str) -> Bundle:
-        """Read a bundle from a tar whose digest was checked. view: the tar's memory-mapped bytes; files are slices of them."""
+        """Read a bundle from a tar whose digest was checked. The files are slices of ``view``, the tar's memory-mapped bytes."""
         plain.seek(0)
         return cls(digest, _complete(dict(read_members(plain, DEFAULT_LIMITS, view))))
 
     @classmethod
     def from_directory(cls, directory: Path) -> Bundle:
-        """Read a task's directory, and return it as a bundle."""
+        """Return a task's directory as a bundle."""
         data, entries = _packed(directory)
         return cls(digest_of(data), entries)
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, BundleEntry], table: Mapping[str, Any] | None = None) -> Bundle:
-        """Return a bundle with these entries. Its digest is computed from entries and table, because no packed file exists."""
+        """Return a bundle with these entries. The digest is that of entries and table, because there is no packed file."""
         whole = _complete(entries)
         sha = hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode())
         for chunk in tar_chunks(sorted(whole.items())):
@@ -93,11 +94,11 @@ class Bundle:
 
     @cached_property
     def size(self) -> int:
-        """Return the total bytes of all files."""
+        """The total bytes of all files."""
         return sum(len(entry.data) for entry in self.entries.values())
 
     def children(self, directory: str) -> tuple[str, ...]:
-        """Return the sorted names in a directory ("" is the task's root)."""
+        """Return the sorted names in a directory. "" is the task's root."""
         return self._children.get(directory, ())
 
     @cached_property
@@ -110,8 +111,8 @@ class Bundle:
 
 
 def pack_directory(directory: Path) -> bytes:
-    """Return the directory as a reproducible tar.gz. Entries are sorted, and times and owners are 0. Modes, links and empty
-    directories are kept."""
+    """Return the directory as a reproducible tar.gz. Entries are sorted, and times and owners are 0. It keeps modes, links and
+    empty directories."""
     return _packed(directory)[0]
 
 
@@ -130,14 +131,16 @@ def digest_of(data: bytes) -> str:
 
 
 def tar_chunks(entries: Iterable[tuple[str, BundleEntry]], *, mtime: int = 0) -> Iterator[bytes]:
-    """Yield a PAX tar stream of the entries, in the given order. mtime: every entry's time, in seconds since the epoch."""
+    """Yield a PAX tar stream of the entries, in the given order. ``mtime`` is the time of every entry, in seconds since the
+    epoch."""
     for path, entry in entries:
         yield from _member(path, entry, mtime)
     yield bytes(2 * _BLOCK)
 
 
 def safe_path(name: str) -> str:
-    """Return a tar member's path without leading './' and trailing '/'. Raises SourceError if it could lead out of the task."""
+    """Return a tar member's path without leading './' and trailing '/'. Raises SourceError if the path could lead out of the
+    task."""
     path = name.removeprefix("./").rstrip("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
         raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
@@ -201,7 +204,7 @@ def read_members(
 ) -> Iterator[tuple[str, BundleEntry]]:
     """Yield the entries of a tar.gz or tar, one at a time. Raises SourceError if the archive is malformed or too large.
 
-    view: the bytes of an uncompressed tar; with it, files are slices of these bytes instead of copies.
+    With ``view``, the bytes of an uncompressed tar, files are slices of these bytes instead of copies.
     """
     seen: set[str] = set()
     start = stream.read(_BLOCK)
@@ -263,7 +266,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, view: memoryview | Non
 
 
 def _complete(entries: Mapping[str, BundleEntry]) -> dict[str, BundleEntry]:
-    """Return the entries with missing parent directories added. Raises SourceError if a parent is not a directory."""
+    """Return the entries and their missing parent directories. Raises SourceError if a parent is not a directory."""
     whole = dict(entries)
     for path in entries:
         parent = path.rpartition("/")[0]

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from multistep.errors import InvalidTask
 from multistep.sources.task.bundle import Bundle, BundleEntry
 
-_MAX_HOPS = 40  # maximum links followed in one path; Linux has the same limit
-_MAX_CHARACTERS = 4096  # maximum length of a path, like PATH_MAX of Linux
-_MAX_VISITS = 200_000  # maximum number of paths visited in a tree: with links, a small tree can have exponentially many paths
+_MAX_HOPS = 40  # maximum number of links in a path, as in Linux
+_MAX_CHARACTERS = 4096  # maximum length of a path, as PATH_MAX in Linux
+_MAX_VISITS = 200_000  # maximum number of paths in a tree, because links can give a small tree exponentially many paths
 
 
 def resolve_links(bundle: Bundle, path: str) -> str:
     """Return the path with links resolved. The path need not exist.
 
-    Raises InvalidTask if a link leads out of the task or is cyclic, or if a path is too long.
+    Raises InvalidTask if a link leads out of the task or is cyclic, or if the path is too long.
     """
     real = ""
     ahead = path.split("/")[::-1]
@@ -46,19 +46,19 @@ def resolve_links(bundle: Bundle, path: str) -> str:
 
 
 def entry_at(bundle: Bundle, path: str) -> BundleEntry | None:
-    """Return the file or directory at a path, with all links followed; None if it does not exist."""
+    """Return the file or directory at a path after following links, or None if it does not exist."""
     real = resolve_links(bundle, path)
     return bundle.entries.get(real) if real else BundleEntry("dir")
 
 
 def is_file(bundle: Bundle, path: str) -> bool:
-    """Return whether the path is a file, links followed."""
+    """Return whether the path is a file or a link to one."""
     entry = entry_at(bundle, path)
     return entry is not None and entry.kind == "file"
 
 
 def is_directory(bundle: Bundle, path: str) -> bool:
-    """Return whether the path is a directory, links followed."""
+    """Return whether the path is a directory or a link to one."""
     entry = entry_at(bundle, path)
     return entry is not None and entry.kind == "dir"
 

@@ -1,6 +1,6 @@
-"""Datasets of a registry.json, Harbor's list of datasets: finds a version of a dataset, and selects tasks of it.
+"""Finds a version of a dataset in a registry.json, Harbor's list of datasets, and selects tasks of the dataset.
 
-Versions, names and patterns have the meaning that they have in Harbor 0.25. This module does no IO.
+Versions, names and patterns mean the same as in Harbor 0.25. This module does no IO.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Selection:
 
     name: str
     version: str = ""
-    """"" for the newest."""
+    """The version, or "" for the newest."""
     include: Sequence[str] = ()
-    """Patterns of task names; empty for all tasks."""
+    """Patterns of the names of tasks to include. Empty includes all tasks."""
     exclude: Sequence[str] = ()
-    """Patterns of task names."""
+    """Patterns of the names of tasks to exclude."""
     limit: int | None = None
     """Maximum number of tasks."""
 
@@ -51,13 +51,13 @@ class DatasetTask:
     """A task of a dataset."""
 
     name: str
-    """Name of its directory, which patterns match."""
+    """Name of the task's directory, which patterns match."""
     path: str
     """Directory in the repository, or local path."""
     url: str | None = None
-    """Its git repository; None for a local path."""
+    """The task's git repository, or None for a local path."""
     ref: str = ""
-    """Commit, branch or tag; "" for the repository's default branch."""
+    """Commit, branch or tag, or "" for the repository's default branch."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Dataset:
     version: str
     description: str
     tasks: Sequence[Mapping[str, Any]]
-    """Its entries in registry.json, which ``select_tasks`` checks."""
+    """The tasks' entries in registry.json, which ``select_tasks`` checks."""
 
 
 def parse_registry(data: bytes, what: str) -> list[Dataset]:
-    """Return the datasets of a registry.json. Raises SourceError. what: the registry's name in messages."""
+    """Return the datasets of a registry.json. Raises SourceError, which names the registry ``what``."""
     try:
         rows = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -83,13 +83,13 @@ def parse_registry(data: bytes, what: str) -> list[Dataset]:
 
 
 def find_dataset(datasets: Sequence[Dataset], selection: Selection, what: str) -> Dataset:
-    """Return the selected version of the dataset: the newest one if no version is selected. Raises SourceError."""
+    """Return the selected version of the dataset, or the newest if no version is selected. Raises SourceError."""
     name = selection.name
     if "/" in name:
         raise SourceError(f"dataset {name!r} {HUB.format(name=name)}", reason=NOT_FOUND)
     versions = {
         dataset.version: dataset for dataset in datasets if dataset.name == name
-    }  # of equal versions, Harbor uses the last one
+    }  # as in Harbor, the last one of equal versions counts
     if not versions:
         raise SourceError(f"{what} has no dataset {name!r}; it has {_some(dataset.name for dataset in datasets)}", reason=NOT_FOUND)
     wanted = selection.version or newest_version(list(versions))
@@ -100,7 +100,7 @@ def find_dataset(datasets: Sequence[Dataset], selection: Selection, what: str) -
 
 
 def newest_version(versions: Sequence[str]) -> str:
-    """Return ``head`` if it is a version, else the highest by PEP 440, else the last one in alphabetical order."""
+    """Return ``head`` if it is a version, otherwise the highest version by PEP 440, otherwise the last in alphabetical order."""
     if _HEAD in versions:
         return _HEAD
     numbered = [(number, version) for version in versions if (number := _number(version)) is not None]
@@ -110,9 +110,9 @@ def newest_version(versions: Sequence[str]) -> str:
 def select_tasks(
     dataset: Dataset, selection: Selection, what: str, local_name: Callable[[str], str] | None = None
 ) -> list[DatasetTask]:
-    """Return the selected tasks, in the dataset's order. Raises SourceError.
+    """Return the selected tasks in the dataset's order. Raises SourceError.
 
-    local_name: returns the name of the directory at a local path; without it, the path's last part is the name.
+    ``local_name`` maps a local path to the name of the directory there. Without it, the last part of the path is the name.
     """
     where = f"{what}: dataset {dataset.name}@{dataset.version}"
     tasks = [_task(row, f"{where}: tasks[{number}]", local_name) for number, row in enumerate(dataset.tasks)]
@@ -122,8 +122,8 @@ def select_tasks(
 
 
 def choose(tasks: Sequence[_T], selection: Selection, where: str, name: Callable[[_T], str]) -> list[_T]:
-    """Return those of the tasks that the selection's patterns and limit choose. Raises SourceError if none is left. where: the
-    tasks' origin, for messages; name: returns the name that patterns match."""
+    """Return the tasks that the selection's patterns and limit choose. Raises SourceError, with ``where`` as the tasks' origin, if
+    there is none. Patterns match the result of ``name``."""
     selected = [task for task in tasks if not selection.include or _matches(name(task), selection.include)]
     if not selected:
         names = _some(map(name, tasks))
@@ -135,9 +135,9 @@ def choose(tasks: Sequence[_T], selection: Selection, where: str, name: Callable
 
 
 def distinct_names(tasks: Iterable[DatasetTask]) -> list[str]:
-    """Return a name for each task. Of tasks with the same name, the second is called NAME-2, and so on.
+    """Return a distinct name for each task. If tasks have the same name, the second one is called NAME-2, and so on.
 
-    A task at the root of a repository is named after the repository.
+    A task at the root of a repository gets the name of the repository.
     """
     wanted = [task.name or PurePosixPath(task.url or task.path).stem[:_STEM_CHARACTERS] for task in tasks]
     taken, counts, names = set(wanted), Counter[str](), list[str]()
@@ -177,7 +177,8 @@ def _task(row: Mapping[str, Any], where: str, local_name: Callable[[str], str] |
 
 
 def _normal(path: str, where: str) -> str:
-    """Return a path in a repository without '.' and '..'; the root is "". Raises SourceError if it leads out of the repository."""
+    """Return a path in a repository without '.' and '..'. The root is "". Raises SourceError if the path leads out of the
+    repository."""
     parts: list[str] = []
     for part in PurePosixPath(path).parts:
         if part.startswith("/") or (part == ".." and not parts):

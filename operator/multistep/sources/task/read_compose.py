@@ -1,7 +1,7 @@
 """Reads a task's compose file with the compose reader (compose/), a program that uses Docker Compose's library.
 
-The program gets the texts that it needs on stdin, has an empty environment, and opens no file. The operator runs the program in the
-child process that reads the task.
+The program gets the texts that it needs on stdin, has an empty environment, and opens no file. It runs in the child process that
+reads the task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_REFUSED: Final = 50
 _PLACES = (Path("/multistep") / _NAME, _PACKAGE / "_runner" / _NAME, _PACKAGE.parents[1] / "compose" / "bin" / _NAME)
 _SECONDS: Final = 30
 _TEXT_BYTES: Final = 256 << 10
-_FILES_BYTES: Final = 256 << 10  # maximum size of all mounted files together, packed: the pod's manifest contains them
+_FILES_BYTES: Final = 256 << 10  # maximum size of all mounted files together, packed, because the pod's manifest contains them
 _OLD_LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 _SERVICES = TypeAdapter(tuple[Service, ...])
 _HOSTS = TypeAdapter(tuple[Host, ...])
@@ -42,8 +42,8 @@ _MOUNT_FIELDS = frozenset(field.name for field in fields(Mount))
 def read_services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services:
     """Return the services of the compose file in a directory of the task.
 
-    environment: the table [environment] of task.toml, whose env gives the values of ${NAME} in the file. Raises InvalidTask, with
-    key and line of everything that a trial does not support, and SourceError if the compose reader is missing.
+    ``environment`` is the table [environment] of task.toml, whose env has the values of ${NAME} in the file. Raises InvalidTask,
+    with key and line of everything that a trial does not support, and SourceError if the compose reader is missing.
     """
     path = f"{directory}/{COMPOSE_FILE}"
     request: dict[str, Any] = {"path": path, "text": _text(bundle, path, path), "variables": _variables(environment)}
@@ -85,7 +85,7 @@ def _ask(request: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def _refusal(path: str, refused: Sequence[Mapping[str, Any]]) -> InvalidTask:
-    """Return one error for all keys that a trial does not support."""
+    """Return an error about all keys that a trial does not support."""
     return InvalidTask.joined(
         [InvalidTask(key["message"], kind="ValueError", field=_key_place(path, key)) for key in refused[:_MAX_REFUSED]]
     )
@@ -100,8 +100,8 @@ def _place(path: str, line: int) -> str:
 
 
 def _variables(environment: EnvironmentConfig) -> dict[str, str]:
-    """Return the values of ${NAME} in the compose file, as in Harbor 0.25 (docker.compose_env). A variable whose value refers to
-    the trial's variables gets a placeholder, because the trial is not known yet."""
+    """Return the values of ${NAME} in the compose file, as in Harbor 0.25 (docker.compose_env). If a value refers to the trial's
+    variables, it is a placeholder, because the trial is not known yet."""
     own = {name: placeholder(name) if referenced_variable(value) else value for name, value in environment.env.items()}
     infra = {
         **{f"HOST_{name}_PATH": f"/multistep-logs/{directory}" for name, directory in _OLD_LOGS.items()},
@@ -110,7 +110,8 @@ def _variables(environment: EnvironmentConfig) -> dict[str, str]:
         **({"MEMORY": f"{environment.memory_mb}M"} if environment.memory_mb else {}),
         **({"PREBUILT_IMAGE_NAME": environment.docker_image} if environment.docker_image else {}),
     }
-    return {"TEST_DIR": "/tests"} | own | infra  # Harbor's mapper writes TEST_DIR into the file of each Terminal-Bench task
+    return {"TEST_DIR": "/tests"} | own | infra  # Harbor writes TEST_DIR into the compose file of each task that it converts from
+    # Terminal-Bench
 
 
 def _text(bundle: Bundle, path: str, field: str) -> str:
@@ -154,8 +155,8 @@ def _services(bundle: Bundle, path: str, answer: Mapping[str, Any]) -> Services:
 
 
 def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str, BundleEntry]) -> Mount:
-    """Return a mount. If it mounts files, add them to ``chosen``: a single file as NUMBER, a directory's files as NUMBER/PATH. The
-    mount's source becomes NUMBER. Links in the path of the task's files are resolved."""
+    """Return a mount. If it mounts files of the task, add them to ``chosen``, and set the mount's source to NUMBER. A single file
+    is added as NUMBER, a directory's files as NUMBER/PATH. Links in the path of the mounted file or directory are resolved."""
     plain = {name: value for name, value in mount.items() if name in _MOUNT_FIELDS and value is not None}
     result = Mount(**plain)
     if result.kind != "file":
@@ -174,8 +175,7 @@ def _mount(bundle: Bundle, path: str, mount: Mapping[str, Any], chosen: dict[str
 
 
 def _below(bundle: Bundle, real: str, entry: BundleEntry) -> Iterator[tuple[str, BundleEntry]]:
-    """Yield a file, or a directory and everything below it, with paths relative to that file or directory. Links in a directory
-    stay links."""
+    """Yield a file, or a directory and everything below it, with relative paths. Links in a directory stay links."""
     yield "", entry
     if entry.kind != "dir":
         return

@@ -1,4 +1,4 @@
-"""Limits on the cost of reading a task. The processes that fetch and read import this module, so it imports little."""
+"""Limits on the processes that fetch and read tasks. These processes import this module at their start, so it imports little."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0
 MEMORY_BYTES: Final = 256 << 20
-CONTENTS_BYTES: Final = 512 << 20  # maximum total size of a task's uploads; links can put a directory into several uploads
+CONTENTS_BYTES: Final = 512 << 20  # maximum total size of a task's uploads; through links, a directory may be in several uploads
 _FILE_BYTES: Final = 576 << 20
 _OPEN_FILES: Final = 64
 _NICENESS: Final = 5
@@ -30,7 +30,7 @@ def limit_process(cpu_seconds: int) -> None:
 
 
 def limit_resources(*, data: int, file_size: int, open_files: int, cpu_seconds: int) -> None:
-    """Limit this process's memory and file size (in bytes), open files and CPU time, as far as its own limits are higher."""
+    """Limit this process's memory and file size (in bytes), open files and CPU time. Lower limits of the process stay."""
     wanted = {
         resource.RLIMIT_DATA: data,
         resource.RLIMIT_FSIZE: file_size,
@@ -40,17 +40,18 @@ def limit_resources(*, data: int, file_size: int, open_files: int, cpu_seconds: 
     }
     for limit, soft in wanted.items():
         most = resource.getrlimit(limit)[1]
-        # SIGXCPU at the soft limit, before SIGKILL, so that the exit status shows the cause.
+        # SIGXCPU at the soft limit comes before SIGKILL at the hard limit, so that the exit status shows the cause.
         hard = soft + 1 if limit == resource.RLIMIT_CPU else soft
         if most != resource.RLIM_INFINITY:
             soft, hard = min(soft, most), min(hard, most)
         resource.setrlimit(limit, (soft, hard))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write beyond the file size limit raises an OSError
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the file size limit then raises an OSError
 
 
 @contextmanager
 def more_processes() -> Iterator[None]:
-    """Let this process start a program in the ``with`` block, although limit_process forbids it. The program must limit itself."""
+    """Return a context in which this process may start a program, although limit_process forbids it. The program must limit
+    itself."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit[1], limit[1]))
     try:
@@ -60,6 +61,6 @@ def more_processes() -> Iterator[None]:
 
 
 def child_environment(*passed: str) -> dict[str, str]:
-    """Return the variables of a child process. passed: names of the operator's variables that the child receives, too."""
+    """Return the environment variables of a child process. They include those of the operator's variables that ``passed`` names."""
     given = {name: os.environ[name] for name in ("PATH", "LANG", *passed) if name in os.environ}
     return given | {"MALLOC_ARENA_MAX": "2", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"}

@@ -1,4 +1,4 @@
-"""Bundles in immutable ConfigMaps, which `multistep package` writes, and in a trial's spec (inline)."""
+"""Reads and writes bundles in immutable ConfigMaps, which `multistep package` creates, and reads inline tasks in a trial's spec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import InvalidSpec, NotFound, SourceError
 from multistep.sources.task.bundle import DEFAULT_LIMITS, Bundle, BundleEntry, BundleLimits, digest_of, safe_path
 
-PART_BYTES = 700 * 1024  # 933 KiB in base64; Kubernetes limits an object to about 1 MiB
+PART_BYTES = 700 * 1024  # 933 KiB in base64, because Kubernetes limits an object to about 1 MiB
 DIGEST_ANNOTATION = f"{GROUP}/bundle-digest"
 _KEY = "part"
 _NAME_LENGTH = 200
@@ -23,7 +23,7 @@ GetConfigMap = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 
 def split_bundle(data: bytes, name: str, *, part_bytes: int = PART_BYTES) -> list[dict[str, Any]]:
-    """Return ConfigMaps with the bundle's bytes, deterministically named ``NAME-bundle-DIGEST-N``."""
+    """Return ConfigMaps with the bundle's bytes. Their names are ``NAME-bundle-DIGEST-N``."""
     digest = digest_of(data)
     stem = f"{name[:_NAME_LENGTH].rstrip('-.')}-bundle-{digest.removeprefix('sha256:')[:12]}"
     parts = [data[start : start + part_bytes] for start in range(0, max(len(data), 1), part_bytes)]
@@ -44,9 +44,10 @@ def join_bundle(config_maps: Sequence[Mapping[str, Any]], digest: str, limits: B
 
 
 async def spool_bundle(get: GetConfigMap, names: Sequence[str], path: Path, limits: BundleLimits = DEFAULT_LIMITS) -> None:
-    """Write a bundle's parts to a file, one per line: ConfigMap name and base64 text. Only one part is in memory at a time.
+    """Write a bundle's parts to a file. Each line has a ConfigMap's name and its part as base64. Only one part is in memory at a
+    time.
 
-    Raises a transient SourceError if a ConfigMap is missing, because it may still be created. get: function that reads a ConfigMap.
+    ``get`` reads a ConfigMap. A missing ConfigMap raises a transient SourceError, because it may still be created.
     """
     left = limits.compressed // 3 * 4 + 4 * len(names)
     with path.open("w", encoding="ascii", errors="replace") as file:
@@ -90,7 +91,7 @@ _FIELD = "spec.task.inline.files"
 
 
 def inline_bundle(source: InlineSource) -> Bundle:
-    """Return the bundle of spec.task.inline; files named *.sh are executable. Raises InvalidSpec for an invalid path."""
+    """Return the bundle of spec.task.inline. Files named *.sh are executable. Raises InvalidSpec for an invalid path."""
     if "task.toml" in source.files:
         raise InvalidSpec(f"{_FIELD}: task.toml cannot be a file here: put its content into spec.task.inline.config")
     try:

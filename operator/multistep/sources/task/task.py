@@ -1,4 +1,4 @@
-"""A task: its bundle, config and layout, and the tar streams of its uploads."""
+"""Loads a task from a bundle: its config, its layout, and the tar streams of its uploads."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SCOPES = ("tests", "solution")
 
 
 class IgnoreRules:
-    """The .harborignore rules of one task. They apply in tests/, solution/, steps/*/tests/ and steps/*/solution/ only."""
+    """The .harborignore rules of a task. They apply only in tests/, solution/, steps/*/tests/ and steps/*/solution/."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self._specs: dict[str, GitIgnoreSpec] = {}
 
     def excludes(self, path: str) -> bool:
-        """Return whether the path is excluded, by its own name or by that of the file to which it links."""
+        """Return whether a rule excludes the path, or the file to which the path links."""
         if self._matches(path):
             return True
         real = bundle_links.resolve_links(self._bundle, path)
@@ -45,7 +45,7 @@ class IgnoreRules:
         return scope > 0 and any(self._decides(parts, scope, end) for end in range(scope + 1, len(parts) + 1))
 
     def _decides(self, parts: list[str], scope: int, end: int) -> bool:
-        """Return whether the path made of the first `end` parts is excluded. If several rules match it, the last one decides."""
+        """Return whether the path of the first ``end`` parts is excluded. If several rules match it, the last one decides."""
         directory = end < len(parts) or self._is_directory("/".join(parts))
         excluded = False
         for start in range(scope, end):
@@ -57,7 +57,7 @@ class IgnoreRules:
     def _is_directory(self, path: str) -> bool:
         try:
             return bundle_links.is_directory(self._bundle, path)
-        except InvalidTask:  # the link leads out of the task: not an error here, because a rule may exclude it
+        except InvalidTask:  # the link leads out of the task, which is no error here, because a rule may exclude the link
             return False
 
     def _spec(self, directory: str) -> GitIgnoreSpec:
@@ -74,17 +74,17 @@ class IgnoreRules:
 
 
 def _scope_depth(parts: list[str]) -> int:
-    """Return the depth of the directory below which rules apply; 0 if no rules apply to the path."""
+    """Return the depth of the directory below which rules apply, or 0 if no rules apply to the path."""
     if parts[0] in _SCOPES:
         return 1
     return 3 if parts[0] == "steps" and len(parts) > 2 and parts[2] in _SCOPES else 0
 
 
 CONFIG_FILE = "task.toml"
-_UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools (zip) reject times before 1980
-_MAX_UNKNOWN = 20  # maximum number of unknown keys that are reported; one Event lists all of them
-_MAX_FAULTS = 50  # maximum number of faults that one error names
-_FILTERED = ("tests", "solution")  # .harborignore applies to these directories only, as in Harbor 0.25
+_UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools, e.g. zip, reject times before 1980
+_MAX_UNKNOWN = 20  # maximum number of unknown keys to report, because one Event lists all of them
+_MAX_FAULTS = 50  # maximum number of faults in one error
+_FILTERED = ("tests", "solution")  # .harborignore applies only to these directories, as in Harbor 0.25
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Task:
     """The first unknown keys of task.toml."""
 
     def content(self, ref: Content) -> Iterator[bytes]:
-        """Return the tar stream of one upload, in chunks of at most 1 MiB. Raises SourceError if the task has no such directory."""
+        """Return an upload's tar stream in chunks of at most 1 MiB. Raises SourceError if the task lacks its directory."""
         if ref.kind == "file":
             return text_file_tar(ref)
         real, paths = self.selection(ref)
@@ -122,11 +122,11 @@ def text_file_tar(ref: Content) -> Iterator[bytes]:
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """Load the task of a bundle. Raises InvalidTask, with all faults, if Harbor 0.25 rejects it, too, or if its links or services
-    are not supported.
+    """Load the task of a bundle. Raises InvalidTask, with all faults, if Harbor 0.25 also rejects the task, or if its links or
+    services are not supported.
 
-    verification: whether steps are verified; oracle: whether the agent is oracle. If either is true, all instructions and test
-    scripts must exist, as in Harbor. If both are false, files may be missing; a step that needs a missing file fails.
+    If steps are verified (``verification``) or the agent is oracle (``oracle``), all instructions and test scripts must exist, as
+    in Harbor. Otherwise files may be missing, and a step that needs a missing file fails.
     """
     table = config_table(bundle)
     config = task_from_dict(table)
@@ -152,7 +152,7 @@ def config_table(bundle: Bundle) -> Mapping[str, Any]:
 
 
 def strip_canary(text: str) -> str:
-    """Return an instruction without its leading canary comments and blank lines, as Harbor 0.25 loads it."""
+    """Return an instruction without leading canary comments (marks of benchmark data) and blank lines, as Harbor 0.25 loads it."""
     start = 0
     canary = True
     while start < len(text):
@@ -181,7 +181,7 @@ def _config_text(bundle: Bundle) -> str:
 
 
 def _text(bundle: Bundle, path: str) -> str:
-    """Return the content of a text file with all line breaks as newlines, as Python's text mode does."""
+    """Return the content of a text file with every line break as a newline, as Python's text mode does."""
     entry = bundle_links.entry_at(bundle, path)
     try:
         text = bytes(entry.data).decode() if entry else ""
@@ -215,7 +215,7 @@ def _layout(bundle: Bundle, rules: IgnoreRules, config: TaskConfig) -> TaskLayou
 
 
 def _services(bundle: Bundle, directory: str, environment: EnvironmentConfig) -> Services | None:
-    """Return the services of a directory's compose file; None if it has no compose file."""
+    """Return the services of a directory's compose file, or None without such a file."""
     return read_services(bundle, directory, environment) if bundle_links.is_file(bundle, f"{directory}/{COMPOSE_FILE}") else None
 
 
@@ -246,8 +246,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
 
 
 def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, faults: list[InvalidTask]) -> None:
-    """Add to ``faults`` the files that a trial needs and that are missing: instructions and test scripts, as Harbor 0.25 does when
-    it loads a task."""
+    """Add missing instructions and test scripts to ``faults``, as Harbor 0.25 does when it loads a task."""
     steps: Sequence[StepConfig | None] = config.steps or [None]
     for step in steps:
         with collected(faults):
@@ -277,7 +276,7 @@ def _check_tests(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, step: S
 
 
 def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -> bool:
-    """Return whether a separate verifier's image contains the tests, so that they need not be uploaded."""
+    """Return whether the image of a separate verifier contains the tests, so that they are not uploaded."""
     levels = [(config.verifier, "tests")]
     if step is not None:
         levels.insert(0, (step.verifier, _path(step.name, "tests")))
@@ -292,7 +291,8 @@ def _brings_tests(bundle: Bundle, config: TaskConfig, step: StepConfig | None) -
 
 
 def _selected(bundle: Bundle, directory: str, real: str, rules: IgnoreRules | None) -> Iterator[str]:
-    """Yield the sorted paths below a directory, relative to it. Links are not followed. real: the directory's resolved path."""
+    """Yield the sorted paths below a directory, relative to it, without following links. ``real`` is the directory's resolved
+    path."""
     prefix = f"{real}/" if real else ""
     ahead = [*reversed(bundle.children(real))]
     while ahead:
