@@ -1,9 +1,9 @@
-"""The operator's process: what runs, in which order it starts, and what ends it. Open operator.py first.
+"""The operator's process: its components, their start and their end. Open operator.py first.
 
-kopf_handlers    watches, start and end, as kopf's handlers
-operator         composition: clients, lease, queues, reconcilers; exit when the lease is lost
-route_events     watch events to work queues; counts of objects by phase
-hold_lease       connects to the lease, ends the process when it is lost, releases it
-endpoints        HTTP: results, metrics, probes and their checks
-background_tasks tasks by name: if one fails, the operator is unhealthy; periodic work
+kopf_handlers    kopf's handlers of watch events, start and end
+operator         connects clients, lease, queues and reconcilers, and starts and stops them
+route_events     passes watch events to work queues, and counts objects by phase
+hold_lease       acquires and releases the lease, and ends the process when the lease is lost
+endpoints        HTTP servers of results, metrics and probes
+background_tasks runs background tasks and periodic work
 """

@@ -17,19 +17,19 @@ RETRY_SECONDS: Final = 5.0
 
 
 class BackgroundTasks:
-    """Background tasks by name. A task's failure is logged."""
+    """Background tasks by name. The failure of a task is logged, and makes /healthz fail."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
     def names(self) -> list[str]:
-        """Return the tasks' names in start order."""
+        """The tasks' names in start order."""
         return list(self._tasks)
 
     @property
     def failed(self) -> str | None:
-        """Return the name of the first task that was cancelled or raised an exception; None if no task did."""
+        """The name of the first task that was cancelled or raised an exception, or None."""
         return next((name for name, task in self._tasks.items() if task.done() and (task.cancelled() or task.exception())), None)
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -50,14 +50,16 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awaitable[object]]) -> None:
-    """Run the work periodically, with a jitter of 20 %. A failure is logged and does not change the schedule."""
+    """Run the work periodically, after each ``seconds()`` with a jitter of 20 %. A failure is logged, and does not change the
+    schedule."""
     while True:
         await asyncio.sleep(seconds() * random.uniform(0.8, 1.2))
         await _attempt(name, work)
 
 
 async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, tries: int | None = None) -> None:
-    """Run the work every RETRY_SECONDS until it succeeds once. tries: at most so many times, for work that nothing depends on."""
+    """Run the work every RETRY_SECONDS until it succeeds once. With ``tries``, which suits work that nothing depends on, stop after
+    that many failures."""
     while not await _attempt(name, work) and tries != 1:
         tries = None if tries is None else tries - 1
         await asyncio.sleep(RETRY_SECONDS)
@@ -65,7 +67,8 @@ async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], 
 
 @contextmanager
 def contained(what: str, content: Mapping[str, Any]) -> Iterator[None]:
-    """Log an error about one object of many, whose contents anyone may have written, and go on with the others."""
+    """Log an error that one object of many causes, so that the caller continues with the others. Anyone may have written the
+    object."""
     try:
         yield
     except Exception:

@@ -1,7 +1,7 @@
-"""The operator's HTTP servers: results on one port; metrics and probes on another.
+"""The operator's HTTP servers. One port serves results, another one metrics and probes.
 
-The results port is open to the whole cluster, also to agents; a token per trial protects its results. A NetworkPolicy restricts the
-metrics port.
+The results port is open to the whole cluster, also to agents. A token for each trial protects its results. A NetworkPolicy
+restricts the metrics port.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from multistep.telemetry.metrics import Metrics
 
 CHECK_SECONDS: Final = 3.0
 
-Check = Callable[[], Awaitable[str]]  # returns text for the report; raises CheckFailed or another MultistepError if the check fails
+Check = Callable[[], Awaitable[str]]  # returns text for the report, or raises CheckFailed or another MultistepError
 
 
 class CheckFailed(MultistepError):
-    """Raised by a check that failed; the text is the reason."""
+    """A check failed. The message is the reason."""
 
 
 class Health:
@@ -58,11 +58,11 @@ class Health:
         self._stopping = stopping
 
     async def live(self) -> tuple[bool, str]:
-        """Return whether /healthz succeeds, and its text."""
+        """Return whether /healthz succeeds, and the text of its answer."""
         return await run_checks({"tasks": self._check_tasks, "watches": self._check_not_stalled})
 
     async def ready(self) -> tuple[bool, str]:
-        """Return whether /readyz succeeds, and its text."""
+        """Return whether /readyz succeeds, and the text of its answer."""
         return await run_checks(
             {
                 "api": self._check_api,
@@ -85,15 +85,15 @@ class Health:
 
     async def _check_api(self) -> str:
         """Fail if the API server has not answered for longer than a lease duration. Every replica reads or renews the lease more
-        often than that, so a working API server answers in time."""
+        often than that."""
         silent = self._lease.seconds_since_answer
         if silent > self._lease_seconds:
             raise CheckFailed(f"the API server did not answer: {self._lease.last_error}")
         return f"answered {silent:.1f} s ago"
 
     async def _check_watches(self) -> str:
-        """Fail only if watches stall repeatedly. A single stall is harmless, because the resync finds missed events. While this
-        check fails, the operator is unready and serves no results."""
+        """Fail only if watches stall repeatedly. A single stall is harmless, because the periodic resync finds missed events. While
+        this check fails, the operator is not ready, so it serves no results."""
         await self._check_not_stalled()
         return self._resync.finding or "nothing missed"
 
@@ -115,7 +115,7 @@ class Health:
 
 
 async def run_checks(checks: Mapping[str, Check]) -> tuple[bool, str]:
-    """Return whether all checks pass, and a line for each."""
+    """Return whether all checks pass, and a text with a line for each check."""
     outcomes = [await _outcome(name, check) for name, check in checks.items()]
     well = all(ok for ok, _ in outcomes)
     lines = [line for _, line in outcomes] + ["ok" if well else "not ok"]
@@ -133,7 +133,7 @@ async def _outcome(name: str, check: Check) -> tuple[bool, str]:
 
 
 class Endpoints:
-    """The results server and the metrics server. public_key: public part (PEM) of the key that signs evidence, None without one."""
+    """The results server and the metrics server. ``public_key`` is the public part (PEM) of the key that signs evidence, if any."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Endpoints:
 
     @asynccontextmanager
     async def served(self, settings: Settings) -> AsyncIterator[None]:
-        """Listen on both ports inside the context; on exit, active requests have ``stop_seconds`` to finish."""
+        """Return a context in which both ports are served. On exit, active requests have ``stop_seconds`` to finish."""
         async with AsyncExitStack() as stack:
             for app, port in ((self._for_metrics(), settings.metrics_port), (self._for_results(), settings.results_port)):
                 runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.stop_seconds)

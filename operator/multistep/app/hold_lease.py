@@ -1,4 +1,4 @@
-"""Holds the leader lease: connects, exits the process when the lease is lost, and releases it at the end."""
+"""Acquires the leader lease, exits the process when the lease is lost, and releases the lease at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASE_SECONDS: Final = 3.0
 
 
 async def connect_lease(stack: AsyncExitStack, settings: Settings, metrics: Metrics) -> Lease:
-    """Return the lease. Its requests use a separate client, so that other requests never delay a renewal."""
+    """Return the lease, with an API client of its own, so that other requests never delay a renewal."""
     client = await ClusterClient.connect(timeout_seconds=attempt_timeout_seconds(settings.lease_seconds), observe=metrics.requested)
     await stack.enter_async_context(client)
     return Lease(
@@ -35,17 +35,17 @@ async def connect_lease(stack: AsyncExitStack, settings: Settings, metrics: Metr
 
 
 async def hold_lease(lease: Lease, end: Callable[[int], object]) -> None:
-    """Acquire and renew the lease; exit the process when it is lost."""
+    """Acquire and renew the lease. Call ``end``, which exits the process, when the lease is lost."""
     try:
         await lease.hold()
     except NotLeading as error:
         logger.critical("lost the leader lease; exiting: %s", error)
         logging.shutdown()
-        end(LOST_LEASE_EXIT_CODE)  # immediately: a graceful shutdown would wait for threads that unpack downloads
+        end(LOST_LEASE_EXIT_CODE)  # exits at once, because a graceful shutdown would wait for threads that unpack downloads
 
 
 async def release_lease(lease: Lease) -> None:
-    """Release the lease, so that a standby acquires it before it expires."""
+    """Release the lease, so that a standby can acquire it before it expires."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
             await lease.release()

@@ -1,4 +1,4 @@
-"""Connects the operator to kopf: watch events enqueue the keys of objects, which the work queues reconcile."""
+"""Connects the operator to kopf, the library that watches objects. Watch events enqueue the keys of objects to reconcile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = False  # the operator emits its Events itself
         settings.scanning.disabled = True  # the resources are known, so the operator needs no access to CRDs
-        settings.watching.server_timeout = 300  # seconds; bounds how long a stalled watch lasts
+        settings.watching.server_timeout = 300  # maximum seconds of a watch, also of a stalled one
         settings.watching.client_timeout = WATCH_TIMEOUT_SECONDS
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.watching.label_selectors[GROUP, kopf.EVERYTHING] = app.shard.selector
@@ -64,13 +64,13 @@ def register(registry: kopf.OperatorRegistry, settings: Settings) -> App:
 
 
 def _apart(handle: Callable[[Mapping[str, Any], str | None], None], body: kopf.Body, event: str | None) -> None:
-    """Handle an event in an empty context: the timers and tasks that it starts would otherwise keep kopf's context, which has the
+    """Handle an event in an empty context. Otherwise the timers and tasks that it starts would keep kopf's context, which has the
     whole object, in memory until the trial ends."""
     Context().run(handle, body, event)
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """A diff storage that stores nothing: to compute diffs, kopf would copy each object, and event handlers need no diffs."""
+    """A diff storage that stores nothing. The event handlers need no diffs, for which kopf would copy each object."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})
@@ -79,7 +79,7 @@ class NoDiffs(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Store nothing."""
+        """Do nothing, because ``fetch`` never returns a diff base."""
 
 
 async def operate(settings: Settings) -> None:
@@ -94,13 +94,13 @@ async def operate(settings: Settings) -> None:
         stop_flag=stop,
     )
     stopping = Stopping(app, stop)
-    for number in (signal.SIGINT, signal.SIGTERM):  # replaces kopf's signal handlers, which would stop the watches first
+    for number in (signal.SIGINT, signal.SIGTERM):  # instead of kopf's signal handlers, which would stop the watches first
         asyncio.get_running_loop().add_signal_handler(number, stopping.on_signal, number)
     await kopf.run_tasks(tasks, ignored=ours)
 
 
 class Stopping:
-    """Signal handler: the first signal starts a graceful shutdown, the second exits at once."""
+    """Handles signals. The first signal starts a graceful shutdown, the second one exits the process at once."""
 
     def __init__(self, app: App, stop: asyncio.Event) -> None:
         self._app = app
@@ -108,7 +108,7 @@ class Stopping:
         self._task: asyncio.Task[None] | None = None
 
     def on_signal(self, number: int) -> None:
-        """Handle a signal."""
+        """Stop the operator gracefully or, at the second signal, exit the process."""
         if self._task is not None:
             os._exit(128 + number)
         logger.info("received %s, shutting down", signal.Signals(number).name)
@@ -123,9 +123,9 @@ class Stopping:
 
 def main() -> None:
     """Run the operator's process."""
-    set_up("INFO")  # before the settings are read, so that errors in them are logged in this format
+    set_up("INFO")  # before the settings are read, so that their errors are logged in this format
     settings = Settings()
     set_up(settings.log_level, settings.log_format)
     gc.collect()
-    gc.freeze()  # full garbage collections then skip imported objects, and block the event loop less (docs/internals/load.md)
+    gc.freeze()  # full garbage collections then skip imported objects, so they block the event loop less (docs/internals/load.md)
     uvloop.run(operate(settings))

@@ -1,4 +1,4 @@
-"""Composes the operator: API clients, lease, queues, reconcilers, event router, health and endpoints."""
+"""Creates and connects the operator's components: API clients, lease, queues, reconcilers, event router, health and endpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SWEEP_WORKERS = 4
 
 
 class App:
-    """The operator's components. end: function that exits the process immediately with an exit code."""
+    """The operator's components. ``end`` exits the process at once with an exit code."""
 
     def __init__(self, settings: Settings, *, end: Callable[[int], object] = os._exit) -> None:
         self.settings = settings
@@ -87,7 +87,7 @@ class App:
         self._stopping = False
 
     async def start(self) -> None:
-        """Connect to the cluster and become a standby; reconciles start when the lease is acquired."""
+        """Connect to the cluster and become a standby. Reconciles start when the lease is acquired."""
         limit = RequestLimit(waited=self.metrics.throttled_seconds.inc)
         self._client = client = await self._stack.enter_async_context(
             await ClusterClient.connect(limit=limit, observe=self.metrics.requested, check=lambda: self.lease.check())
@@ -153,7 +153,7 @@ class App:
         )
 
     async def _serve(self) -> None:
-        """Start the HTTP servers, and register the callbacks that stop other components before these servers."""
+        """Start the HTTP servers, and register the callbacks that stop the other components before the servers."""
         key = self.signer.public if self.signer else None
         endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping, public_key=key), self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
@@ -180,7 +180,7 @@ class App:
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
     async def stop(self) -> None:
-        """Stop all components in reverse order; the next leader resumes the trials. Idempotent."""
+        """Stop all components in the reverse order of their start. The next leader resumes the trials. Idempotent."""
         self._stopping = True
         await self._stack.aclose()
 
@@ -205,7 +205,7 @@ class App:
         await asyncio.gather(self.queue.stop(within_seconds=limit), self.sweep_queue.stop(within_seconds=limit))
 
     async def _count_starting_pods(self, client: ClusterClient) -> None:
-        """Count the pods that an earlier leader created and that are still starting. Watch events report these pods only later."""
+        """Count the pods that an earlier leader created and that are still starting, before watch events report them."""
         selectors = {"label_selector": self.shard.selecting(pod_identity.LABEL_TRIAL), "field_selector": "status.phase=Pending"}
         for namespace in self.shard.namespaces_to_list:
             for pod in await client.list_all(PODS, namespace, **selectors):
@@ -214,10 +214,10 @@ class App:
                         self.reconciler.admission.starts.observe(key, pod_facts(pod))
 
     async def _count_active_trials(self, client: ClusterClient) -> None:
-        """Count the trials that an earlier leader started, before this leader gives slots of their models to other trials."""
+        """Count the trials that an earlier leader started, before this leader gives the slots of their models to other trials."""
         for content_path in self.shard.namespaces_to_list:
             async for trial in client.iterate(TRIALS, content_path, label_selector=self.shard.selector):
-                with contained("a trial", trial):  # it fails at its next reconcile
+                with contained("a trial", trial):  # the trial's next reconcile reports the error
                     self.reconciler.admission.model_slots.observe(parse_trial(trial))
 
     async def _renew_keys(self, renew: Callable[[], Awaitable[None]]) -> None:
@@ -230,7 +230,7 @@ class App:
         self.metrics.gateway_up.set(1)
 
     async def _adapt_models(self, gateway: Gateway, loads: ModelLoads) -> None:
-        """Adapt the limits of active trials to the providers' refusals. A standby changes no limit, because it runs no trials."""
+        """Adapt the limits of active trials to the providers' refusals. A standby, which runs no trials, changes no limit."""
         new_loads = loads.since_last(await gateway.loads())
         if self.lease.held:
             self.reconciler.admission.model_slots.adapt(new_loads)
@@ -254,14 +254,15 @@ class App:
 
 
 def _shipping(settings: Settings, volume: ResultsVolume, check: Callable[[], None]) -> ResultsUploader | None:
-    """Return the uploader of results to the settings' object store; None if no store is set: then results stay on the volume."""
+    """Return the uploader of results to the settings' object store. Without a store, return None, and results stay on the
+    volume."""
     if not settings.results_store:
         return None
     return ResultsUploader(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
 
 
 def _signer(settings: Settings) -> Signer | None:
-    """Return the key that signs evidence; None if no key is set. Raises StoreError."""
+    """Return the key that signs evidence, or None if no key is set. Raises StoreError."""
     if settings.results_signing_key_file is None:
         return None
     from multistep.store.evidence.signing import Signer  # imported only if needed, because cryptography takes memory

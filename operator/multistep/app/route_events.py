@@ -1,4 +1,4 @@
-"""Event router: enqueues the trial or sweep that a watch event concerns, and counts objects by phase."""
+"""Enqueues the trial or sweep that a watch event concerns, and counts objects by phase."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from multistep.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
-DELETED: Final = "DELETED"  # the type of a deletion's watch event
+DELETED: Final = "DELETED"  # type of the watch event of a deletion
 BATCH_SECONDS: Final = 0.5
-"""All events of a sweep's trials within this time cause a single reconcile of the sweep."""
+"""Events of a sweep's trials within this time cause a single reconcile of the sweep."""
 
 
 class EventRouter:
@@ -47,8 +47,8 @@ class EventRouter:
         self._sweeps = sweeps
 
     def enqueue(self, key: Key, seconds: float = 0.0) -> None:
-        """Enqueue a trial after ``seconds``, so that one reconcile handles all events until then. A standby ignores events: a new
-        leader reconciles every trial."""
+        """Enqueue a trial after ``seconds``, so that one reconcile handles all events until then. A standby ignores events, because
+        a new leader reconciles every trial."""
         if self._lease.held:
             self._queue.add_within(key, seconds)
 
@@ -58,8 +58,8 @@ class EventRouter:
             self._sweep_queue.add_within(key, seconds)
 
     def missed(self, kind: str, key: Key) -> None:
-        """Enqueue a trial or sweep after a resync found a missed watch event of this object or of the trial's pod. After a missed
-        event of a trial, the active sweeps of its namespace list their trials again."""
+        """Enqueue a trial or sweep after a resync found that a watch event of the object, or of the trial's pod, was missed. If it
+        was an event of a trial, the active sweeps of the namespace list their trials again."""
         if kind == "sweep":
             return self.enqueue_sweep(key)
         if kind == "trial":
@@ -68,12 +68,12 @@ class EventRouter:
         return self.enqueue(key)
 
     def restored(self) -> None:
-        """Drop the cached state of sweeps and trials, because the API server's store was restored from an older copy."""
+        """Drop the cached state of sweeps and trials, because etcd was restored from a backup."""
         self._sweeps.cache.clear()
         self._reconciler.memory.hints.clear()
 
     def trial_event(self, trial: Object, event: str | None) -> None:
-        """Record the trial's phase for the metrics, even on a standby. Enqueue the trial and its sweep if their filters accept the
+        """Record the trial's phase for the metrics, also on a standby. Enqueue the trial and its sweep if their filters accept the
         event."""
         with _error_contained(trial, self.enqueue):
             key = trial["metadata"]["namespace"], trial["metadata"]["name"]
@@ -85,7 +85,7 @@ class EventRouter:
                 self.enqueue(key)
 
     def sweep_event(self, sweep: Object, event: str | None) -> None:
-        """Record the sweep's phase for the metrics, even on a standby. Enqueue the sweep if the event filter accepts the event."""
+        """Record the sweep's phase for the metrics, also on a standby. Enqueue the sweep if the event filter accepts the event."""
         with _error_contained(sweep, self.enqueue_sweep):
             key = sweep["metadata"]["namespace"], sweep["metadata"]["name"]
             _count_phase(self._metrics.sweeps, key, sweep, event)
@@ -105,8 +105,9 @@ class EventRouter:
 
 @contextmanager
 def _error_contained(content: Object, enqueue: Callable[[Key], None] | None) -> Iterator[None]:
-    """Log an error about an event's object, which anyone may have written, and continue with other events. enqueue: enqueues the
-    object, whose reconcile then shows the error in its status; None for an object without a status of ours."""
+    """Log an error that an event's object causes, so that other events are still handled. Anyone may have written the object.
+    ``enqueue`` requeues it, so that its reconcile reports the error in the status. None is for objects whose status the operator
+    does not write."""
     try:
         yield
     except Exception:

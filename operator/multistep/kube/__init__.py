@@ -1,12 +1,12 @@
-"""The one client of the API server. Objects are plain dicts.
+"""The client of the API server. Objects are plain dicts.
 
-In: kind, namespace, name, manifest. Out: objects, watch events, exec streams, or an error of multistep.errors. Every call has a
-timeout. Open cluster_protocols.py (what other packages may call) and client.py first.
+Its calls return objects, watch events or exec streams, or raise an error of multistep.errors. Every call has a timeout. Open
+cluster_protocols.py, which lists the calls that the operator makes, and client.py first.
 
-client, cluster_protocols    the client; its protocols, which tests implement in memory
-requests, request_limit      timeouts, retries, errors; fewer requests while the server is overloaded
+client, cluster_protocols    the client, and protocols of it, which tests implement in memory
+requests, request_limit      timeouts, retries and errors, and the adaptive limit of concurrent requests
 connection                   address, TLS, credentials
-watch, exec                  lists and watches; exec sessions
+watch, exec                  lists and watches, and exec sessions
 resources                    kinds and their paths
-lease, shard                 leader election; which trials this operator reconciles
+lease, shard                 leader election, and the selection of trials that this operator reconciles
 """

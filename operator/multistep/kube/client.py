@@ -1,7 +1,8 @@
 """A thin asynchronous client of the API server. Objects are plain dicts.
 
-Reads are retried with back-off. A write is retried only if it was rejected with 429 or 401: a write without an answer may have
-succeeded, so the caller must read again. Every call has a timeout, and every failure is an error of multistep.errors.
+Reads are retried with back-off. A write is retried only if it was rejected with 429 or 401. A write without an answer may have
+succeeded, so the caller must read the object before it writes again. Every call has a timeout, and every failure is an error of
+multistep.errors.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _LOG_SILENCE_SECONDS: Final = 3600.0  # a container may print nothing for a long
 
 
 class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
-    """A client of the API server; close it by leaving its context."""
+    """A client of the API server. Leaving its context closes it."""
 
     def __init__(self, http: ApiRequests, *, field_manager: str = FIELD_MANAGER, strict: bool = False) -> None:
         """Create a client.
 
-        field_manager: name under which server-side apply records the fields that this client sets; strict: whether the server
+        Server-side apply records the fields that this client sets under the name ``field_manager``. With ``strict``, the server
         rejects unknown fields, as with kubectl, instead of dropping them.
         """
         self.connection = http.connection
-        self.namespace = http.connection.namespace  # namespace of objects whose manifest names none
+        self.namespace = http.connection.namespace  # namespace of objects whose manifest has none
         self._http = http
         self._field_manager = field_manager
         self._validation = {"fieldValidation": "Strict"} if strict else {}
@@ -50,10 +51,10 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         strict: bool = False,
         **options: Any,
     ) -> Self:
-        """Create a client from kubeconfig, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable if none is
-        usable.
+        """Create a client from ``kubeconfig``, $KUBECONFIG, the pod's service account or ~/.kube/config. Raises Unavailable if none
+        is usable.
 
-        options: arguments of multistep.kube.requests.ApiRequests.
+        ``options`` are arguments of multistep.kube.requests.ApiRequests.
         """
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
         return cls(ApiRequests(connection, **options), field_manager=field_manager, strict=strict)
@@ -73,15 +74,15 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         return (await Query(self._http, resource, namespace, label_selector, field_selector).all())[0]
 
     async def list_metadata(self, resource: Resource, namespace: str | None = None, *, label_selector: str = "") -> list[Object]:
-        """Return the metadata of all objects (of a namespace, if given), which is much smaller than whole objects. managedFields,
-        the largest part of the metadata, are left out."""
+        """Return the metadata of all objects (of a namespace, if given) without managedFields, which is much smaller than whole
+        objects."""
         query = Query(self._http, resource, namespace, label_selector, accept=METADATA_ONLY)
         return (await query.all(_without_managed_fields))[0]
 
     async def iterate(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = ""
     ) -> AsyncGenerator[Object, None]:
-        """Yield all objects (of a namespace, if given), with one page in memory at a time.
+        """Yield all objects (of a namespace, if given). Only one page is in memory at a time.
 
         Raises ClusterError with status 410 if the caller reads too slowly.
         """
@@ -92,7 +93,7 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     def watch(
         self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield all objects as ADDED, then every change, without end (multistep.kube.watch.Query.watch)."""
+        """Yield all objects as ADDED, then every change, without end, as multistep.kube.watch.Query.watch describes."""
         return Query(self._http, resource, namespace, label_selector, field_selector).watch()
 
     async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
@@ -108,7 +109,7 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     # -- writes
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """Create an object; with dry_run, the server only validates it. Raises AlreadyExists if its name is taken."""
+        """Create an object. With ``dry_run``, the server only validates it. Raises AlreadyExists if the name is taken."""
         resource = await self.resource_of(manifest)
         namespace = manifest["metadata"].get("namespace") or self.namespace
         return await self._http.send("create", resource, resource.path(namespace), self._params(dry_run), manifest)
@@ -121,7 +122,7 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     async def apply(
         self, manifest: Mapping[str, Any], *, field_manager: str = "", force: bool = True, dry_run: bool = False
     ) -> Object:
-        """Create or update an object by server-side apply. force: take over fields that other field managers own."""
+        """Create or update an object by server-side apply. With ``force``, take over fields that other field managers own."""
         resource, path = await self._located(manifest)
         params = self._params(dry_run, field_manager) | {"force": str(force).lower()}
         return await self._http.send("apply", resource, path, params, manifest)
@@ -131,8 +132,8 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     ) -> Object:
         """Write the whole status by server-side apply. Raises Conflict if the object changed or was recreated.
 
-        resource_version rejects a stale writer: without it the last writer wins. It also detects another object of the same
-        name: the API server does not compare the uid when a status is applied (measured).
+        Without ``resource_version``, the last writer would win. It also detects another object of the same name, because the API
+        server does not compare the UID when a status is applied (measured).
         """
         metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version}
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}
@@ -140,14 +141,13 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         return await self._http.send("apply", resource, path, params, body)
 
     async def patch(self, resource: Resource, namespace: str | None, name: str, changes: Mapping[str, Any]) -> Object:
-        """Update fields of an object by JSON merge patch. Raises Conflict if ``changes`` has a metadata.uid that is not the
-        object's."""
+        """Update fields of an object by JSON merge patch. Raises Conflict if ``changes`` has the metadata.uid of another object."""
         return await self._http.send("patch", resource, resource.path(namespace, name), self._params(), changes)
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str = "", grace_period_seconds: int | None = None
     ) -> bool:
-        """Request an object's deletion; return False if it does not exist. Raises Conflict if the object has another uid.
+        """Request an object's deletion. Return False if the object does not exist. Raises Conflict if it has another UID.
 
         The garbage collector deletes the object's dependents in the background.
         """
@@ -173,7 +173,7 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         on_stderr: Callable[[bytes], object] | None = None,
         attempts: int = HANDSHAKE_ATTEMPTS,
     ) -> WebsocketExec:
-        """Run argv in a container (multistep.kube.exec)."""
+        """Run a command in a container, as multistep.kube.exec describes."""
         http = self._http
         return await open_exec(
             self.connection,
@@ -199,7 +199,7 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         limit_bytes: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a container's log in chunks: all of it, or its last lines. follow: also new output, until the container ends."""
+        """Yield a container's log in chunks, or its last lines. With ``follow``, also yield new output until the container ends."""
         path = PODS.path(namespace, pod, "log")
         given = {"tailLines": tail_lines, "limitBytes": limit_bytes, "follow": "true" if follow else None}
         params = {"container": container, **{name: str(value) for name, value in given.items() if value is not None}}
@@ -210,8 +210,8 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     # -- lookup of resources by kind
 
     async def resource_of(self, manifest: Mapping[str, Any]) -> Resource:
-        """Return the resource of a manifest's kind. The client reads unknown kinds from the API server's discovery documents and
-        caches them."""
+        """Return the resource of a manifest's kind. Unknown kinds are read from the API server's discovery documents, and
+        cached."""
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         try:
             if (api_version, kind) not in self._kinds:

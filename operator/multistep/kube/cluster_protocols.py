@@ -1,6 +1,6 @@
-"""What the operator calls of the cluster, as protocols. ``ClusterClient`` implements them; tests/support has a fake.
+"""Protocols of the calls that the operator makes to the cluster. ``ClusterClient`` implements them, and tests/support has a fake.
 
-Objects are plain dicts as the API server sends them: the operator reads many of them, and only a few fields of each.
+Objects are plain dicts as the API server sends them, because the operator reads many objects and only a few fields of each.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """How a command run by exec ended."""
+    """The end of a command that exec ran."""
 
     code: int | None
-    """The exit code; None if the API server reported none."""
+    """The exit code, or None if the API server reported none."""
     message: str = ""
-    """The API server's text."""
+    """The API server's text about the end."""
 
 
 class ExecStream(Protocol):
@@ -29,30 +29,31 @@ class ExecStream(Protocol):
 
     @property
     def status(self) -> ExitStatus | None:
-        """How the command ended; None while it runs, or if the connection was lost."""
+        """How the command ended. None while it runs, or if the connection was lost."""
 
     @property
     def exit_details(self) -> str:
         """The last bytes of stderr and the exit message, for error messages."""
 
     async def send(self, data: bytes) -> None:
-        """Write data to stdin; return when the send buffer is no longer full."""
+        """Write data to stdin. Return when the send buffer is no longer full."""
 
     async def send_eof(self) -> None:
-        """Close stdin; stdout stays open."""
+        """Close stdin. stdout stays open."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes of stdout; b"" at the end of stdout. ``status`` is set then."""
+        """Return the next bytes of stdout, or b"" at its end, when ``status`` is set."""
 
     async def close(self) -> None:
-        """Close the connection; the command reads end of file on stdin. Never raises; idempotent."""
+        """Close the connection, so that the command reads end of file on stdin. This never raises an error. Idempotent."""
 
 
 class Cluster(Protocol):
-    """The calls that the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable), a write also NotLeading.
+    """The calls that the operator makes. Each may raise ClusterError (NotFound, Conflict, Unavailable), and a write also
+    NotLeading.
 
-    A write that raised Unavailable may have succeeded: read the object before the next write. multistep.kube.client.ClusterClient
-    describes each call.
+    A write that raised Unavailable may have succeeded, so the caller must read the object before the next write.
+    multistep.kube.client.ClusterClient describes each call.
     """
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...

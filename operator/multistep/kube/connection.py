@@ -1,6 +1,7 @@
-"""The connection to the API server: address, TLS and credentials, which kubernetes.aio reads and renews.
+"""The connection to the API server: address, TLS and credentials. kubernetes.aio reads and renews them.
 
-Requests and exec sessions share one ``Connection`` but use separate pools: thousands of open sessions must not delay a GET.
+Requests and exec sessions share one ``Connection``, but use separate connection pools, so that thousands of open sessions do not
+delay a GET.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import aiohttp
 
 from multistep.errors import Unavailable
 
-if TYPE_CHECKING:  # the import takes a second and 24 MB: commands that need no cluster avoid it
+if TYPE_CHECKING:  # the import takes a second and 24 MB, which commands that need no cluster avoid
     from kubernetes.aio.client import Configuration
     from kubernetes.aio.config.kube_config import KubeConfigLoader
 
@@ -31,13 +32,13 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Connection:
-    """A connection to an API server. Create it with ``load``; ``close`` it."""
+    """A connection to an API server. Create it with ``load``, and call ``close`` at the end."""
 
     def __init__(self, configuration: Configuration, *, loader: KubeConfigLoader | None, namespace: str) -> None:
         self._configuration = configuration
         self._loader = loader
         self.namespace = namespace
-        """The namespace of the kubeconfig's context, or of the pod this process runs in; "default" if neither names one."""
+        """The namespace of the kubeconfig's context or of this process's pod, or "default"."""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._refreshed_at = time.monotonic()
         self._refreshing = asyncio.Lock()
@@ -45,8 +46,8 @@ class Connection:
 
     @classmethod
     async def load(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Create a connection from kubeconfig, else $KUBECONFIG, the pod's service account, ~/.kube/config. Raises Unavailable if
-        none is usable."""
+        """Create a connection from the first that exists of ``kubeconfig``, $KUBECONFIG, the pod's service account and
+        ~/.kube/config. Raises Unavailable if it cannot be used."""
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import load_incluster_config, load_kube_config
 
@@ -71,7 +72,7 @@ class Connection:
 
         self.base_url: str = self._configuration.host.rstrip("/")
         self._proxy: str | None = self._configuration.proxy or _proxy_of_environment(self.base_url)
-        # Cluster CAs created before 2024 often lack extensions that Python 3.13 requires in its strict mode, so strict mode is off.
+        # Strict mode is off, because cluster CAs created before 2024 often lack extensions that Python 3.13 then requires.
         self._configuration.disable_strict_ssl_verification = True
         self._ssl = RESTClientObject(self._configuration).ssl_context
         self._certificates = self._files()
@@ -80,7 +81,7 @@ class Connection:
         return self._configuration.ssl_ca_cert, self._configuration.cert_file, self._configuration.key_file
 
     def session(self, purpose: str, *, trace: aiohttp.TraceConfig | None = None) -> aiohttp.ClientSession:
-        """Return the connection pool for a purpose ("api", "exec"), created at first use. The pool's size is not limited."""
+        """Return the connection pool for a purpose ("api" or "exec"). The number of its connections is not limited."""
         if purpose not in self._sessions:
             self._sessions[purpose] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
@@ -90,7 +91,7 @@ class Connection:
         return self._sessions[purpose]
 
     async def request_options(self) -> dict[str, Any]:
-        """Return aiohttp's keyword arguments for a request: current credentials, TLS, proxy."""
+        """Return aiohttp's keyword arguments for a request, with current credentials, TLS and proxy."""
         await self.refresh()
         # In a pod, kubernetes.aio rereads the mounted token every minute.
         token = await self._configuration.get_api_key_with_prefix("BearerToken")
@@ -99,13 +100,13 @@ class Connection:
         return {"headers": headers, "proxy": self._proxy, "ssl": self._ssl, "server_hostname": name}
 
     async def refresh(self, *, rejected: bool = False) -> None:
-        """Renew credentials that expire (exec plugins, OIDC, token files). rejected: the server answered 401."""
+        """Renew credentials that expire (exec plugins, OIDC, token files). ``rejected`` tells that the server answered 401."""
         seen = self._refreshed_at
         loader = self._loader
         if loader is None or not (rejected or time.monotonic() - seen > REFRESH_SECONDS):
             return
         async with self._refreshing:
-            if self._refreshed_at != seen:  # a concurrent call renewed the credentials meanwhile
+            if self._refreshed_at != seen:  # a concurrent call has renewed the credentials
                 return
             if rejected:
                 vars(loader).pop("exec_plugin_expiry", None)  # makes the loader run the plugin again
@@ -121,7 +122,7 @@ class Connection:
                 self._read_configuration()
 
     async def close(self) -> None:
-        """Close all connections, then wait for TLS to shut down in the background, as aiohttp's documentation recommends."""
+        """Close all connections, then wait until TLS has shut down in the background, as aiohttp's documentation recommends."""
         for session in self._sessions.values():
             await session.close()
         if self._sessions:
@@ -131,7 +132,7 @@ class Connection:
 
 @contextmanager
 def _plugin_errors() -> Iterator[list[str]]:
-    """Collect the errors of exec plugins in a kubeconfig: kubernetes.aio only logs them."""
+    """Collect the errors of a kubeconfig's exec plugins, which kubernetes.aio only logs."""
     errors: list[str] = []
     handler = logging.Handler()
     logger = logging.getLogger("kubernetes.aio.config.kube_config")
@@ -144,14 +145,15 @@ def _plugin_errors() -> Iterator[list[str]]:
 
 
 def _check_credentials(loader: KubeConfigLoader, plugin_errors: list[str]) -> None:
-    """Raise RuntimeError if an exec plugin failed and nothing else gives credentials: requests would be anonymous."""
+    """Raise RuntimeError if an exec plugin failed and there are no other credentials, because requests would be anonymous."""
     known = vars(loader)
     if plugin_errors and not (known.get("token") or known.get("cert_file")):
         raise RuntimeError(f"the exec plugin {known['_user']['exec']['command']!r} failed: {plugin_errors[-1]}")
 
 
 def _proxy_of_environment(url: str) -> str | None:
-    """Return the proxy that HTTPS_PROXY and NO_PROXY set. (aiohttp's trust_env is not used: it reads ~/.netrc at every request.)"""
+    """Return the proxy that HTTPS_PROXY and NO_PROXY set. This replaces aiohttp's trust_env, which reads ~/.netrc at every
+    request."""
     parts = urlsplit(url)
     proxies = getproxies()
     if proxy_bypass(parts.netloc) or _in_networks(parts.hostname or "", proxies.get("no", "")):
@@ -160,7 +162,7 @@ def _proxy_of_environment(url: str) -> str | None:
 
 
 def _in_networks(host: str, no_proxy: str) -> bool:
-    """Return whether NO_PROXY has a network (CIDR) that contains host; urllib does not check networks."""
+    """Return whether NO_PROXY has a network (CIDR) that contains the host. urllib does not check networks."""
     for entry in no_proxy.split(","):
         with suppress(ValueError):
             if ip_address(host) in ip_network(entry.strip(), strict=False):

@@ -1,7 +1,7 @@
-"""Exec sessions: stdin and stdout of a command in a container, over a websocket of the API server.
+"""Runs commands in containers. Their stdin and stdout pass over a websocket of the API server.
 
-If the connection ends without a status frame, the outcome is unknown: neither success nor failure. aiohttp buffers about
-128 KiB; beyond that a slow reader slows the writer down.
+If the connection ends without a status frame, it is unknown whether the command succeeded. aiohttp buffers about 128 KiB. Beyond
+that, a slow reader slows down the writer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from multistep.kube.request_limit import RequestLimit
 from multistep.kube.requests import Check, RequestObserver, no_answer_error, pause_seconds, response_error
 from multistep.kube.resources import PODS
 
-V5: Final = "v5.channel.k8s.io"  # since Kubernetes 1.30; stdin can be closed while stdout stays open
+V5: Final = "v5.channel.k8s.io"  # since Kubernetes 1.30; allows to close stdin while stdout stays open
 V4: Final = "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
 
@@ -36,7 +36,7 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 MAX_STDERR_BYTES: Final = 4096
 HANDSHAKE_TIMEOUT_SECONDS: Final = 15.0
 HANDSHAKE_ATTEMPTS: Final = 3
-END_TIMEOUT_SECONDS: Final = 5.0  # maximum time from the status frame to the end of the connection
+END_TIMEOUT_SECONDS: Final = 5.0  # maximum seconds from the status frame to the end of the connection
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 
 
@@ -55,14 +55,16 @@ async def open_exec(
     tty: bool = False,
     on_stderr: Callable[[bytes], object] | None = None,
 ) -> WebsocketExec:
-    """Run argv in a container. Raises ClusterError as a request does (NotFound: the pod does not exist).
+    """Run a command in a container. Raises ClusterError as a request does, e.g. NotFound if the pod does not exist.
 
     A handshake without an answer is repeated, up to ``attempts`` times in total. So the command may start more than once, and all
-    but one of these processes get an empty stdin: the command must do nothing without input. RBAC must allow get and create on
-    pods/exec; the version of Kubernetes decides which of them is checked.
+    but one of these processes get an empty stdin. The command must therefore do nothing without input. RBAC must allow get and
+    create on pods/exec, because it depends on the version of Kubernetes which of them is checked.
 
-    check: called before each handshake and each sent frame; raises an exception to prevent them; tty: whether to give the command a
-    terminal, so that all its output is on stdout; on_stderr: called with each piece of the command's stderr.
+    Args:
+        check: Called before each handshake and each sent frame. It raises an error to prevent them.
+        tty: Whether to give the command a terminal, so that all its output is on stdout.
+        on_stderr: Called with each piece of the command's stderr.
     """
     url = _url(connection, PODS.path(namespace, pod, "exec"), container, argv, tty=tty)
     what = f"exec in pod {namespace}/{pod}"
@@ -76,7 +78,7 @@ async def open_exec(
             socket = await _handshake(connection, url, what, handshake_timeout_seconds, observe)
             return WebsocketExec(socket, what, check, on_stderr)
         except ClusterError as error:
-            if isinstance(error, Unavailable) and error.status == 429:  # only for 429: other errors may concern a single node
+            if isinstance(error, Unavailable) and error.status == 429:  # other errors may concern a single node
                 limit.slow_down(started, error.retry_after)
             if attempt >= attempts or not _is_transient(error):
                 raise
@@ -87,11 +89,11 @@ async def open_exec(
 def _url(connection: Connection, path: str, container: str, argv: Sequence[str], *, tty: bool) -> URL:
     streams = {"stdin": "true", "stdout": "true", **({"tty": "true"} if tty else {"stderr": "true"})}
     query = {"container": container, **streams, "command": argv}
-    return URL(f"{connection.base_url}{path}?{urlencode(query, doseq=True)}", encoded=True)  # yarl must not normalize argv
+    return URL(f"{connection.base_url}{path}?{urlencode(query, doseq=True)}", encoded=True)  # yarl must not change the command
 
 
 def _is_transient(error: ClusterError) -> bool:
-    return isinstance(error, Unavailable) or error.status == 401  # 401: the failed handshake renewed the credentials
+    return isinstance(error, Unavailable) or error.status == 401  # after a 401, the failed handshake has renewed the credentials
 
 
 class WebsocketExec:
@@ -123,16 +125,16 @@ class WebsocketExec:
 
     @property
     def half_close(self) -> bool:
-        """Return whether stdin can be closed while stdout stays open."""
+        """Whether stdin can be closed while stdout stays open."""
         return self._socket.protocol == V5
 
     async def send(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_CHUNK_BYTES):
-            self._check()  # only sends need the leader lease, because reading and closing starts nothing
+            self._check()  # reading and closing start nothing, so they need no leader lease
             await self._send(b"\0" + data[start : start + MAX_CHUNK_BYTES])
 
     async def send_eof(self) -> None:
-        """Close stdin. Does nothing with protocol v4, in which only close() closes stdin."""
+        """Close stdin. This does nothing with protocol v4, in which only ``close`` closes stdin."""
         if self.half_close:
             await self._send(bytes((CLOSE, STDIN)))
 
@@ -162,19 +164,19 @@ class WebsocketExec:
             raise self._loss(str(error)) from error
 
     async def _message(self) -> bytes | None:
-        """Return the next channel message; None when the connection has ended after the status frame."""
+        """Return the next message of a channel, or None when the connection has ended after the status frame."""
         if self._lost:
             raise self._loss(self._lost)
         try:
             while True:
-                if self._status is None:  # the caller has a timeout
+                if self._status is None:  # without a timeout here, because the caller has one
                     message = await self._socket.receive()
                 else:
                     async with asyncio.timeout(END_TIMEOUT_SECONDS):
                         message = await self._socket.receive()
                 if message.type is not WSMsgType.BINARY:
                     break
-                if len(message.data) > 1:  # skip the empty message with which the server opens each channel
+                if len(message.data) > 1:  # skips the empty message with which the server opens each channel
                     return bytes(message.data)
         except (aiohttp.ClientError, OSError) as error:
             if self._status is None:
@@ -261,7 +263,7 @@ _rejected_body: ContextVar[bytes] = ContextVar("rejected_body", default=b"")
 
 
 def _keep_rejections() -> aiohttp.TraceConfig:
-    """Return an aiohttp trace that stores the body of a rejected handshake: the body has the reason, but aiohttp discards it."""
+    """Return an aiohttp trace that stores the body of a rejected handshake, which has the reason, but which aiohttp discards."""
 
     async def keep(_session: object, _context: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
         if params.response.status != 101:

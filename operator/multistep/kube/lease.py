@@ -1,8 +1,8 @@
-"""Leader election: the replica that holds a Lease is the leader, for as long as it renews the lease in time.
+"""Leader election. The replica that holds a Lease is the leader, for as long as it renews the lease in time.
 
-The clocks of two machines are never compared. The leader acts until the renew deadline, counted from before it sent its
-last successful renewal. A standby acquires the lease after a whole lease duration without a change of the record, counted
-on its own clock. A process that lost the lease never acquires it again: its state is stale, so it exits and is restarted.
+The clocks of two machines are never compared. The leader acts until the renew deadline, which starts when it sends its last
+successful renewal. A standby acquires the lease if the Lease object has not changed for a whole lease duration on the standby's own
+clock. A process that lost the lease never acquires it again, because its state is stale. It exits and is restarted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from multistep.timestamps import rfc3339
 
 logger = logging.getLogger(__name__)
 
-# Times for the default lease duration; with another duration, all are scaled in proportion.
+# These times are for the default lease duration. For another duration, they are scaled in proportion.
 LEASE_DURATION_SECONDS: Final = 15.0
-RENEW_DEADLINE_SECONDS: Final = 10.0  # 5 s before the lease expires: a margin for requests in flight and differing clock speeds
-RENEW_PERIOD_SECONDS: Final = 3.0  # between two renewals; also the timeout of one attempt
-RETRY_PERIOD_SECONDS: Final = 1.0  # between two attempts to acquire the lease, and after a failed renewal
+RENEW_DEADLINE_SECONDS: Final = 10.0  # 5 s before the lease expires, as a margin for requests in flight and different clock speeds
+RENEW_PERIOD_SECONDS: Final = 3.0  # time between two renewals, and timeout of one attempt
+RETRY_PERIOD_SECONDS: Final = 1.0  # time between two attempts to acquire the lease, and after a failed renewal
 
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # CLOCK_MONOTONIC of macOS includes suspended time
 
 
 def boot_time() -> float:
-    """Return the seconds since the machine started, including the time it was suspended."""
+    """Return the seconds since the machine started, including the time for which it was suspended."""
     return time.clock_gettime(_BOOT)
 
 
@@ -60,15 +60,15 @@ class Replica:
     name: str
     """Name of the process's pod or host."""
     pod_uid: str = ""
-    """UID of the pod; "" outside a pod."""
+    """UID of the pod, or "" outside of a pod."""
     token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def __str__(self) -> str:
         return f"{self._prefix}{self.token}"
 
     def replaces(self, holder: str) -> bool:
-        """Return whether the holder is an earlier container of this pod. If so, that container has ended, because the kubelet
-        starts a container only after the earlier one has ended."""
+        """Return whether the holder is an earlier container of this pod. That container has then ended, because the kubelet starts
+        a container only after the end of the earlier one."""
         return bool(self.pod_uid) and holder.startswith(self._prefix)
 
     @property
@@ -91,21 +91,25 @@ class Lease:
     ) -> None:
         """Prepare to acquire the lease.
 
-        objects: a client used for the lease only, with attempt_timeout_seconds as timeout, so that other requests cannot delay a
-        renewal; seconds: the lease duration; clock: returns seconds, including time the machine was suspended.
+        Args:
+            objects: A client that is used only for the lease, with attempt_timeout_seconds as its timeout, so that other requests
+            cannot delay a renewal.
+            seconds: The lease duration.
+            clock: Returns seconds that include the time for which the machine was suspended.
         """
         self.replica = replica
-        self.holder = ""  # the lease's holder, as last read
-        self.acquired = asyncio.Event()  # set once, when this replica acquires the lease; never cleared
-        self.last_error = "no request was sent yet"  # why the last request failed; "" if it succeeded
+        self.holder = ""  # the lease's holder at the last read
+        self.acquired = asyncio.Event()  # set when this replica acquires the lease, and never cleared
+        self.last_error = "no request was sent yet"  # why the last request failed, or ""
         self._objects = objects
         self._namespace = namespace
         self._name = name
         self._seconds = seconds
         self._scale = seconds / LEASE_DURATION_SECONDS
         self._clock = clock
-        self._written: Object | None = None  # the Lease object as last written; None if the write's outcome is unknown
-        self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and when this replica first read this version
+        self._written: Object | None = None  # the Lease object that was last written, or None if the outcome of the write is
+        # unknown
+        self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and the time when this replica first read it
         self._held_until = -math.inf
         self._answered_at = -math.inf
 
@@ -125,7 +129,7 @@ class Lease:
             raise NotLeading(f"{self.replica} does not hold the lease {self._namespace}/{self._name}")
 
     async def attempt(self) -> None:
-        """Renew the lease if this replica holds it; acquire it if it is free. Raises NotLeading if this replica lost it."""
+        """Renew the lease if this replica holds it, or acquire it if it is free. Raises NotLeading if this replica lost it."""
         if self.acquired.is_set():
             self.check()
         asked_at = self._clock()
@@ -161,7 +165,7 @@ class Lease:
                 self.check()
 
     async def release(self) -> None:
-        """Release the lease, so that a standby acquires it at once. Call it after all work has stopped. Idempotent."""
+        """Release the lease, so that a standby can acquire it at once. Call this after all work has stopped. Idempotent."""
         record = self._written
         held = self.held
         self._held_until = -math.inf
@@ -194,14 +198,15 @@ class Lease:
         return not self.acquired.is_set() and self._clock() - self._seen[1] > duration
 
     async def _write(self, record: Object, holder: str) -> Object:
-        """Replace the Lease object at the resourceVersion that was read, so that only one of two replicas acquires a free lease."""
+        """Replace the Lease object at the resourceVersion that was read, so that only one of several replicas acquires a free
+        lease."""
         old = _spec(record)
         now = rfc3339(time.time(), "microseconds")
         spec: dict[str, Any] = {
             **old,
             "holderIdentity": holder,
             "leaseDurationSeconds": math.ceil(self._seconds),
-            "renewTime": now,  # for people only, like acquireTime: replicas do not compare clocks
+            "renewTime": now,  # only for people, as acquireTime is, because replicas do not compare clocks
         }
         if holder and holder != old.get("holderIdentity"):
             spec |= {"acquireTime": now, "leaseTransitions": old.get("leaseTransitions", -1) + 1}

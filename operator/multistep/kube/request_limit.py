@@ -1,9 +1,9 @@
-"""The adaptive concurrency limit (AIMD) of requests to the API server: an overloaded server gets fewer requests.
+"""The adaptive concurrency limit (AIMD) of requests to the API server, so that an overloaded server gets fewer requests.
 
-As in TCP, the limit of requests in flight is halved when the server rejects a request or does not answer, and grows by one
-after N successful answers, where N is the current limit. A rejected request is retried after Retry-After. If the limit is
-already 1, it cannot be halved: then all requests wait for the time in Retry-After. The number of requests per second is not
-limited: the server's answers set the rate.
+As in TCP, the limit of requests in flight is halved when the server rejects a request or does not answer, and grows by one after N
+successful answers, where N is the current limit. A rejected request is retried after Retry-After. If the limit is already 1, all
+requests wait for the time in Retry-After instead. The number of requests per second is not limited, because it follows from the
+server's answers.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ MAX_IN_FLIGHT: Final = 64
 PAUSE_SECONDS: Final = 1.0  # pause after an overloaded response without Retry-After
 MAX_PAUSE_SECONDS: Final = 60.0
 JITTER: Final = 0.25
-OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0: no answer. Not 500, which is often a webhook's failure that affects one object
+OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0 is no answer; 500 is left out, because it is often a webhook's failure that
+# affects one object
 
 
 class RequestLimit:
-    """Limits concurrent requests."""
+    """Limits how many requests are in flight."""
 
     def __init__(self, max_in_flight: int = MAX_IN_FLIGHT, *, waited: Callable[[float], None] = lambda _: None) -> None:
-        """Start without requests. max_in_flight: the highest value that the adaptive limit may reach; waited: called for each
-        request with the seconds that it was queued."""
+        """Start without requests. The adaptive limit is at most ``max_in_flight``. ``waited`` is called for each request with the
+        seconds for which it was queued."""
         self._waited = waited
         self._limit = AdaptiveLimit(max_in_flight)
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._halved_at = 0.0  # when the limit was last halved
-        self._closed_until = 0.0  # until when requests are blocked
+        self._closed_until = 0.0  # the time until which requests are blocked
         self._opening: asyncio.TimerHandle | None = None
 
     @property
@@ -46,8 +47,8 @@ class RequestLimit:
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it during the ``async with`` block, which reads the whole answer. Success raises the limit
-        slowly; an overloaded server halves it."""
+        """Return a context that has a slot for one request, and in which the caller reads the whole answer. Success raises the
+        limit slowly. An answer of an overloaded server halves it."""
         await self._enter()
         started = _now()
         try:
@@ -63,17 +64,14 @@ class RequestLimit:
             self._give_slots()
 
     async def opened(self) -> None:
-        """Wait until no Retry-After blocks requests. Exec sessions call this method instead of taking a slot, because they have a
-        separate limit."""
+        """Wait until no Retry-After blocks requests. Exec sessions call this instead of acquiring a slot, because they have a limit
+        of their own."""
         left = max(0.0, self._closed_until - _now())
         self._waited(left)
         await asyncio.sleep(left)
 
     def slow_down(self, started: float, retry_after: float | None = None) -> None:
-        """Lower the limit after a rejected request.
-
-        started: when the request was sent. If that was before the last reduction, the limit does not change.
-        """
+        """Lower the limit after a rejected request, unless the limit was already lowered since the request was sent (``started``)."""
         now = _now()
         if started < self._halved_at:
             return
@@ -95,7 +93,7 @@ class RequestLimit:
         try:
             await slot
         except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # the request got a slot before it was cancelled: give the slot back
+            if slot.done() and not slot.cancelled():  # the request got a slot before it was cancelled, so free the slot
                 self._in_flight -= 1
                 self._give_slots()
             raise
@@ -103,7 +101,7 @@ class RequestLimit:
             self._waited(_now() - queued_at)
 
     def _give_slots(self) -> None:
-        """Give free slots to the requests queued longest, unless a Retry-After blocks all requests."""
+        """Give free slots to the requests that were queued for longest, unless a Retry-After blocks all requests."""
         while self._waiting and self._in_flight < self.allowed and self._is_open():
             slot = self._waiting.popleft()
             if not slot.done():

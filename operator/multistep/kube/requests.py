@@ -1,12 +1,12 @@
-"""Requests to the API server: timeouts, retries, renewal of credentials, errors, metrics.
+"""Sends requests to the API server, with timeouts, retries, renewal of credentials, errors and metrics.
 
-A write is retried only after a rejection with 429 or 401, because a request rejected in this way had no effect. A write without an
-answer may have succeeded, so it is not retried: only the caller can find out, by reading the object.
+A write is retried only after a rejection with 429 or 401, because a request that was rejected in this way had no effect. A write
+without an answer may have succeeded, so it is not retried. The caller finds out by reading the object.
 
-Fencing: only the leader writes to the cluster. A process that was suspended may resume in the middle of its work, after it
-lost the lease. So the client checks the lease (``check``) immediately before it sends each write, starts an exec session or
-sends a frame in an exec session. Requests already in flight are fenced by the objects themselves: a status is written only at the
-resourceVersion that was read, deletions name a uid, names are unique, and a runner executes each request id at most once.
+Only the leader may write to the cluster. A process that was suspended may resume in the middle of its work, after it lost the
+lease. So the client checks the lease (``check``) immediately before it sends a write, starts an exec session or sends a frame in an
+exec session. Requests that are already in flight do no harm, because a status is written only at the resourceVersion that was read,
+deletions have a UID, names are unique, and a runner executes each request id at most once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_MESSAGE_CHARACTERS = 1000
 
 
 def response_error(what: str, status: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
-    """Return the error for a response other than 2xx. what: the request, for the message, such as ``get pod ns/name``."""
+    """Return the error for a response other than 2xx. ``what`` names the request in the message, e.g. ``get pod ns/name``."""
     fields = _status_object(body)
     reason = str(fields.get("reason") or "")
     message = str(fields.get("message") or body[:300].decode(errors="replace").strip() or "no message")
@@ -58,7 +58,7 @@ def no_answer_error(what: str, error: BaseException) -> Unavailable:
 
 
 def _cause(error: BaseException) -> str:
-    """Return why a connection failed. aiohttp's own texts contain addresses of Python objects."""
+    """Return why a connection failed, without aiohttp's own texts, which contain addresses of Python objects."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     if not isinstance(error, aiohttp.ClientConnectorError):
@@ -66,26 +66,26 @@ def _cause(error: BaseException) -> str:
     cause = error.os_error
     if isinstance(cause, ssl.SSLError) or cause.errno is None:
         return str(cause)
-    # A positive errno is the system's. Errors of getaddrinfo have other numbers, and their own text.
+    # A positive errno is an error of the system. Errors of getaddrinfo have other numbers, and a text of their own.
     return (os.strerror(cause.errno) if cause.errno > 0 else cause.strerror) or str(cause)
 
 
 def _status_object(body: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError):  # an HTML page of a proxy, for example
+    except (ValueError, RecursionError):  # e.g. an HTML page of a proxy
         return {}
     return value if isinstance(value, Mapping) else {}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in the header Retry-After, None without it. API servers never send a date in it."""
+    """Return the seconds in the header Retry-After, or None without it. API servers never send a date there."""
     value = headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None
 
 
 RequestObserver = Callable[[str, str, int, float], None]
-"""Called with verb, plural resource, HTTP status (0: no answer) and duration in seconds."""
+"""Called with verb, plural resource, HTTP status (0 for no answer) and duration in seconds."""
 Check = Callable[[], None]
 """Raises NotLeading if this process does not hold the lease."""
 
@@ -102,29 +102,30 @@ WRITES: Final = {  # HTTP method and Content-Type of each verb
     "delete": ("DELETE", "application/json"),
 }
 
-# Characters to escape in the body of an apply. The API server parses this JSON as YAML: it rejects these characters unescaped,
-# and it rejects escaped surrogate pairs (an emoji in ASCII-only JSON), so other characters stay unescaped.
+# Characters to escape in the body of an apply. The API server parses this JSON as YAML, in which these characters must be escaped.
+# Other characters stay as they are, because the server rejects escaped surrogate pairs, e.g. for an emoji.
 _ESCAPED = re.compile("[\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """Encode a body as JSON that is also valid YAML, whatever characters its strings contain."""
+    """Return a body as JSON that is also valid YAML, whatever characters its strings contain."""
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     return _ESCAPED.sub(_escape, text).encode()
 
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot express a lone surrogate: replace it
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # YAML cannot express a lone surrogate, so it is replaced
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A request."""
+    """One request to the API server."""
 
     verb: str
-    """Kubernetes' name of the operation, for errors and metrics; ``plural``: that of the resource."""
+    """Kubernetes' name of the operation, for errors and metrics."""
     plural: str
+    """Kubernetes' plural name of the resource, for errors and metrics."""
     path: str
     params: Mapping[str, str]
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -140,23 +141,23 @@ class _Request:
 
     @property
     def urgent(self) -> bool:
-        """Whether the request concerns the leader lease: it is never queued, and a write is not retried, because a leader that
+        """Whether the request concerns the leader lease. It is then never queued, and a write is not retried, because a leader that
         renews late loses the lease."""
         return self.plural == LEASES.plural
 
     def can_be_retried(self, error: Unavailable) -> bool:
-        """Return whether to retry now. Events are sent once: an overloaded API server should not get more requests for them."""
+        """Return whether to retry now. Events are sent only once, so that an overloaded API server gets fewer requests."""
         safe = error.status == 429 and not self.urgent and self.plural != EVENTS.plural
         return (safe or self.method == "GET") and (error.retry_after or 0.0) <= MAX_PAUSE_SECONDS
 
 
 @dataclass
 class ApiRequests:
-    """Requests over one Connection."""
+    """Sends requests over one Connection."""
 
     connection: Connection
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-    """Timeout of one request."""
+    """Timeout of a request."""
     limit: RequestLimit = field(default_factory=RequestLimit)
     observe: RequestObserver = lambda _verb, _plural, _code, _seconds: None
     """Called after each request."""
@@ -166,13 +167,14 @@ class ApiRequests:
     async def read(
         self, verb: str, resource: Resource, path: str, params: Mapping[str, str] | None = None, *, accept: str = ""
     ) -> Object:
-        """Send a GET; retry with back-off while the server is Unavailable. accept: media type of the answer, "" for JSON."""
+        """Send a GET, and return the answer. Retry with back-off while the server is Unavailable. ``accept`` is the media type of
+        the answer, "" for JSON."""
         headers = {"Accept": accept} if accept else {}
         return await self._with_retries(_Request(verb, resource.plural, path, params or {}, headers))
 
     async def send(self, verb: str, resource: Resource, path: str, params: Mapping[str, str], body: Mapping[str, Any]) -> Object:
-        """Send one write; retry it if that is safe. Raises ClusterError if it fails, and NotLeading (without sending it) if the
-        lease is lost."""
+        """Send a write, and retry it if that is safe. Raises ClusterError if it fails. Raises NotLeading, without sending the
+        write, if the lease is lost."""
         headers = {"Content-Type": WRITES[verb][1]}
         return await self._with_retries(_Request(verb, resource.plural, path, params, headers, encode(body)))
 
@@ -184,7 +186,7 @@ class ApiRequests:
                     return await self._once(request)
             except Unavailable as error:
                 if attempt >= ATTEMPTS or not request.can_be_retried(error):
-                    raise  # the caller retries later: a requeued object uses no connection while it waits
+                    raise  # the caller retries later, because a requeued object uses no connection while it waits
                 await asyncio.sleep(pause_seconds(attempt, error.retry_after))
             attempt += 1
 
@@ -199,7 +201,7 @@ class ApiRequests:
     async def stream(
         self, verb: str, plural: str, path: str, params: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a GET whose body the caller reads. silence_seconds: timeout for each read. Raises Unavailable if a read fails."""
+        """Send a GET whose body the caller reads. Raises Unavailable if a read fails or takes longer than ``silence_seconds``."""
         limits = aiohttp.ClientTimeout(total=None, connect=self.timeout_seconds, sock_read=silence_seconds)
         async with self._open(_Request(verb, plural, path, params), limits) as response:
             yield response
@@ -208,22 +210,23 @@ class ApiRequests:
     async def _open(self, request: _Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             response = await self._answer(request, limits)
-            if response.status == 401:  # rejected before it had any effect: safe to retry, with renewed credentials
+            if response.status == 401:  # the request had no effect, so it is safe to retry with renewed credentials
                 response.release()
                 await self.connection.refresh(rejected=True)
                 response = await self._answer(request, limits)
             async with response:
                 if response.status >= 300:
-                    body = b""  # stays empty if the body cannot be read: the error then has the HTTP status only
+                    body = b""  # stays empty if the body cannot be read, so that the error has only the HTTP status
                     with suppress(aiohttp.ClientError, OSError):
                         body = await response.content.read(MAX_ERROR_BYTES)
                     raise response_error(request.what, response.status, body, response.headers)
                 yield response
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError; ValueError: not JSON
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError, and ValueError is an answer
+            # that is not JSON
             raise no_answer_error(request.what, error) from error
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """Send the request and pass its verb, resource, HTTP status and duration to the callback ``observe``."""
+        """Send the request, and report its verb, resource, HTTP status and duration to ``observe``."""
         options = await self.connection.request_options()
         options["headers"].update(request.headers)
         url = URL(self.connection.base_url + request.path, encoded=True).extend_query(request.params)
@@ -242,5 +245,5 @@ class ApiRequests:
 
 
 def pause_seconds(attempt: int, retry_after: float | None = None) -> float:
-    """Return the back-off after the attempt-th failure, with jitter: many clients may wait for the same server."""
+    """Return the back-off in seconds after a number of failures, with jitter, because many clients may wait for the same server."""
     return min(max(BACKOFF.seconds(attempt), retry_after or 0.0), MAX_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Kinds of objects and their paths on the API server: constants for the operator's fixed kinds, and discovery of others."""
+"""Kinds of objects and their paths on the API server. The operator's own kinds are constants, others come from discovery."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Resource:
 
 
 def api_path(api_version: str) -> str:
-    """Return the path of an API version."""
+    """Return the path of an API version on the API server."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
@@ -44,7 +44,7 @@ EVENTS = Resource("events.k8s.io/v1", "Event", "events")
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 DISRUPTION_BUDGETS = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # a discovery document, read at the API version's path
+API_RESOURCES = Resource("", "APIResourceList", "apiresources")  # a discovery document at the path of an API version
 CRDS = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
 KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
@@ -66,7 +66,7 @@ KNOWN: Final[Mapping[tuple[str, str], Resource]] = {
 
 
 def from_discovery(api_version: str, listed: Mapping[str, Any]) -> dict[tuple[str, str], Resource]:
-    """Return the kinds of an APIResourceList, without subresources (``pods/log``)."""
+    """Return the kinds of an APIResourceList, without subresources such as ``pods/log``."""
     return {
         (api_version, kind["kind"]): Resource(api_version, kind["kind"], kind["name"], bool(kind["namespaced"]))
         for kind in listed.get("resources", ())

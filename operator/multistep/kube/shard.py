@@ -1,7 +1,7 @@
-"""Selects the trials that an operator reconciles: by namespace, and by the value of the shard label (or its absence).
+"""Selects the trials that an operator reconciles, by namespace and by the value of the shard label or its absence.
 
-Shards are disjoint by construction: a trial has one value of the label, or none. With free label selectors, two
-shards could overlap, and two operators would reconcile the same trial.
+Shards are always disjoint, because a trial has either one value of the label or none. With free label selectors, shards could
+overlap, and two operators would reconcile the same trial.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Shard:
     """An operator's share of the trials."""
 
     name: str = ""
-    """The label's value; "" for trials without the label."""
+    """Value of the label, or "" for trials without the label."""
     namespaces: Sequence[str] = ()
-    """Empty for all namespaces."""
+    """The namespaces of the trials. Empty means all namespaces."""
 
     @property
     def selector(self) -> str:
@@ -35,11 +35,11 @@ class Shard:
 
     @property
     def namespaces_to_list(self) -> list[str | None]:
-        """The namespaces in which to list objects; [None] stands for all namespaces."""
+        """The namespaces in which to list objects. [None] stands for all namespaces."""
         return [*self.namespaces] or [None]
 
     def has(self, metadata: Mapping[str, Any]) -> bool:
-        """Return whether an object belongs to this shard, by its labels."""
+        """Return whether an object belongs to this shard according to its labels."""
         value = (metadata.get("labels") or {}).get(LABEL_SHARD)
         return bool(value == self.name if self.name else value is None)
 

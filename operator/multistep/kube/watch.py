@@ -1,4 +1,4 @@
-"""Lists and watches: list the objects, then watch their changes; list again after a gap."""
+"""Lists objects, and watches their changes. After a gap in the watch events, the objects are listed again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from multistep.kube.requests import ApiRequests, pause_seconds, response_error
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500
-LISTS: Final = 4  # maximum number of tries to read a list. A try fails if etcd compacts the list's version before the last page
-WATCH_SECONDS: Final = 290  # timeoutSeconds of the request; load balancers often close connections after 300 s
-MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up: about half a minute with back-off
+LISTS: Final = 4  # maximum number of attempts to read a list; one fails if etcd compacts the list's version before the last page
+WATCH_SECONDS: Final = 290  # timeoutSeconds of a watch, because load balancers often close connections after 300 s
+MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up, about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
 MAX_SHORT: Final = 8  # maximum number of short watches in a row that count for the back-off
 GONE: Final = 410
@@ -33,8 +33,8 @@ class WatchEvent:
 
     type: EventType
     object: Object
-    """The object's current state. If a deletion was missed and only a new list shows it, it has only apiVersion, kind and
-    identifying metadata."""
+    """The object's current state. For a deletion that only a new list shows, it has only apiVersion, kind and identifying
+    metadata."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Query:
     label_selector: str = ""
     field_selector: str = ""
     accept: str = ""
-    """Media type of lists; "" for JSON."""
+    """Media type of lists, "" for JSON."""
 
     @property
     def selectors(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Query:
         return {name: value for name, value in named.items() if value}
 
     async def pages(self) -> AsyncGenerator[tuple[list[Object], str], None]:
-        """Yield each page of the list: its objects, with apiVersion and kind added, and the list's resourceVersion."""
+        """Yield each page of the list as its objects, with apiVersion and kind, and the list's resourceVersion."""
         kind = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
         params, more = {**self.selectors, "limit": str(PAGE_OBJECTS)}, True
         while more:
@@ -65,8 +65,8 @@ class Query:
             yield objects, page["metadata"]["resourceVersion"]
 
     async def all(self, part: Callable[[Object], Object] = lambda whole: whole) -> tuple[list[Object], str]:
-        """Return all objects, or the part of each that the caller needs, and the list's resourceVersion. Only one page of whole
-        objects is in memory at a time."""
+        """Return all objects, reduced to what ``part`` returns, and the list's resourceVersion. Only one page of whole objects is
+        in memory at a time."""
         for attempt in range(1, LISTS + 1):
             try:
                 parts: list[Object] = []
@@ -83,10 +83,10 @@ class Query:
     async def watch(self) -> AsyncGenerator[WatchEvent, None]:
         """Yield all objects as ADDED, then every change, without end. Raises Unavailable if retries keep failing.
 
-        After a gap it lists again: objects changed in between are yielded as MODIFIED, deleted ones as DELETED.
+        After a gap, the objects are listed again. Objects that changed in the gap are yielded as MODIFIED, deleted ones as DELETED.
         A watch that ends soon, and a repeated 410, are retried with back-off and jitter.
         """
-        known: dict[str, Object] = {}  # by uid: each object's kind, names, uid and resourceVersion
+        known: dict[str, Object] = {}  # kind, names, UID and resourceVersion of each object, by UID
         version = ""
         failures = 0
         short = 0
@@ -132,7 +132,7 @@ class Query:
 
 
 def _differences(known: Mapping[str, Object], objects: list[Object]) -> list[WatchEvent]:
-    """Return the events that were missed: the differences between the known objects and a new list."""
+    """Return missed events, which are the differences between the known objects and a new list."""
     versions = {uid: identity["metadata"]["resourceVersion"] for uid, identity in known.items()}
     listed = {item["metadata"]["uid"]: item for item in objects}
     events = [WatchEvent("DELETED", known[uid]) for uid in versions.keys() - listed.keys()]
@@ -153,7 +153,7 @@ def _remember(known: dict[str, Object], event: WatchEvent) -> WatchEvent:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield whole lines of any length. (aiohttp's readline has a limit that large objects exceed.)"""
+    """Yield whole lines of any length. aiohttp's readline has a limit that large objects exceed."""
     held: list[bytes] = []
     async for chunk in content.iter_any():
         first, *rest = chunk.split(b"\n")

@@ -1,7 +1,7 @@
-"""Checks the requests that have values of the task or the spec, by the runner's rules (runner/internal/wire), before they are sent.
+"""Checks requests with values of the task or the spec by the runner's rules (runner/internal/wire) before they are sent.
 
-An honest runner refuses none of the requests that pass. So a refusal tells that something in the container answers in the runner's
-place, and an invalid request is the task's or the spec's error, found without waiting for an answer that an agent could forge.
+A genuine runner refuses no request that passes. So a refusal shows that something else in the container answers. An invalid request
+is an error of the task or the spec, which the operator finds without an answer that an agent could forge.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Request = Mapping[str, Any]
 
 
 def require_valid(request: Request) -> None:
-    """Raise InvalidRequest if the runner would refuse the request because of a value. Requests with values that only the operator
-    or the runner chose are not checked."""
+    """Raise InvalidRequest if the runner would refuse the request because of a value. Requests that have only values of the
+    operator or the runner are not checked."""
     check = _CHECKS.get(request["op"])
     if check is None:
         return
@@ -34,7 +34,7 @@ def require_valid(request: Request) -> None:
 
 
 def unsendable(request: Request, error: ValueError) -> InvalidRequest | None:
-    """Return the error of a checked request that cannot be encoded; None if the request has no values of task or spec."""
+    """Return the error of a checked request that cannot be encoded, or None if the request has no values of task or spec."""
     return InvalidRequest(f"{_where(request)}: {error}") if request["op"] in _CHECKS else None
 
 

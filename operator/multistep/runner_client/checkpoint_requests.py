@@ -16,68 +16,72 @@ from multistep.runner_client.frame_stream import FrameStream
 from multistep.runner_client.transfer_bodies import Body, DownloadResult, Sink, receive_body, send_body
 
 CHECKPOINT_PROTOCOL = 4  # first protocol version with checkpoints
-PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint that is not required for a verdict
-# Timeout for a checkpoint that is required for a step's verdict. A tenth of a CPU core can pack the largest checkpoint that the
-# other limits allow in this time. This matters because an agent must not be able to cause a timeout, which counts as an
-# infrastructure failure.
+PACK_SECONDS: Final = 300.0  # timeout of the runner's work for a checkpoint that no verdict needs
+# Timeout for a checkpoint that a step's verdict needs. In this time, a tenth of a CPU core can pack the largest checkpoint that the
+# other limits allow. An agent must not be able to cause the timeout, because it counts as an infrastructure failure.
 VERDICT_PACK_SECONDS: Final = 1800.0
 RESTORE_SECONDS: Final = 3600.0  # timeout of the runner's work for a restore
-# The operator has a deadline of its own, after the runner's, because a hostile runner can send keep-alive frames without end.
-_TOTAL_FACTOR: Final = 3  # the runner's timeout for work and waiting, as a multiple of its timeout for work
-_SLACK_SECONDS: Final = 300.0  # time for the runner's timeout error to arrive
+# The operator has a later deadline of its own, because a hostile runner could send keep-alive frames without end.
+_TOTAL_FACTOR: Final = 3  # the runner may work and wait together for this multiple of its timeout for work
+_SLACK_SECONDS: Final = 300.0  # time in which the runner's timeout error can arrive
 RESTORE_LIMIT_SECONDS: Final = _TOTAL_FACTOR * RESTORE_SECONDS + _SLACK_SECONDS
 _DIGEST_CHARACTERS: Final = 64
 
 
 def pack_limit(max_seconds: float) -> float:
-    """Return the timeout in seconds of an exchange in which the runner may work for ``max_seconds``."""
+    """Return the timeout in seconds of a request for which the runner may work for ``max_seconds``."""
     return _TOTAL_FACTOR * max_seconds + _SLACK_SECONDS
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed checkpoint.
-
-    digest: digest of the manifest's lines, which identifies the checkpoint; previous: digest of the checkpoint that this one builds
-    on, "" if it builds on the image; entries: number of changed and deleted paths; processes: number of processes that the step
-    left running; shared_memory: whether /dev/shm has files; layer, manifest: the downloads of its files and of its manifest.
-    """
+    """A checkpoint that the runner has packed and sent."""
 
     digest: str
+    """Digest of the manifest's lines, which identifies the checkpoint."""
     previous: str
+    """Digest of the checkpoint on which this one is based, or "" if it is based on the image."""
     entries: int
+    """Number of changed and deleted paths."""
     processes: int
+    """Number of processes that the step left running."""
     shared_memory: bool
+    """Whether /dev/shm has files."""
     layer: DownloadResult
+    """The download of the files."""
     manifest: DownloadResult
+    """The download of the manifest."""
 
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """Contents and limits of a checkpoint. exclude: paths that are left out; max_bytes: limit of the changed files' total size;
-    max_packed_bytes: limit of the layer's size; full: whether to contain all changes since the image, not only those since the last
-    commit; max_seconds: timeout of the runner's work."""
+    """Contents and limits of a checkpoint."""
 
     exclude: Sequence[str]
+    """Paths to leave out."""
     max_bytes: int
+    """Maximum total size of the changed files."""
     max_packed_bytes: int
+    """Maximum size of the layer."""
     full: bool = False
+    """Whether to pack all changes since the image, instead of those since the last commit."""
     max_seconds: float = PACK_SECONDS
+    """Timeout of the runner's work."""
 
 
 class CheckpointRequests:
-    """The part of a session that creates and restores checkpoints. Needs CHECKPOINT_PROTOCOL."""
+    """The part of a session that creates and restores checkpoints. It needs CHECKPOINT_PROTOCOL."""
 
     _frames: FrameStream
     _exchanges: Exchanges
 
     @property
     def usable(self) -> bool:
-        """Return whether further requests are possible. False after an interrupted exchange or a protocol violation."""
+        """Whether further requests are possible. False after an interrupted exchange or a protocol violation."""
         return self._exchanges.usable
 
     async def checkpoint(self, request: CheckpointRequest, layer: Sink, manifest: Sink) -> Packed:
-        """Pass the files that changed since the last commit (full: since the image) to ``layer``, and their list to ``manifest``.
+        """Pass the changed files to ``layer``, and the list of the changes to ``manifest``.
 
         Raises RunnerError if no checkpoint is possible.
         """
@@ -93,10 +97,10 @@ class CheckpointRequests:
             return _packed(await self._exchanges.answer(), files, lines)
 
     async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body], paths: Sequence[str] = ()) -> Record:
-        """Restore checkpoints in order, beginning with the one that builds on the image.
+        """Restore checkpoints in order, starting with the one that is based on the image.
 
-        files: manifest and layer of each checkpoint, in order; they are not read if the runner already has a record with this id.
-        paths: restore only these directories; (): restore everything.
+        ``files`` has manifest and layer of each checkpoint, in order. They are not read if the runner already has a record with
+        this id. With ``paths``, only these directories are restored.
         """
         increments = [{"manifest": each} for each in digests]
         limits = {"paths": list(paths), "maxSeconds": RESTORE_SECONDS}
@@ -108,8 +112,8 @@ class CheckpointRequests:
         return runner_answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies and return the answer. A runner that works but reads no bytes sends keep-alive frames, so it is not timed
-        out."""
+        """Send the bodies, and return the answer. A runner that works without reading sends keep-alive frames, so that it does not
+        reach the timeout."""
 
         async def send() -> None:
             for each in files:
@@ -129,7 +133,7 @@ class CheckpointRequests:
 
 @asynccontextmanager
 async def _deadline(limit: float) -> AsyncIterator[None]:
-    """Raise StreamLost if the exchange takes longer than ``limit`` seconds."""
+    """Return a context that raises StreamLost if it takes longer than ``limit`` seconds."""
     try:
         async with asyncio.timeout(limit) as deadline:
             yield

@@ -1,4 +1,4 @@
-"""Exchanges with a runner. An exchange sends requests and receives their answers in order; only one runs at a time."""
+"""Exchanges with a runner. An exchange sends requests, and receives their answers in the same order. Only one runs at a time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _NONCE_BYTES: Final = 12
 
 @dataclass(frozen=True)
 class Request:
-    """A sealed request. nonce: the request's nonce; only an answer that was encrypted for this nonce is authentic."""
+    """An encrypted ("sealed") request."""
 
     message: Mapping[str, Any]
     nonce: bytes
+    """Only an answer that was encrypted for this nonce is authentic."""
 
 
 class Seal:
-    """Seals requests and opens answers with the key that the agent host's container got from the operator, in hex digits."""
+    """Encrypts requests and decrypts answers with a key in hex digits, which the agent host's container got from the operator."""
 
     def __init__(self, key: str) -> None:
         self._cipher = AESGCM(bytes.fromhex(key))
@@ -64,12 +65,15 @@ def new_key() -> str:
 
 @dataclass(frozen=True)
 class Printed:
-    """A part of a phase's output. size: bytes of the whole output; start: offset of the part; done: whether the phase has ended."""
+    """A part of a phase's output."""
 
     size: int
+    """Bytes of the whole output."""
     start: int
+    """Offset of the part."""
     data: bytes
     done: bool
+    """Whether the phase has ended."""
 
 
 def record(answer: Mapping[str, Any], id: str, op: str | None = None) -> Record:
@@ -93,7 +97,7 @@ def printed(answer: Mapping[str, Any], max_bytes: int) -> Printed:
 
 
 def types(answer: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the types of a download's sources. count: number of requested sources. Raises RunnerError if the answer is invalid."""
+    """Return the types of the ``count`` requested sources of a download. Raises RunnerError if the answer is invalid."""
     sources = Fields(answer, "download").sequence("sources", count)
     if len(sources) != count:
         raise RunnerError(f"asked for {count} sources, the runner answered for {len(sources)}", code="Protocol")
@@ -122,7 +126,7 @@ def source(source: Source) -> dict[str, Any]:
 
 
 def wait(id: str, timeout_seconds: float) -> dict[str, Any]:
-    """Return a request that waits until the operation with this record id has finished."""
+    """Return a request that is answered when the operation with this record id has finished."""
     return {"op": "wait", "id": id, "timeoutSeconds": timeout_seconds}
 
 
@@ -130,7 +134,7 @@ HOST_PROTOCOL = 5  # first protocol version with sealed requests for the agent h
 
 
 class Refusal(Exception):
-    """Raised if the runner refuses a request, or if a request cannot be sent. The session stays usable."""
+    """The runner refused a request, or a request cannot be sent. The session stays usable."""
 
     def __init__(self, error: RunnerError | InvalidRequest) -> None:
         super().__init__(str(error))
@@ -143,27 +147,27 @@ class _HostRefusal(Refusal):
 
 @dataclass(frozen=True)
 class _Encoded:
-    """An encoded request. opened: function that decrypts the received frame of the answer, if the request was sealed."""
+    """An encoded request."""
 
     data: bytes
     opened: Callable[[Frame], Frame] = lambda frame: frame
+    """Decrypts the frame of the answer, if the request was encrypted."""
 
 
 @dataclass
 class _Shared:
-    """The state of a stream, which the exchanges with the environment's runner and with the agent host's runner share.
-
-    pending_acks: acknowledgements to send with the next request; lost: why the stream is unusable, "" while it is usable.
-    """
+    """The state of a stream. The exchanges with the environment's runner and with the agent host's runner share it."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     pending_acks: list[_Encoded] = field(default_factory=list)
+    """Acknowledgements to send with the next request."""
     lost: str = ""
+    """Why the stream is unusable, or ""."""
 
 
 class Exchanges:
     """Matches answers to requests. An interrupted exchange makes the session unusable, because its answers would be matched to
-    later requests. seal: encrypts the requests, for the agent host's runner; None for the environment's runner."""
+    later requests. ``seal`` encrypts the requests to the agent host's runner, and is None for the environment's runner."""
 
     def __init__(self, frames: FrameStream, shared: _Shared | None = None, seal: Seal | None = None) -> None:
         self._frames = frames
@@ -171,7 +175,7 @@ class Exchanges:
         self._seal = seal
 
     def with_host(self, key: str) -> Exchanges:
-        """Return the exchanges with the agent host's runner through the same stream. key: key of the agent host's runner."""
+        """Return the exchanges with the agent host's runner, which has this key, through the same stream."""
         return Exchanges(self._frames, self._shared, Seal(key))
 
     @asynccontextmanager
@@ -196,7 +200,7 @@ class Exchanges:
 
     @property
     def usable(self) -> bool:
-        """Return whether further exchanges are possible."""
+        """Whether further exchanges are possible."""
         return not self._shared.lost
 
     def give_up(self, reason: str) -> None:
@@ -208,13 +212,13 @@ class Exchanges:
         self._shared.pending_acks.append(self._encoded({"op": "ack", "id": id}))
 
     async def ask(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
-        """Send requests as an exchange of their own, and return the last answer."""
+        """Send requests in a new exchange, and return the last answer."""
         async with self.exchange():
             return await self.request(*requests, extra_seconds=extra_seconds)
 
     async def request(self, *requests: Mapping[str, Any], extra_seconds: float = 0.0) -> dict[str, Any]:
-        """Send pending acknowledgements and requests in one write, within an exchange. Return the last answer; drop the other
-        answers, because they may be large. A refusal is raised after all answers; a refused acknowledgement is a protocol
+        """Send pending acknowledgements and requests in one write, within an exchange. Return the last answer, and drop the others,
+        because they may be large. A refusal is raised after all answers have arrived. A refused acknowledgement is a protocol
         violation."""
         encoded, pending = [self._encoded(each) for each in requests], self._shared.pending_acks
         self._shared.pending_acks = []
@@ -241,7 +245,7 @@ class Exchanges:
             raise RunnerError(f"the runner rejected an acknowledgement: {refusal}", code="Protocol") from None
 
     async def answer(self, extra_seconds: float = 0.0) -> dict[str, Any]:
-        """Receive an answer. extra_seconds: added to the usual timeout. Raises Refusal if the answer is not ok."""
+        """Receive an answer. ``extra_seconds`` is added to the usual timeout. Raises Refusal if the answer is not ok."""
         return parse_answer(await self._frames.receive(extra_seconds))
 
     def _encoded(self, request: Mapping[str, Any]) -> _Encoded:
@@ -265,7 +269,7 @@ class Exchanges:
         return frame
 
     async def close(self) -> None:
-        """Send pending acknowledgements, if possible, and close the stream; never raises for a broken stream."""
+        """Send pending acknowledgements, if possible, and close the stream. A broken stream raises no error."""
         if self._shared.pending_acks and not self._shared.lost:
             with suppress(PodError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
@@ -277,7 +281,7 @@ class Exchanges:
 def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
     try:
         message = parse_answer(frame)
-    except Refusal as refusal:  # the answer is not sealed, so the environment's runner sent it
+    except Refusal as refusal:  # the answer is not encrypted, so the environment's runner sent it
         raise _HostRefusal(refusal.error) from None
     return seal.answer(message, request)
 

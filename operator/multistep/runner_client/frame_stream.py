@@ -1,4 +1,5 @@
-"""Frames over one exec stream. Every read and write has a timeout. If the stream ends early, the error names the cause."""
+"""Sends and receives frames over an exec stream. Every read and write has a timeout. If the stream ends early, the error names the
+cause."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from typing import Any, Final, Literal, Protocol
 from multistep.errors import ExecKilled, RunnerError, StreamLost
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # maximum payload of a D frame
-MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # maximum payload of a J or E frame: the answer to hello has all records of a trial
-MAX_JSON_VALUES: Final = 250_000  # per frame; limits memory: an empty list takes 2 bytes in a frame, but 60 in memory
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # maximum payload of a J or E frame; the answer to hello has all records of a trial
+MAX_JSON_VALUES: Final = 250_000  # maximum number of JSON values in a frame: an empty list takes 2 bytes there, but 60 in memory
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
-MESSAGE: Final = b"J"  # one JSON object: a request or an answer
-DATA: Final = b"D"  # a chunk of a body: a tar stream, or the files or manifest of a checkpoint
-END: Final = b"E"  # follows the last chunk of a body, with the body's size and digest
+MESSAGE: Final = b"J"  # a JSON object that is a request or an answer
+DATA: Final = b"D"  # a chunk of a body, which is a tar stream, or the files or manifest of a checkpoint
+END: Final = b"E"  # size and digest of a body, after its last chunk
 _KINDS: Final = frozenset({MESSAGE, DATA, END})
 
 
@@ -33,7 +34,7 @@ class Frame:
         """Return the payload of a J or E frame. Raises RunnerError (code Protocol) if it is not one JSON object."""
         try:
             value = _DECODER.decode(self.payload.decode(errors="surrogatepass"))
-        except (ValueError, RecursionError) as error:  # RecursionError: a hostile runner may nest JSON too deeply
+        except (ValueError, RecursionError) as error:  # a hostile runner may nest JSON too deeply
             raise RunnerError(f"the runner sent invalid JSON: {error}"[:300], code="Protocol") from None
         if not isinstance(value, dict):
             raise RunnerError("the runner sent JSON that is not an object", code="Protocol")
@@ -55,7 +56,7 @@ def encode_json(kind: bytes, value: Mapping[str, Any]) -> bytes:
 
 
 class FrameReader:
-    """Splits a byte stream, fed in chunks of any size, into frames. Buffers at most one frame and the last chunk."""
+    """Splits a byte stream, which arrives in chunks of any size, into frames. It buffers at most one frame and the last chunk."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -77,11 +78,11 @@ class FrameReader:
             return None
         with memoryview(self._buffer) as view:
             payload = bytes(view[HEADER.size : end])
-        del self._buffer[:end]  # cheap: a bytearray moves its start, not its content
+        del self._buffer[:end]  # this is cheap, because a bytearray moves its start instead of its content
         return Frame(kind, payload)
 
     def __iter__(self) -> Iterator[Frame]:
-        """Iterate over all whole frames in the buffer."""
+        """Yield all whole frames in the buffer."""
         while (frame := self.next()) is not None:
             yield frame
 
@@ -110,43 +111,46 @@ def _refuse_constant(name: str) -> None:
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-_FIRST_SIGNAL = 128  # a process killed by signal N has the exit status 128 + N
-_WITHOUT_RESOURCES = 2  # status of ``runner call`` without memory, threads or file descriptors
-_CHDIR = "chdir to cwd"  # part of runc's message if it cannot enter the container's working directory
-_NO_WORKDIR = (  # errors of a directory that was deleted or replaced, or whose mode permits no entry
+_FIRST_SIGNAL = 128  # a process that signal N killed has the exit status 128 + N
+_WITHOUT_RESOURCES = 2  # exit status of ``runner call`` if it gets no memory, threads or file descriptors
+_CHDIR = "chdir to cwd"  # runc's message has this text if it cannot enter the container's working directory
+_NO_WORKDIR = (  # errors for a directory that was deleted or replaced, or whose mode permits no entry
     "no such file or directory",
     "not a directory",
     "too many levels of symbolic links",
     "file name too long",
     "permission denied",
 )
-_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message: a link to nowhere
+_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message if the working
+# directory is a link to nowhere
 
 
 def ended_from_inside(code: int | None, message: str) -> bool:
-    """Return whether a process in the container ended the exec session; False if an infrastructure failure may have ended it.
+    """Return whether a process in the container ended the exec session. False means that an infrastructure failure may have ended
+    it.
 
-    True if a signal killed the session's process, if this process had no resources (prlimit), or if no session can start because
-    the container's working directory was deleted or replaced. While the container runs, only its own processes or its limits cause
-    such ends, and the report of the end shows that API server, network, kubelet and node work. All other ends may be infrastructure
-    failures, e.g. status 1 (the container's process 1 does not answer) and errors of containerd or runc.
+    The result is True if a signal killed the session's process, if this process got no resources (prlimit), or if no session can
+    start because the container's working directory was deleted or replaced. While the container runs, only its own processes or its
+    limits cause such ends, and the report of the end shows that API server, network, kubelet and node work. All other ends may be
+    infrastructure failures, e.g. status 1 (the container's process 1 does not answer) and errors of containerd or runc.
 
-    code: exit status of the session's process, None if it could not be started; message: the error that the kubelet reported.
+    ``code`` is the exit status of the session's process, or None if it could not be started. ``message`` is the error that the
+    kubelet reported.
     """
-    if code is not None:  # 255: an error of the container runtime, not the process's status
+    if code is not None:  # 255 is an error of the container runtime instead of the process's status
         return code == _WITHOUT_RESOURCES or (code > _FIRST_SIGNAL and code != 255)
     return _WORKDIR_OUTSIDE in message or (_CHDIR in message and any(each in message for each in _NO_WORKDIR))
 
 
 CLOSE_TIMEOUT_SECONDS = 5.0
 
-Moved = Callable[[Literal["up", "down"], int], object]  # called with the direction and the number of bytes; "up": to the pod
+Moved = Callable[[Literal["up", "down"], int], object]  # called with the direction ("up" is to the pod) and the number of bytes
 
 
 class Stream(Protocol):
-    """The exec stream of a session (multistep.kube.exec implements it).
+    """The exec stream of a session, which multistep.kube.exec implements.
 
-    Each method raises StreamLost when the stream is broken; ``receive`` returns b"" at an orderly end.
+    Each method raises StreamLost when the stream is broken. ``receive`` returns b"" at an orderly end.
     """
 
     async def send(self, data: bytes) -> None: ...
@@ -156,7 +160,7 @@ class Stream(Protocol):
 
 
 class FrameStream:
-    """Sends bytes to a runner and receives its frames. timeout_seconds: how long the runner may be silent."""
+    """Sends bytes to a runner, and receives its frames. The runner may be silent for ``timeout_seconds``."""
 
     def __init__(self, stream: Stream, *, timeout_seconds: float, moved: Moved) -> None:
         self._stream = stream
@@ -166,7 +170,7 @@ class FrameStream:
         self._sending: asyncio.Timeout | None = None  # timeout of the send in progress
 
     async def send(self, data: bytes) -> None:
-        """Send bytes. Raises StreamLost, also at the timeout; the timeout restarts whenever a concurrent ``receive`` gets data."""
+        """Send bytes. Raises StreamLost, also at the timeout, which restarts whenever a concurrent ``receive`` gets data."""
         try:
             async with asyncio.timeout(self.timeout_seconds) as self._sending:
                 await self._stream.send(data)
@@ -177,8 +181,8 @@ class FrameStream:
         self._moved("up", len(data))
 
     async def receive(self, extra_seconds: float = 0.0) -> Frame:
-        """Return the next frame. extra_seconds: added to the usual timeout. Raises StreamLost if the stream ends or at the timeout,
-        and RunnerError if the frame is invalid."""
+        """Return the next frame. ``extra_seconds`` is added to the usual timeout. Raises StreamLost if the stream ends or at the
+        timeout, and RunnerError if the frame is invalid."""
         limit = self.timeout_seconds + extra_seconds
         try:
             async with asyncio.timeout(limit):
@@ -198,19 +202,20 @@ class FrameStream:
         return frame
 
     def _ended_early(self) -> StreamLost:
-        """Return the error of a stream that ended early; ExecKilled if the exit status shows a kill from inside the container."""
+        """Return the error of a stream that ended early. It is ExecKilled if the exit status shows a kill from inside of the
+        container."""
         message = f"the exec stream ended early{self._last_words()}"
         status = getattr(self._stream, "status", None)
         killed = status is not None and ended_from_inside(status.code, status.message)
         return ExecKilled(message) if killed else StreamLost(message)
 
     def _last_words(self) -> str:
-        """Return the stderr of the relay (``runner call``) as part of a message; "" if the stream has none."""
+        """Return the stderr of the session's process (``runner call``) as a part of a message, or ""."""
         words = str(getattr(self._stream, "exit_details", "") or "").strip()
         return f": {words[:500]}" if words else ""
 
     async def close(self) -> None:
-        """Close the stream. Does not raise for a broken stream."""
+        """Close the stream. A broken stream raises no error."""
         with suppress(StreamLost, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._stream.send_eof()

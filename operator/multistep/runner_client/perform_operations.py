@@ -38,8 +38,8 @@ INSPECT_PROTOCOL = 4  # first protocol version with inspections
 
 
 async def inspect(session: Session, operation: Baseline | Inspect) -> Record:
-    """Record the environment's state (Baseline) or find the changes since then (Inspect), and return the record. The record is
-    empty if the runner is of an earlier release, which supports neither operation."""
+    """Record the environment's state (Baseline) or find the changes since then (Inspect), and return the record. It is empty if the
+    runner is of an earlier release, which supports neither operation."""
     if session.protocol < INSPECT_PROTOCOL:
         return await session.note(operation.id, {})
     request = {"id": operation.id, "user": operation.user, "env": dict(operation.env), "directories": [TESTS, LOGS_VERIFIER]}
@@ -49,16 +49,16 @@ async def inspect(session: Session, operation: Baseline | Inspect) -> Record:
 ENVIRONMENT_SOCKET = "multistep/runner"
 HOST_PROGRAM = "multistep-host"
 Contents = Callable[[Content], Body]
-_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # errors that a retry of the upload cannot fix; other errors are retried
+_FINAL = frozenset({"Upload", DISK_FULL, "TooLarge"})  # errors that a retry of the upload cannot fix
 
-_LAUNCH_SECONDS = 0.2  # within this time, the runner reports that a command cannot be started
+_LAUNCH_SECONDS = 0.2  # time in which the runner reports that a command cannot be started
 
 
 async def perform(session: Session, operation: Operation, contents: Contents, wait_seconds: float) -> Record:
-    """Perform an operation that needs only the runner, and return its record. A phase that runs longer than wait_seconds continues:
-    the record then shows it as running.
+    """Perform an operation that needs only the runner, and return its record. A phase that runs for longer than ``wait_seconds``
+    continues, and its record shows it as running.
 
-    contents: function that returns the tar stream of an upload.
+    ``contents`` returns the tar stream of an upload.
     """
     match operation:
         case Reset():
@@ -86,8 +86,8 @@ async def perform(session: Session, operation: Operation, contents: Contents, wa
 
 
 async def call_host(session: Session, call: HostCall, admission: Record, wait_seconds: float) -> Record:
-    """Start a command of the agent host, and return its record. admission: the Admit operation's record. Its token allows the
-    command to act in the environment."""
+    """Start a command of the agent host, and return its record. ``admission`` is the record of the Admit operation, whose token
+    allows the command to act in the environment."""
     token = Fields(admission.result, f"result of {admission.id}").text("token", 64)
     credentials = {"id": call.admission, "token": token, "socket": ENVIRONMENT_SOCKET}
     request = {**call.request, "outcome": HOST_OUTCOME, "admission": credentials}
@@ -97,8 +97,8 @@ async def call_host(session: Session, call: HostCall, admission: Record, wait_se
 
 
 async def upload(session: Session, id: str, target: str, chunks: Body, user: str = "") -> Record:
-    """Upload a tar stream, and return the upload's record. If the error is final (full disk, too large), store it as the
-    record's result, so that the upload is not retried."""
+    """Upload a tar stream, and return the upload's record. A final error (full disk, too large) is stored as the record's result,
+    so that the upload is not retried."""
     try:
         return await session.upload(id, target, chunks, user)
     except RunnerError as error:
@@ -131,7 +131,7 @@ def start_request(operation: Start) -> dict[str, Any]:
 
 
 def _timeout(seconds: float | None) -> float | None:
-    """Return a timeout as the runner takes it. One that never ends (infinity, NaN), as Harbor allows, is no timeout."""
+    """Return a timeout in the form that the runner accepts. Infinity and NaN, which Harbor allows, mean no timeout."""
     return None if seconds is None or math.isnan(seconds) or seconds == math.inf else max(seconds, 0.0)
 
 

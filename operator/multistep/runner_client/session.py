@@ -1,7 +1,7 @@
-"""An exec session with a pod's runner: framed requests over one exec stream, answered in order.
+"""An exec session with a pod's runner, which answers framed requests over one exec stream in order.
 
-The answers come from a container with hostile code: every size is bounded, every await has a timeout. A broken session raises
-``StreamLost``; only a new session can find out which requests were executed.
+The answers come from a container with hostile code, so every size is limited and every await has a timeout. A broken session raises
+``StreamLost``. Only a new session can find out which requests were executed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from multistep.runner_client.exchange import Exchanges, Printed
 from multistep.runner_client.frame_stream import FrameStream, Moved, Stream
 from multistep.runner_client.transfer_bodies import Body, DownloadResult, Sink, receive_body, send_body
 
-PROTOCOLS = (5, 4, 3, 2, 1)  # supported protocol versions; pods that an earlier release created may have an older runner
+PROTOCOLS = (5, 4, 3, 2, 1)  # supported protocol versions, because pods that an earlier release created may have an older runner
 OUTPUT_PROTOCOL = 2  # first protocol version with the ``output`` request
 ANSWER_TIMEOUT_SECONDS = 60.0
 
 
 class Session(CheckpointRequests):
-    """One exec session with a runner. Call ``hello`` first. Concurrent requests are serialized.
+    """An exec session with a runner. Call ``hello`` first. Concurrent requests are sent one after the other.
 
-    pod_uid: UID of the expected pod. answer_timeout_seconds: how long the runner may be silent during a request.
-    moved: callback that gets the direction and the number of bytes, after each transfer.
+    ``pod_uid`` is the UID of the expected pod. During a request, the runner may be silent for ``answer_timeout_seconds``. ``moved``
+    is called with the direction and the number of bytes after each transfer.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Session(CheckpointRequests):
         self._exchanges = Exchanges(self._frames)
 
     def with_host(self, key: str) -> Session:
-        """Return a session with the agent host's runner, through this session, whose protocol must be HOST_PROTOCOL or later. The
-        new session supports only requests without a body, and ends with this session. key: key of the agent host's runner."""
+        """Return a session with the agent host's runner, which has this key, through this session. The protocol of this session
+        must be HOST_PROTOCOL or later. The new session supports only requests without a body, and ends with this session."""
         session = copy(self)
         session._exchanges = self._exchanges.with_host(key)
         return session
@@ -62,9 +62,8 @@ class Session(CheckpointRequests):
     async def hello(self, *, records: bool = True, users: Iterable[str] = ()) -> Hello:
         """Negotiate the protocol version, and return the runner's greeting with its records.
 
-        Raises PodError if the pod's UID is not the expected one, NoCommonProtocol if the runner supports none of PROTOCOLS.
-        records: False if the caller needs no records (runners of earlier releases send them anyway). users: names of users whose
-        ids the caller needs.
+        Raises PodError if the pod's UID is not the expected one, NoCommonProtocol if the runner supports none of PROTOCOLS. Without
+        ``records``, the runner need not send them, but runners of earlier releases do. The greeting has the ids of ``users``.
         """
         hello = Hello.from_json(await self._greet(records=records, users=users))
         if hello.protocol not in PROTOCOLS:
@@ -86,23 +85,24 @@ class Session(CheckpointRequests):
             raise NoCommonProtocol(f"{error}, this operator {ours}: run an operator of a release in between") from None
 
     async def start(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Start a command as a phase, and return its record; with wait_seconds, wait for its result as ``wait`` does.
+        """Start a command as a phase, and return its record. With ``wait_seconds``, wait for its result as ``wait`` does.
 
-        spec: the request's fields, except ``op``.
+        ``spec`` has the request's fields except ``op``.
         """
         return await self._start("start", spec, wait_seconds)
 
     async def healthcheck(self, spec: Mapping[str, Any], wait_seconds: float | None = None) -> Record:
-        """Start a healthcheck: the runner retries a command until it succeeds. Parameters and result are those of ``start``."""
+        """Start a healthcheck, in which the runner retries a command until it succeeds. Parameters and result are those of
+        ``start``."""
         return await self._start("healthcheck", spec, wait_seconds)
 
     async def wait(self, id: str, timeout_seconds: float) -> Record:
-        """Return an operation's record as soon as the operation has finished; after timeout_seconds, return its current record."""
+        """Return an operation's record as soon as the operation has finished, or after ``timeout_seconds`` its current record."""
         answer = await self._exchanges.ask(runner_answers.wait(id, timeout_seconds), extra_seconds=max(0.0, timeout_seconds))
         return runner_answers.record(answer, id)
 
     async def output(self, id: str, offset: int, max_bytes: int) -> Printed:
-        """Return a part of a phase's output. offset: position of the first byte. Needs OUTPUT_PROTOCOL or later."""
+        """Return a part of a phase's output, from the byte ``offset`` on. This needs OUTPUT_PROTOCOL or later."""
         answer = await self._exchanges.ask({"op": "output", "id": id, "offset": offset, "maxBytes": max_bytes})
         return runner_answers.printed(answer, max_bytes)
 
@@ -111,26 +111,28 @@ class Session(CheckpointRequests):
         self._exchanges.ack(id)
 
     def seen(self, record: Record) -> Record:
-        """Return the record, and acknowledge its result, because the pod is not ready while a phase's result is not
+        """Return the record, and acknowledge its result, because the pod is not ready until every result of a phase is
         acknowledged."""
         if record.done and not record.acknowledged:
             self.ack(record.id)
         return record
 
     async def operate(self, op: str, spec: Mapping[str, Any]) -> Record:
-        """Perform an operation of type ``op``, and return its record. spec: the request's fields, except ``op``."""
+        """Perform an operation of type ``op``, and return its record. ``spec`` has the request's other fields."""
         return runner_answers.record(await self._exchanges.ask({**spec, "op": op}), spec["id"], op)
 
     async def note(self, id: str, data: Mapping[str, Any]) -> Record:
-        """Create a record with data (at most 64 KiB) as its result. If a record has this id already, return it unchanged."""
+        """Create a record with ``data`` (at most 64 KiB) as its result, and return it. If a record already has this id, return that
+        one unchanged."""
         return await self.operate("note", {"id": id, "data": dict(data)})
 
     async def reset(self, id: str, directories: Iterable[ResetDirectory]) -> Record:
-        """Create or empty each directory (with ``keep``: only create it). A link or a file at its path is replaced."""
+        """Create or empty each directory. One with ``keep`` is only created. A link or a file at its path is replaced."""
         return await self.operate("reset", {"id": id, "directories": [runner_answers.directory(each) for each in directories]})
 
     async def upload(self, id: str, target: str, chunks: Body, user: str = "") -> Record:
-        """Extract a tar stream into the directory target. chunks is not read if the runner already has a record with this id."""
+        """Extract a tar stream into the directory ``target``. ``chunks`` is not read if the runner already has a record with this
+        id."""
         request = {"op": "upload", "id": id, "target": target, "user": user}
         async with self._exchanges.exchange():
             answer = await self._exchanges.request(request)
@@ -140,7 +142,7 @@ class Session(CheckpointRequests):
         return runner_answers.record(answer, id, "upload")
 
     async def survey(self, sources: Sequence[Source], *, min_bytes: int, limit: int) -> tuple[LargeFile, ...]:
-        """Return at most ``limit`` files that have at least min_bytes in a download of the sources. Needs protocol 2 or later."""
+        """Return at most ``limit`` files of the sources that have at least ``min_bytes``. This needs protocol 2 or later."""
         request = {
             "op": "survey",
             "sources": [runner_answers.source(each) for each in sources],
@@ -153,10 +155,10 @@ class Session(CheckpointRequests):
     async def download(
         self, sources: Sequence[Source], sink: Sink, *, max_bytes: int | None = None, timeout_seconds: float | None = None
     ) -> DownloadResult:
-        """Pass the tar stream of sources to sink, chunk by chunk. Raises RunnerError if it is longer than max_bytes.
+        """Pass the tar stream of the sources to ``sink`` in chunks. Raises RunnerError if it is longer than ``max_bytes``.
 
-        The stream's digest is verified only at its end. After timeout_seconds, or when the sink raises CollectionCut,
-        the rest of the stream is not read: the result's ``cut`` is the reason, and the session is unusable.
+        The stream's digest is verified at its end. After ``timeout_seconds``, or if the sink raises CollectionCut, the rest of the
+        stream is not read. The result's ``cut`` is then the reason, and the session is unusable.
         """
         request = {"op": "download", "sources": [runner_answers.source(each) for each in sources]}
         async with self._exchanges.exchange():
@@ -172,11 +174,11 @@ class Session(CheckpointRequests):
         return result
 
     async def close(self) -> None:
-        """Send pending acknowledgements if possible, and close the session. Does not raise for a broken stream."""
+        """Send pending acknowledgements if possible, and close the session. A broken stream raises no error."""
         await self._exchanges.close()
 
     async def _start(self, op: str, spec: Mapping[str, Any], wait_seconds: float | None) -> Record:
-        """Send the start and wait requests in one write: most phases finish at once, so this saves a round trip."""
+        """Send the start and wait requests in one write. Most phases finish at once, so this saves a round trip."""
         start = {**spec, "op": op}
         if wait_seconds is None:
             return runner_answers.record(await self._exchanges.ask(start), spec["id"], op)

@@ -1,4 +1,4 @@
-"""The bodies of uploads and downloads: tar streams in frames, with size and digest at the end."""
+"""Sends and receives the bodies of uploads and downloads, which are tar streams in frames, with size and digest at the end."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Sink = Callable[[bytes], Awaitable[None] | None]
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """The result of a download. size, sha256: verified size and digest of the tar stream.
-
-    types: for each source one of file, directory, missing, other; changed: names of members that changed while the runner read
-    them; unreadable: names of members that the runner could not read; cut: why the stream ended early, "" if it is complete. After
-    a cut, size and sha256 are not verified, and the session is unusable.
-    """
+    """The result of a download."""
 
     types: tuple[str, ...]
+    """The type of each source: file, directory, missing or other."""
     size: int
+    """Size of the tar stream in bytes. Verified like ``sha256``, unless the stream was cut."""
     sha256: str
     changed: tuple[str, ...] = ()
+    """Names of members that changed while the runner read them."""
     unreadable: tuple[str, ...] = ()
+    """Names of members that the runner could not read."""
     cut: str = ""
+    """Why the stream ended early, or "". After a cut, the session is unusable."""
 
 
 async def send_body(frames: FrameStream, chunks: Body) -> None:
-    """Send the chunks as the body of an upload. If ``chunks`` raises an error, abort the body, so that the runner discards it."""
+    """Send the chunks as a body. If ``chunks`` raises an error, abort the body, so that the runner discards it."""
     digest, size, last = hashlib.sha256(), 0, b""
     try:
         async for chunk in _pieces(chunks):
@@ -62,7 +62,7 @@ async def _abort_body(frames: FrameStream, error: Exception) -> None:
 
 
 async def receive_body(frames: FrameStream, types: tuple[str, ...], sink: Sink, max_bytes: int | None) -> DownloadResult:
-    """Pass a download's body to sink. Raises RunnerError if it exceeds max_bytes, StreamLost if its digest differs.
+    """Pass a download's body to ``sink``. Raises RunnerError if it exceeds ``max_bytes``, StreamLost if its digest differs.
 
     An empty D frame is a keep-alive of a runner that has nothing to send yet.
     """
@@ -81,7 +81,7 @@ async def receive_body(frames: FrameStream, types: tuple[str, ...], sink: Sink, 
 
 
 async def _pieces(chunks: Body) -> AsyncIterator[bytes]:
-    """Split or join the chunks into pieces of UPLOAD_CHUNK_BYTES: a tar writer yields many chunks of 512 bytes."""
+    """Yield the chunks as pieces of UPLOAD_CHUNK_BYTES, because a tar writer yields many chunks of 512 bytes."""
     pending: list[bytes] = []
     size = 0
     async for chunk in _chunks(chunks):

@@ -1,6 +1,6 @@
-"""What the operator reports to Prometheus and OTLP. Logs are in multistep.logs.
+"""Reports metrics to Prometheus and traces by OTLP. Logs are in multistep.logs.
 
-metrics          the operator's metrics as a table, from which docs/reference/metrics.md is generated
-metric_types     descriptions of metrics, limits of label sets, gauges of phases
+metrics          the table of the operator's metrics, from which docs/reference/metrics.md is generated
+metric_types     descriptions of metrics, metrics with a limited number of label sets, gauges of phases
 export_traces    exports the spans of finished trials
 """

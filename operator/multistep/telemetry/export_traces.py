@@ -1,8 +1,8 @@
-"""Traces of trials, exported by OTLP/HTTP (if configured) after the trial has finished. No trial waits for the export.
+"""Exports traces of finished trials by OTLP/HTTP, if configured. No trial waits for the export.
 
 Delivery is at least once: a failed export is retried, and after a restart the operator exports recently finished trials again. The
-spans' ids are derived from the trial's uid, so a receiver can drop duplicates. A trace that the receiver rejects (a 4xx status
-other than 408 and 429) is dropped, logged and counted: a retry cannot succeed, and later traces must not wait for it.
+spans' ids are derived from the trial's UID, so a receiver can drop duplicates. A trace that the receiver rejects (a 4xx status
+other than 408 and 429) is dropped, logged and counted, because a retry cannot succeed and later traces must not wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 class Traces:
-    """A queue of trials whose traces are sent to the receiver."""
+    """Sends the traces of queued trials to the receiver."""
 
     def __init__(
         self, receiver: Receiver, metrics: Metrics, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -44,7 +44,7 @@ class Traces:
         self._waiting: asyncio.Queue[MultiStepTrial] = asyncio.Queue(MAX_WAITING)
 
     def ended(self, trial: MultiStepTrial) -> None:
-        """Queue a finished trial's trace; if the queue is full, the trace is dropped and counted."""
+        """Queue a finished trial's trace. If the queue is full, the trace is dropped and counted."""
         try:
             self._waiting.put_nowait(trial)
         except asyncio.QueueFull:
@@ -59,7 +59,7 @@ class Traces:
             self._metrics.traces.labels(outcome).inc()
 
     async def _send(self, batch: Sequence[ReadableSpan]) -> Literal["sent", "rejected"]:
-        """Retry with back-off until the receiver accepts or rejects the trace."""
+        """Send a trace. Retry with back-off until the receiver accepts or rejects it."""
         failures = 0
         while not await asyncio.to_thread(self._receiver.export, batch):
             if (status := self._receiver.status) is not None and 400 <= status < 500 and status not in _RETRYABLE:
@@ -71,9 +71,10 @@ class Traces:
 
 
 class Receiver:
-    """An OTLP/HTTP receiver. endpoint: "" to use OpenTelemetry's variables. status: HTTP status of the last response, or None.
+    """An OTLP/HTTP receiver. If ``endpoint`` is "", OpenTelemetry's variables name it. ``status`` is the HTTP status of the last
+    response.
 
-    Raises ImportError if the extra `otel` is not installed.
+    The constructor raises ImportError if the extra `otel` is not installed.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -101,7 +102,8 @@ class Receiver:
 
 
 def connect_receiver(endpoint: str, environment: Mapping[str, str] = os.environ) -> Receiver | None:
-    """Return the receiver named by ``endpoint`` or OpenTelemetry's variables, if any. Raises UsageError without the extra otel."""
+    """Return the receiver that ``endpoint`` or OpenTelemetry's variables name, or None. Raises UsageError without the extra
+    otel."""
     if not endpoint and not any(environment.get(variable) for variable in _VARIABLES):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Building blocks of metrics: descriptions of metrics, metrics with a bounded number of label sets, gauges of phases."""
+"""Types of metrics: descriptions, metrics with a limited number of label sets, and gauges of phases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 OTHER = "other"
-"""Label value of the series that counts all combinations of label values beyond the limit."""
+"""Label value of the series for all combinations of label values beyond the limit."""
 MAX_VALUE_CHARACTERS = 128
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content-Type of the text that Prometheus scrapes."""
@@ -24,43 +24,44 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Description:
-    """The description of one metric."""
+    """Describes one metric."""
 
     name: str
-    """Name in Prometheus."""
+    """The metric's name in Prometheus."""
     type: str
     text: str
     labels: Sequence[str] = ()
     choices: Sequence[str] = ()
-    """Labels that the settings may add."""
+    """Names of labels that the settings may add."""
     buckets: Sequence[float] = ()
-    """A histogram's buckets."""
+    """Buckets of a histogram."""
     known: Sequence[str] = ()
     """Label values whose series exist from the start, because PromQL's increase() misses the first event of a new series."""
 
 
 @dataclass(frozen=True)
 class OptionalLabels:
-    """The optional labels that the settings enable."""
+    """The labels that the settings add."""
 
     labels: Sequence[str]
     most: int
     """Maximum number of different combinations of their values per metric."""
 
     def of(self, described: Description) -> list[str]:
-        """Return the enabled labels that this metric supports."""
+        """Return the added labels that this metric supports."""
         return [label for label in described.choices if label in self.labels]
 
 
 class Registered(Protocol):
-    """The part of the class Metrics that Row needs."""
+    """The part of the class Metrics that MetricRow needs."""
 
     @property
     def instruments(self) -> dict[str, Any]: ...
 
 
 class MetricRow(Generic[M]):
-    """One metric as a descriptor (``__get__``) in the class Metrics: reading the attribute returns the instance's metric."""
+    """One metric as an attribute of the class Metrics. It is a Python descriptor, so that the attribute of an instance is the
+    instance's metric."""
 
     def __init__(self, described: Description, create: Callable[[Description, OptionalLabels, CollectorRegistry], M]) -> None:
         self.described = described
@@ -71,7 +72,7 @@ class MetricRow(Generic[M]):
 
 
 class BoundedMetric(Generic[C]):
-    """A metric with optional labels. most: maximum number of combinations of their values; all others share the series "other"."""
+    """A metric with optional labels. After ``most`` combinations of their values, all others share the series "other"."""
 
     def __init__(self, metric: C, chosen: Sequence[str], most: int) -> None:
         self._metric: C = metric
@@ -80,7 +81,7 @@ class BoundedMetric(Generic[C]):
         self._sets: set[tuple[str, ...]] = set()
 
     def of(self, *labels: str, **names: str) -> C:
-        """Return the series with these labels. labels: values of the fixed labels; names: values of all optional labels."""
+        """Return the series with these values of the fixed labels (``labels``) and of all optional labels (``names``)."""
         values: tuple[str, ...] = tuple(label_value(names[label]) for label in self._chosen)
         if values not in self._sets:
             if len(self._sets) >= self._most:
@@ -93,7 +94,7 @@ class BoundedMetric(Generic[C]):
 
 
 class PhaseGauge(Collector):
-    """Number of trials (or sweeps) in each phase, according to the latest watch events. Only the leader reports it."""
+    """Counts trials (or sweeps) in each phase according to the latest watch events. Only the leader reports the numbers."""
 
     def __init__(self, described: Description) -> None:
         self._described = described
@@ -101,7 +102,7 @@ class PhaseGauge(Collector):
         self._phases: dict[Key, str] = {}
 
     def observe(self, key: Key, phase: str | None) -> None:
-        """Record an object's phase; an object without a phase counts as Pending."""
+        """Record an object's phase. An object without a phase counts as Pending."""
         self._phases[key] = phase or "Pending"
 
     def forget(self, key: Key) -> None:
@@ -120,7 +121,7 @@ class PhaseGauge(Collector):
 
 
 def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> MetricRow[Counter]:
-    """Describe a counter; its name gets the suffix ``_total``."""
+    """Describe a counter, whose name gets the suffix ``_total``."""
     return MetricRow(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
 
 
@@ -140,14 +141,14 @@ def by_phase(name: str, text: str, known: Sequence[str]) -> MetricRow[PhaseGauge
 
 
 def bounded_counter(name: str, text: str, *labels: str, choices: Sequence[str]) -> MetricRow[BoundedMetric[Counter]]:
-    """Describe a counter. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
+    """Describe a counter with fixed ``labels``, to which a setting can add ``choices``."""
     return MetricRow(Description(f"multistep_{name}_total", "counter", text, labels, choices), _bounded_counter)
 
 
 def bounded_histogram(
     name: str, text: str, buckets: Sequence[float], *labels: str, choices: Sequence[str]
 ) -> MetricRow[BoundedMetric[Histogram]]:
-    """Describe a histogram. labels: names of the fixed labels; choices: names of the labels that a setting can add."""
+    """Describe a histogram with fixed ``labels``, to which a setting can add ``choices``."""
     return MetricRow(Description(f"multistep_{name}", "histogram", text, labels, choices, buckets), _bounded_histogram)
 
 
@@ -184,6 +185,6 @@ def _bounded_histogram(row: Description, choice: OptionalLabels, registry: Colle
 
 
 def label_value(text: str) -> str:
-    """Return a user-chosen name as a label value: printable UTF-8 of bounded length."""
+    """Return a name that users choose as a label value, which is printable UTF-8 of limited length."""
     shown = "".join(character if character.isprintable() else "?" for character in text[:MAX_VALUE_CHARACTERS])
     return shown.encode(errors="replace").decode()

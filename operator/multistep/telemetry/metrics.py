@@ -1,8 +1,8 @@
-"""The operator's metrics for Prometheus, as a table, from which docs/reference/metrics.md is generated.
+"""The table of the operator's metrics for Prometheus, from which docs/reference/metrics.md is generated.
 
-No label holds the name of a task, step or trial, so a pod that reads the metrics learns nothing about a single trial.
-The setting metrics_labels adds namespaces, agents and models as labels. The number of combinations of their values is bounded;
-further combinations share the value "other".
+No label has the name of a task, step or trial, so a pod that reads the metrics learns nothing about a single trial. The setting
+metrics_labels adds namespaces, agents and models as labels. The number of combinations of their values is limited. Further
+combinations share the value "other".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # removes the unused
 
 
 class Metrics:
-    """The operator's metrics, in their own registry."""
+    """The operator's metrics, in a registry of their own."""
 
     # Metrics of trials and sweeps
     phases = by_phase("trials", "Trials by phase.", TRIAL_PHASES)
@@ -179,10 +179,10 @@ class Metrics:
         self.shard_info.labels(settings.shard, ",".join(settings.namespaces)).set(1)
         self.peak_memory.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.threads.set_function(threading.active_count)
-        self.results_free.set(math.nan)  # unknown until measured; a standby never measures it
-        self.gateway_up.set(math.nan)  # unknown until the gateway is asked for the first time, which never happens if there is none
+        self.results_free.set(math.nan)  # unknown until it is measured, which a standby never does
+        self.gateway_up.set(math.nan)  # unknown until the first request to the gateway; without a gateway, it stays unknown
 
-        # Series that are counted often: finding them by their labels takes longer than counting.
+        # Series that are counted often are cached, because finding a series by its labels takes longer than counting.
         self._bytes = {direction: self.transferred_bytes.labels(direction) for direction in ("up", "down")}
         self._requests: dict[tuple[str, str, int], Any] = {}
         self._request_seconds: dict[str, Any] = {}
