@@ -71,7 +71,7 @@ class RequestLimit:
         await asyncio.sleep(left)
 
     def slow_down(self, started: float, retry_after: float | None = None) -> None:
-        """Lower the limit after a rejected request, unless the limit was already lowered since the request was sent (``started``)."""
+        """Lower the limit after a rejected request, unless it was already lowered since the request was sent at ``started``."""
         now = _now()
         if started < self._halved_at:
             return
