@@ -8,18 +8,18 @@ import "strings"
 type Outcome string
 
 const (
-	// Mapped keys become parts of the trial's pod; values that cannot be mapped are refused (refuse.go).
+	// Mapped keys become parts of the trial's pod. Values that cannot be mapped are refused (refuse.go).
 	Mapped Outcome = "mapped"
 	// Dropped keys have no effect on what runs in the pod.
 	Dropped Outcome = "dropped"
 	// Ignored keys have no effect, though they may have one with Docker. `multistep check` names them.
 	Ignored Outcome = "ignored"
-	// Refused keys would change what runs; a task with such a key is invalid.
+	// Refused keys would change what runs. A task with such a key is invalid.
 	Refused Outcome = "refused"
 )
 
-// Key is a row of the table of docs/reference/compose.md: the outcome of the keys that match Path (see find). "*" stands for a
-// name, "[]" for an item of a list.
+// Key is a row of the table in docs/reference/compose.md. It gives the outcome of the keys that match Path (see find). In a path,
+// "*" stands for a name, and "[]" for an item of a list.
 type Key struct {
 	Path    string  `json:"path"`
 	Outcome Outcome `json:"outcome"`
@@ -34,7 +34,7 @@ const (
 	forPeople  = "describes the service for people and tools"
 )
 
-// Keys is the table of all keys. A test compares it with the JSON schema of the specification: each key has a row.
+// Keys is the table of all keys. A test checks that each key of the specification's JSON schema has a row.
 var Keys = []Key{
 	{"version", Dropped, "is obsolete in the specification"},
 	{"name", Dropped, "the trial has its own name"},
@@ -296,9 +296,9 @@ var Keys = []Key{
 	{"services.*.volumes_from", Refused, "use a named volume in both services"},
 }
 
-// find returns the row of a path in a file: the one with the longest path that applies. A row that refuses, drops or ignores a key also
-// applies to all keys below it. A row that maps a key applies only to this key, so a key that is new in the specification has no
-// row until somebody decides on it. find returns false if there is no row.
+// find returns the row with the longest path that applies to a path in a file, or false if there is none. A row that refuses, drops
+// or ignores a key also applies to all keys below it. A row that maps a key applies only to this key, so a key that is new in the
+// specification has no row until somebody decides on it.
 func find(path []string) (Key, bool) {
 	best, length := Key{}, 0
 	for _, key := range Keys {

@@ -1,4 +1,4 @@
-// Bounds what a hostile compose file can make this process use.
+// Limits the resources that this process uses for a hostile compose file.
 
 package main
 
@@ -12,8 +12,8 @@ const (
 	memoryBytes = 192 << 20
 )
 
-// limit bounds this process's CPU time, memory and written files, because it reads a text that a task's author wrote. The parent
-// bounds the wall time. If the parent dies, the kernel kills this process.
+// limit limits this process's CPU time, memory and written files, because it reads a text that a task's author wrote. The parent
+// limits the wall time. If the parent dies, the kernel kills this process.
 func limit() error {
 	debug.SetMemoryLimit(memoryBytes / 2)
 	for which, most := range map[int]uint64{

@@ -1,17 +1,20 @@
-// Defines the JSON that comes from the operator and that goes back to it.
+// Defines the JSON of the operator's request and of the answer.
 
 package main
 
-// Request is the input. Path: the file's path in the task, for messages; Text: the file's content; Variables: values of ${NAME};
-// Files: contents, by path in the task, of the env_files that an earlier answer listed in Needs.
+// Request is the input.
 type Request struct {
-	Path      string            `json:"path"`
-	Text      string            `json:"text"`
+	// Path is the file's path in the task, for messages.
+	Path string `json:"path"`
+	// Text is the file's content.
+	Text string `json:"text"`
+	// Variables has the values of ${NAME}.
 	Variables map[string]string `json:"variables"`
-	Files     map[string]string `json:"files"`
+	// Files has the contents of the env_files that an earlier answer listed in Needs, by path in the task.
+	Files map[string]string `json:"files"`
 }
 
-// Answer is the output: either all refusals, or the env_files whose contents the model needs, or the model.
+// Answer is the output. It has either all refusals, or the env_files whose contents the model needs, or the model.
 type Answer struct {
 	Refused  []Refusal `json:"refused,omitempty"`
 	Needs    []Need    `json:"needs,omitempty"`
@@ -19,7 +22,7 @@ type Answer struct {
 	Hosts    []Host    `json:"hosts,omitempty"`
 	// Ignored lists the keys that have no effect, though they may have one with Docker.
 	Ignored []Refusal `json:"ignored,omitempty"`
-	// Variables holds, by name, the variables that have placeholders in the model, because the trial sets their values.
+	// Variables has, by name, the variables that have placeholders in the model, because the trial sets their values.
 	Variables map[string]Variable `json:"variables,omitempty"`
 }
 
@@ -29,11 +32,13 @@ type Variable struct {
 	Line int    `json:"line"`
 }
 
-// Need is an env_file that the model needs. Path: its path in the task; Line: line of the key that names it.
+// Need is an env_file that the model needs.
 type Need struct {
-	Path     string `json:"path"`
-	Line     int    `json:"line"`
-	Required bool   `json:"required"`
+	// Path is the file's path in the task.
+	Path string `json:"path"`
+	// Line is the line of the key that names the file.
+	Line     int  `json:"line"`
+	Required bool `json:"required"`
 }
 
 // Host is a host name, and the address outside of the trial to which it resolves.
@@ -43,7 +48,7 @@ type Host struct {
 }
 
 // Service is one service of the compose file. If Entrypoint, Command, WorkingDir or User is not set, the image's value applies.
-// User: uid or uid:gid. SameImage: the service uses main's image.
+// User is a uid or uid:gid. SameImage tells that the service uses main's image.
 type Service struct {
 	Name            string            `json:"name"`
 	Line            int               `json:"line"`
@@ -74,7 +79,7 @@ type Service struct {
 	Restarts        bool              `json:"restarts"`
 }
 
-// Build describes how the image is built. Context: directory in the task.
+// Build describes how the image is built. Context is a directory in the task.
 type Build struct {
 	Context    string            `json:"context"`
 	Dockerfile string            `json:"dockerfile"`
@@ -98,8 +103,8 @@ type Dependency struct {
 	Condition string `json:"condition"`
 }
 
-// Mount is a volume, a tmpfs, or a file or directory of the task. Source: name of the volume ("" for an anonymous one), or path in
-// the task; Content: the text of a file that is not in the task; Mode: permissions of a file, 0 for the default.
+// Mount is a volume, a tmpfs, or a file or directory of the task. Source is the name of the volume ("" for an anonymous one) or a
+// path in the task. Content is the text of a file that is not in the task. Mode has the permissions of a file, 0 for the default.
 type Mount struct {
 	Kind      string  `json:"kind"`
 	Source    string  `json:"source"`

@@ -116,7 +116,7 @@ func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
 			var mode int64
 			mode, err = strconv.ParseInt(value, 8, 32)
 			r.checkMode(key, mode)
-		case "rw", "noexec", "exec", "nosuid", "suid", "nodev", "dev": // ignored: an emptyDir always has rw, exec, suid and dev
+		case "rw", "noexec", "exec", "nosuid", "suid", "nodev", "dev": // an emptyDir always has rw, exec, suid and dev
 		case "ro":
 			mount.ReadOnly = true
 		default:
@@ -129,7 +129,8 @@ func (r *reading) tmpfs(key []string, text string) (Mount, bool) {
 	return mount, true
 }
 
-// checkMode refuses modes other than 0777 and 1777, because a volume in memory always has mode 1777. mode: 0 if the file sets none.
+// checkMode refuses modes other than 0777 and 1777, because a volume in memory always has mode 1777. A mode of 0 is not set in the
+// file.
 func (r *reading) checkMode(key []string, mode int64) {
 	if mode&^0o1000 != 0o777 && mode != 0 {
 		r.file.refuse(key, "must have mode 1777, as a volume in memory has; got %o", mode)

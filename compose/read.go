@@ -1,4 +1,4 @@
-// Loads the file with the library and converts its services to the model.
+// Loads the file with Docker Compose's library, and converts its services to the model.
 
 package main
 
@@ -23,7 +23,7 @@ const (
 	// ownImage stands for main's image, whose name the reader does not know.
 	ownImage = "multistep.invalid/main"
 	// base is the file that Harbor 0.25 merges each compose file into (docker-compose-prebuilt.yaml). Harbor's command, which only
-	// keeps the container running, is omitted: the runner does this.
+	// keeps the container running, is left out, because the runner does this.
 	base = "services:\n  main:\n    image: " + ownImage + "\n"
 )
 
@@ -45,7 +45,7 @@ func Read(request Request) Answer {
 	}
 	project, err := load(request)
 	if err != nil {
-		if len(file.refused) == 0 { // else the refused keys may be the reason
+		if len(file.refused) == 0 { // otherwise the refused keys may be the reason
 			file.refused = append(file.refused, failure(err))
 		}
 		return refusals(file)
@@ -69,8 +69,8 @@ func refusals(file *document) Answer {
 	return Answer{Refused: file.refused}
 }
 
-// load loads the file over Harbor's base. It opens no file: walk has refused includes and `extends` of other files, and the request
-// contains the texts of env_files.
+// load merges the file into Harbor's base. It opens no file, because walk has refused includes and `extends` of other files, and
+// the request has the texts of env_files.
 func load(request Request) (*types.Project, error) {
 	details := types.ConfigDetails{
 		WorkingDir:  "/",
@@ -103,7 +103,7 @@ func failure(err error) Refusal {
 	return Refusal{key, line, message}
 }
 
-// reading is the conversion of one file. needs: env_files whose contents the request lacks.
+// reading is the conversion of one file. Its needs are the env_files whose contents the request lacks.
 type reading struct {
 	file      *document
 	project   *types.Project

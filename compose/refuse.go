@@ -1,4 +1,4 @@
-// Refuses values that the trial's pod cannot have, though their keys are mapped.
+// Refuses values that the trial's pod cannot have, although their keys are mapped.
 
 package main
 

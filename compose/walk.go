@@ -1,4 +1,4 @@
-// Parses the file to a tree with line numbers, and checks each key in it against the table of keys.
+// Parses the file to a tree with line numbers, and looks up each key of the file in the table of keys.
 
 package main
 
@@ -22,22 +22,24 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
-// document is the file as a tree of nodes with line numbers. ofTrial: the variables whose values the trial sets; skipped: the
-// services, by name, that seemed inactive when walk read the file, so that it did not check their keys; ignored: keys without effect;
-// opens: whether the library would open other files, which the keys in refused name.
+// document is the file as a tree of nodes with line numbers.
 type document struct {
 	root      *yaml.Node
 	variables map[string]string
-	ofTrial   map[string]Variable
-	skipped   map[string]*yaml.Node
-	refused   []Refusal
-	ignored   []Refusal
-	opens     bool
-	visits    int
+	// ofTrial has the variables whose values the trial sets.
+	ofTrial map[string]Variable
+	// skipped has the services, by name, that seemed inactive when walk read the file. Their keys were not checked.
+	skipped map[string]*yaml.Node
+	refused []Refusal
+	// ignored has the keys without effect.
+	ignored []Refusal
+	// opens tells whether the library would open other files, which the keys in refused name.
+	opens  bool
+	visits int
 }
 
-// maxVisits is the maximum number of nodes that walk visits. walk visits an alias's nodes at each use, so a short file can have
-// very many visits.
+// maxVisits is the maximum number of nodes that walk visits. walk visits an alias's nodes at each use, so even a short file can
+// have very many visits.
 const maxVisits = 100_000
 
 func parse(text string, variables map[string]string) (*document, error) {
@@ -53,7 +55,7 @@ func parse(text string, variables map[string]string) (*document, error) {
 			return found, nil
 		case err != nil:
 			return nil, err
-		case number > 0: // walk visits the first document only, but the library would merge this one into it
+		case number > 0: // walk visits only the first document, but the library would merge this one into it
 			found.refused = append(found.refused, Refusal{"", root.Line, "must be one document, but another one begins here"})
 			return found, nil
 		case len(root.Content) > 0:
@@ -67,7 +69,7 @@ func (d *document) refuse(path []string, format string, values ...any) {
 	d.refused = append(d.refused, Refusal{strings.Join(path, "."), d.line(path), fmt.Sprintf(format, values...)})
 }
 
-// walk refuses each key below the node that the table Keys refuses or does not list. pattern: the path with "[]" in place of each
+// walk refuses each key below the node that the table Keys refuses or does not list. pattern is the path with "[]" in place of each
 // list index.
 func (d *document) walk(node *yaml.Node, path, pattern []string) {
 	if d.visits++; d.visits > maxVisits {
@@ -91,7 +93,8 @@ func (d *document) walk(node *yaml.Node, path, pattern []string) {
 }
 
 // unset handles variables without a value and without a default. In the values of replaceable keys, they get a placeholder, because
-// the trial sets their values (in Harbor, the environment of Harbor's process does). In the values of other keys, they are refused.
+// the trial sets their values. (In Harbor, the environment of Harbor's process sets them.) In the values of other keys, they are
+// refused.
 func (d *document) unset(node *yaml.Node, path []string) {
 	for name, variable := range template.ExtractVariables(map[string]any{"": node.Value}, template.DefaultPattern) {
 		if _, set := d.variables[name]; set || variable.DefaultValue != "" || variable.PresenceValue != "" || hasDefault(node.Value, name) {
@@ -132,7 +135,7 @@ func hasDefault(text, name string) bool {
 func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	name := pair[0].Value
 	if strings.HasPrefix(name, "x-") && !isName(pattern) {
-		return // an extension, which has no effect; in a mapping of names, x-... is a name
+		return // x-... is an extension without effect, except in a mapping of names, where it is a name
 	}
 	here, kind := with(path, name), with(pattern, name)
 	row, found := find(kind)
@@ -151,7 +154,7 @@ func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	}
 }
 
-// inactive returns whether a service has profiles, none of which Harbor enables. A service that extends another one counts as
+// inactive returns whether a service has profiles, of which Harbor enables none. A service that extends another one counts as
 // active, because the library reads the extended file even for an inactive service.
 func inactive(service *yaml.Node) bool {
 	if len(values(service, "extends")) > 0 {
@@ -175,7 +178,7 @@ func (d *document) extended(name string) bool {
 	return false
 }
 
-// values returns the values of a key in a mapping. There may be several, because mappings can be merged into it.
+// values returns the values of a key in a mapping. There may be several, because other mappings may be merged into the mapping.
 func values(mapping *yaml.Node, key string) []*yaml.Node {
 	mapping = target(mapping)
 	if mapping.Kind != yaml.MappingNode {
@@ -203,8 +206,8 @@ func empty(node *yaml.Node) bool {
 		(node.Kind == yaml.MappingNode || node.Kind == yaml.SequenceNode) && len(node.Content) == 0
 }
 
-// line returns the line of the last part of the path that the file contains. The file may lack the other parts, because a service
-// can inherit keys through `extends`.
+// line returns the line of the last part of the path that the file contains. The file may lack later parts, because a service can
+// inherit keys through `extends`.
 func (d *document) line(path []string) int {
 	node, line := d.root, 0
 	for _, part := range path {
@@ -230,7 +233,7 @@ func (d *document) line(path []string) int {
 	return line
 }
 
-// pairs returns the keys and values of a mapping. Pairs that are merged into it ("<<") come first.
+// pairs returns the keys and values of a mapping. Pairs of mappings that are merged into it ("<<") come first.
 func pairs(node *yaml.Node) [][2]*yaml.Node {
 	var found, merged [][2]*yaml.Node
 	for number := 0; number+1 < len(node.Content); number += 2 {

@@ -124,8 +124,8 @@ func serve(given options) error {
 }
 
 // exitOnSignal exits with status 128 + N at signal N. No process of another container can send a signal to the sidecar, so such a
-// status shows the operator that the sidecar was ended from outside the pod. Without a handler, Go's status would be 2, as after a
-// panic, which the traffic of the pod's processes could cause. ready is called when signals are handled.
+// status shows the operator that the sidecar was ended from outside of the pod. Without a handler, Go's status would be 2, as after
+// a panic, which the traffic of the pod's processes could cause. exitOnSignal calls ready when it handles signals.
 func exitOnSignal(ready func()) {
 	received := make(chan os.Signal, 1)
 	signal.Notify(received, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -135,8 +135,8 @@ func exitOnSignal(ready func()) {
 	os.Exit(128 + int(number))
 }
 
-// installRunner installs the runner in a volume of the pod, unless it exists there. It returns at once; the channel receives the
-// result. An init container could do the same, but would delay the pod's start.
+// installRunner installs the runner in a volume of the pod, unless the volume has it. It returns at once, and the channel receives
+// the result. An init container could do the same, but would delay the pod's start.
 func installRunner(directory string) <-chan error {
 	result := make(chan error, 1)
 	if _, err := os.Stat(filepath.Join(directory, filepath.Base(runner))); directory == "" || err == nil {
@@ -163,7 +163,7 @@ func (s *sidecar) change(wanted policy.Policy) (refusals.Report, error) {
 		return refusals.Report{}, err
 	}
 	if err := s.firewall.ForgetLookups(); err != nil {
-		log.Print(err) // the switch holds; only lookups on sockets that were opened before it keep their old redirection
+		log.Print(err) // the policy is in force, but lookups on sockets from before keep their old redirection
 	}
 	log.Printf("%s, %d hosts, gateway %v, in %v", wanted.Mode, len(wanted.Hosts), wanted.Gateway, time.Since(started).Round(time.Microsecond))
 	return s.refused.Take(), nil
@@ -215,7 +215,7 @@ func (s *sidecar) serveNames(address string) error {
 		{PacketConn: packets, Handler: s.names},
 		{
 			Listener: netutil.LimitListener(listener, mostNameConnections), Handler: s.names,
-			MaxTCPQueries: 8, IdleTimeout: func() time.Duration { return 2 * time.Second }, // others wait for the connection
+			MaxTCPQueries: 8, IdleTimeout: func() time.Duration { return 2 * time.Second }, // so that others do not wait for long
 		},
 	} {
 		go func() { log.Print("the name server ended: ", server.ActivateAndServe()) }()
@@ -230,7 +230,7 @@ func newFirewall(given options) (*firewall.Firewall, error) {
 	}
 	wall := &firewall.Firewall{Nodes: []netip.Addr{node.Unmap()}, Proxy: proxyPort, Names: namesPort}
 	if gateway := defaultGateway("/proc/net/route"); gateway.IsValid() && gateway != wall.Nodes[0] {
-		wall.Nodes = append(wall.Nodes, gateway) // in a bridge network, the kubelet's connections come from the bridge's address
+		wall.Nodes = append(wall.Nodes, gateway) // the source of the kubelet's connections in a bridge network
 	}
 	for each := range strings.SplitSeq(given.probes, ",") {
 		port, err := strconv.ParseUint(each, 10, 16)
@@ -277,8 +277,8 @@ func endpoint(text string) (*policy.Endpoint, error) {
 	return &policy.Endpoint{Name: policy.Normalize(host), Port: uint16(port)}, nil
 }
 
-// resolverConfig returns the pod's resolver as it was at the sidecar's first start, before any other container could change the
-// file.
+// resolverConfig returns the configuration of the pod's resolver at the sidecar's first start, when no other container could have
+// changed the file.
 func resolverConfig(file, state string) (*dns.ClientConfig, error) {
 	kept := filepath.Join(state, resolverFile)
 	if config, err := dns.ClientConfigFromFile(kept); err == nil {

@@ -1,4 +1,4 @@
-// Copies this program or a directory into a volume, without a shell or cp of the image.
+// Copies this program or a directory into a volume. The image needs no shell and no cp for this.
 
 package main
 
@@ -11,14 +11,14 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// installedMode makes the program executable but not readable. If a process's user cannot read its program, the process is
-// undumpable from execve on: other processes of the user cannot trace it or read its memory. Root with CAP_DAC_OVERRIDE can read
-// every file; kernel.DropSetpcap covers this case.
+// installedMode makes the program executable, but not readable. If its user cannot read a process's program, the process is
+// undumpable from execve on, so other processes of the user cannot trace it or read its memory. Root with CAP_DAC_OVERRIDE can read
+// every file. kernel.DropSetpcap handles this case.
 const installedMode = 0o111
 
 // copyTree replaces the contents of a directory with the files and symbolic links of another directory. The copies belong to this
 // process's user. A container whose image has no shell or no cp copies its files into a volume with this command. The kubelet may
-// run an init container again after a crash, so the target may hold a part of an earlier copy.
+// run an init container again after a crash, so the target may have a part of an earlier copy.
 func copyTree(args []string) error {
 	if len(args) != 2 {
 		return errors.New("copy takes a source and a target directory")
@@ -36,7 +36,7 @@ func copyTree(args []string) error {
 	return os.CopyFS(target, os.DirFS(source))
 }
 
-// install copies this program to DIR/runner. The rename is atomic: no process sees a partial copy.
+// install copies this program to DIR/runner. The rename is atomic, so no process sees a partial copy.
 func install(args []string) error {
 	if len(args) != 1 {
 		return errors.New("install takes one directory")
@@ -53,7 +53,7 @@ func install(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(target.Name()) // removes a partial copy; after a successful rename it finds no file
+	defer os.Remove(target.Name()) // removes a partial copy, and does nothing after a successful rename
 	if _, err = io.Copy(target, source); err == nil {
 		err = target.Chmod(installedMode)
 	}

@@ -21,24 +21,25 @@ const Socket = "/run/egress/control.sock"
 
 const mostRequestBytes = 4 << 20
 
-// Request is a request to switch to a policy. ID: the same if the operator repeats a request.
+// Request is a request to switch to a policy. If the operator repeats a request, ID stays the same.
 type Request struct {
 	ID string `json:"id"`
 	policy.Policy
 }
 
-// Answer confirms that the requested policy is in force, unless Error is set. Boot: the id of the sidecar's process, which starts
-// with no network; Report: the attempts that were refused since the previous switch; InvalidHosts: whether the error is in the
-// policy's hosts.
+// Answer confirms that the requested policy is in force, unless Error is set.
 type Answer struct {
+	// Boot is the id of the sidecar's process, which starts with no network.
 	Boot string `json:"boot"`
+	// Report has the attempts that were refused since the previous switch.
 	refusals.Report
-	Error        string `json:"error,omitempty"`
-	InvalidHosts bool   `json:"invalidHosts,omitempty"`
+	Error string `json:"error,omitempty"`
+	// InvalidHosts tells whether the error is in the policy's hosts.
+	InvalidHosts bool `json:"invalidHosts,omitempty"`
 }
 
-// Control switches policies, one request after the other. Switch: puts a policy in force, and returns the attempts that were
-// refused since the previous switch.
+// Control switches policies, one request after the other. Switch puts a policy in force, and returns the attempts that were refused
+// since the previous switch.
 type Control struct {
 	Boot   string
 	Switch func(policy.Policy) (refusals.Report, error)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's routing type of addresses that belong to the network namespace (RTN_LOCAL).
+// routeLocal is the kernel's routing type of addresses that belong to the network namespace (RTN_LOCAL).
 const routeLocal = 2
 
-// Registers of the parts of a set's key. An IPv4 address fills one 32-bit register, an IPv6 address four.
+// These are the registers of the parts of a set's key. An IPv4 address fills one 32-bit register, an IPv6 address four.
 const (
 	keyRegister  = 1
 	after4Bytes  = unix.NFT_REG32_00 + 1
@@ -124,7 +124,7 @@ func neighbours(add func(parts ...rule)) {
 	}
 }
 
-// count adds rules that count packets by address, protocol and port; the port is 0 for protocols without ports.
+// count adds rules that count packets by address, protocol and port. The port is 0 for protocols without ports.
 func count(add func(parts ...rule), sets map[byte]*nftables.Set) {
 	for number, set := range sets {
 		_, at := addressAt(destination, number == unix.NFPROTO_IPV4)

@@ -29,7 +29,7 @@ const (
 	bufferBytes = 4 << 20
 )
 
-// families are the address families: their number, the suffix of their sets' names, and the type of their addresses.
+// families has the number of each address family, the suffix of its sets' names, and the type of its addresses.
 var families = []struct {
 	number byte
 	suffix string
@@ -39,13 +39,16 @@ var families = []struct {
 	{unix.NFPROTO_IPV6, "6", nftables.TypeIP6Addr},
 }
 
-// Firewall replaces the rules of the pod. Nodes: addresses from which the kubelet's probes may come; Probes: ports of the probes;
-// Proxy and Names: local ports to which TCP and DNS are redirected.
+// Firewall replaces the rules of the pod.
 type Firewall struct {
-	Nodes  []netip.Addr
+	// Nodes are the addresses from which the kubelet's probes may come.
+	Nodes []netip.Addr
+	// Probes are the ports of the probes.
 	Probes []uint16
-	Proxy  uint16
-	Names  uint16
+	// Proxy is the local port to which TCP is redirected.
+	Proxy uint16
+	// Names is the local port to which DNS is redirected.
+	Names uint16
 }
 
 // Apply puts rules in force. In one transaction, it replaces all former rules, including those of an earlier process.
@@ -76,7 +79,7 @@ func (f *Firewall) Apply(rules *policy.Rules) error {
 	return nil
 }
 
-// buffers enlarges the socket's buffers so that a whole policy fits. NET_ADMIN allows more than the node's default.
+// buffers enlarges the socket's buffers, so that a whole policy fits. NET_ADMIN allows more than the node's default.
 func buffers(socket *netlink.Conn) error {
 	return errors.Join(socket.SetWriteBuffer(bufferBytes), socket.SetReadBuffer(bufferBytes))
 }
@@ -127,7 +130,7 @@ func (f *Firewall) Count(counter *refusals.Counter) error {
 func (f *Firewall) redirect(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules) {
 	to := chain(conn, table, "redirected", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, nftables.ChainPolicyAccept)
 	if rules.Public {
-		return // keep the empty chain: connections through the proxy need its address translation
+		return // the empty chain stays, because connections through the proxy need its address translation
 	}
 	add := adder(conn, to)
 	add(marked(), verdict(expr.VerdictReturn))
@@ -158,9 +161,9 @@ func (f *Firewall) leave(conn *nftables.Conn, table *nftables.Table, rules *poli
 	add(counts(), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}})
 }
 
-// enter accepts, besides loopback and neighbour discovery, incoming packets of the kubelet's probes and of established connections:
-// with a public network, of all; otherwise only of the sidecar's connections and of those with listed addresses, because a process
-// may keep a socket from a phase with another network.
+// enter accepts incoming packets of loopback, neighbour discovery, the kubelet's probes and established connections. Without a
+// public network, only connections of the sidecar and with listed addresses count, because a process may keep a socket from a phase
+// with another network.
 func (f *Firewall) enter(conn *nftables.Conn, table *nftables.Table, rules *policy.Rules, allowed map[byte]*nftables.Set) {
 	to := chain(conn, table, "entering", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, nftables.ChainPolicyDrop)
 	add := adder(conn, to)

@@ -15,8 +15,8 @@ import (
 const maxElements = 500
 
 // addListed adds one set of the listed addresses per address family, and returns the sets by family. A family without listed
-// addresses has no set. With sets, the number of rules does not grow with the number of addresses: the kernel answers each rule,
-// and the socket's buffer has little space for answers.
+// addresses has no set. With sets, the number of rules does not grow with the number of addresses. This matters because the kernel
+// answers each rule, and the socket's buffer has little space for answers.
 func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Prefix) (map[byte]*nftables.Set, error) {
 	sets := map[byte]*nftables.Set{}
 	for _, each := range families {
@@ -38,13 +38,13 @@ func addListed(conn *nftables.Conn, table *nftables.Table, prefixes []netip.Pref
 	return sets, nil
 }
 
-// elementsOf returns two elements per range of addresses: the range's first address, and the address after its last one, if any.
+// elementsOf returns two elements for each range of addresses, which are its first address and the address after its last one.
 // Overlapping and adjacent ranges are merged, because the ranges of a set must not overlap.
 func elementsOf(prefixes []netip.Prefix, is4 bool) []nftables.SetElement {
 	chosen := slices.DeleteFunc(slices.Clone(prefixes), func(each netip.Prefix) bool { return each.Addr().Is4() != is4 })
 	slices.SortFunc(chosen, func(one, other netip.Prefix) int { return one.Addr().Compare(other.Addr()) })
 	var elements []nftables.SetElement
-	var after netip.Addr // the address after the current range; invalid if the range has the last address
+	var after netip.Addr // the address after the current range, which is invalid if the range has the last address
 	for number, each := range chosen {
 		first, next := each.Masked().Addr(), lastOf(each).Next()
 		if number > 0 && (!after.IsValid() || first.Compare(after) <= 0) {

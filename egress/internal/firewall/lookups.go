@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attributes of the kernel's conntrack messages (linux/netfilter/nfnetlink_conntrack.h).
+// These are attributes of the kernel's conntrack messages (linux/netfilter/nfnetlink_conntrack.h).
 const (
 	ctTupleOrig  = 1
 	ctMark       = 8
@@ -26,8 +26,8 @@ const (
 	ctDelete = netlink.HeaderType(unix.NFNL_SUBSYS_CTNETLINK<<8 | 2)
 )
 
-// ForgetLookups deletes the conntrack entries of the pod's DNS lookups over UDP. The kernel applies NAT rules to new flows only, so
-// a process that keeps its socket, as resolvers of servers do, would keep the redirection from before the switch.
+// ForgetLookups deletes the conntrack entries of the pod's DNS lookups over UDP. The kernel applies NAT rules only to new flows.
+// Without this, a process that keeps its socket, as resolvers of servers do, would keep the redirection from before the switch.
 func (f *Firewall) ForgetLookups() error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -44,20 +44,20 @@ func (f *Firewall) ForgetLookups() error {
 		}
 		if tuple := lookup(flow.Data[headBytes:]); tuple != nil {
 			attribute := netlink.Attribute{Type: netlink.Nested | ctTupleOrig, Data: tuple}
-			_, _ = conn.Execute(message(ctDelete, netlink.Acknowledge, flow.Data[0], attribute)) // fails if the flow has expired meanwhile
+			_, _ = conn.Execute(message(ctDelete, netlink.Acknowledge, flow.Data[0], attribute)) // fails if the flow has expired
 		}
 	}
 	return nil
 }
 
-// message returns a request to the kernel's conntrack: a head with an address family, then attributes.
+// message returns a request to the kernel's conntrack, which has a head with an address family, then attributes.
 func message(kind netlink.HeaderType, flags netlink.HeaderFlags, family byte, attributes ...netlink.Attribute) netlink.Message {
 	encoded, _ := netlink.MarshalAttributes(attributes) // fails only for attributes of more than 64 KiB
 	head := []byte{family, unix.NFNETLINK_V0, 0, 0}
 	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(head, encoded...)}
 }
 
-// lookup returns the tuple of a flow of the pod to port 53 over UDP; nil for other flows, such as those of the sidecar.
+// lookup returns the tuple of a flow of the pod to port 53 over UDP, or nil for other flows, such as those of the sidecar.
 func lookup(flow []byte) []byte {
 	attributes := parts(flow)
 	if mark := attributes[ctMark]; len(mark) == 4 && binary.BigEndian.Uint32(mark) == Mark {
@@ -71,7 +71,7 @@ func lookup(flow []byte) []byte {
 	return attributes[ctTupleOrig]
 }
 
-// parts returns the values of attributes by type; none if they are invalid.
+// parts returns the values of attributes by type, or an empty map if they are invalid.
 func parts(encoded []byte) map[uint16][]byte {
 	found := map[uint16][]byte{}
 	attributes, err := netlink.UnmarshalAttributes(encoded)

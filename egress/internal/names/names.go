@@ -25,13 +25,13 @@ const (
 	mostLearned   = time.Hour
 )
 
-// AnswerTimeout limits the answer to one query, ServerTimeout the answer of one resolver. They are variables for tests only.
+// AnswerTimeout limits the answer to one query, ServerTimeout the answer of one resolver. Only tests change them.
 var (
 	AnswerTimeout = 4 * time.Second
 	ServerTimeout = 2 * time.Second
 )
 
-// Names resolves allowed names. Config: configuration of the pod's resolver; Rules: returns the rules in force.
+// Names resolves allowed names. Config is the configuration of the pod's resolver. Rules returns the rules in force.
 type Names struct {
 	Config  *dns.ClientConfig
 	Rules   func() *policy.Rules
@@ -50,8 +50,9 @@ func New(config *dns.ClientConfig, rules func() *policy.Rules, refused *refusals
 	}
 }
 
-// ServeDNS answers queries for A and AAAA records of allowed names. It does not forward queries of other types: they could carry
-// data out of the pod, and the answers could contain keys of Encrypted Client Hello, which hides the server's name from the proxy.
+// ServeDNS answers queries for A and AAAA records of allowed names. It does not forward queries of other types, because they could
+// carry data out of the pod, and the answers could contain keys of Encrypted Client Hello, which hides the server's name from the
+// proxy.
 func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 	answer := new(dns.Msg).SetReply(request)
 	answer.RecursionAvailable = true
@@ -89,8 +90,8 @@ func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 	answer.Answer = n.take(asked, found, question.Name)
 }
 
-// bare returns the names that a query may mean, the shortest first: the name as it is, and the name without each of the search
-// domains that resolvers append. A pod that looks up a.b also sends a query for a.b.default.svc.cluster.local.
+// bare returns the names that a query may mean, the shortest first. These are the name itself, and the name without each of the
+// search domains that resolvers append. A pod that looks up a.b also sends a query for a.b.default.svc.cluster.local.
 func (n *Names) bare(name string) []string {
 	found := []string{name}
 	for _, domain := range n.Config.Search {
@@ -124,7 +125,7 @@ func (n *Names) Allowed(name string, port uint16) (string, bool) {
 	return "", false
 }
 
-// AllowedAt returns a name that resolved to this address and that is allowed for connections to this port; "" if there is none.
+// AllowedAt returns a name that resolved to this address and that is allowed for connections to this port, or "".
 func (n *Names) AllowedAt(to netip.AddrPort) string {
 	rules := n.Rules()
 	for _, name := range n.of(to.Addr()) {
@@ -135,7 +136,7 @@ func (n *Names) AllowedAt(to netip.AddrPort) string {
 	return ""
 }
 
-// query sends a new message to the pod's resolver, so that nothing but the name and the type of the client's query leaves the pod.
+// query sends a new message to the pod's resolver, so that only the name and the type of the client's query leave the pod.
 func (n *Names) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
 	message := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
 	errs := []error{errors.New("the pod has no resolver")}
@@ -249,8 +250,8 @@ func (n *Names) of(address netip.Addr) []string {
 	return found
 }
 
-// Lookup returns an address of an allowed name: the address wanted if the name resolves to it, otherwise another address of the
-// name. So a client cannot choose an address that the name does not have.
+// Lookup returns the address wanted if the allowed name resolves to it, otherwise another address of the name. So a client cannot
+// choose an address that the name does not have.
 func (n *Names) Lookup(ctx context.Context, name string, wanted netip.Addr) (netip.Addr, error) {
 	if slices.Contains(n.of(wanted), name) {
 		return wanted, nil

@@ -14,8 +14,8 @@ import (
 	"multistep.dev/egress/internal/firewall"
 )
 
-// The range of the sidecar's local ports. It does not overlap with the range from which the kernel chooses ports for the pod's
-// connections (32768 to 60999). The kernel remembers for a while whether a connection was redirected: it would not redirect a
+// The range of the sidecar's local ports does not overlap with the range from which the kernel chooses ports for the pod's
+// connections (32768 to 60999). The kernel remembers for a while whether a connection was redirected, so it would not redirect a
 // connection of the pod that reuses a port of the sidecar.
 const (
 	firstPort = 61000

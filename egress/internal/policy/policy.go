@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Modes of a policy, as in task.toml.
+// These are the modes of a policy, as in task.toml.
 const (
 	Public    = "public"
 	NoNetwork = "no-network"
@@ -17,15 +17,16 @@ const (
 // MaxHosts is the maximum number of entries in a policy.
 const MaxHosts = 10_000
 
-// ErrHosts marks an error in a policy's hosts, for which a retry does not help.
+// ErrHosts marks an error in a policy's hosts, which a retry cannot fix.
 var ErrHosts = errors.New("hosts")
 
-// Policy is a policy that the operator requests. Hosts: names, wildcards ("*.NAME"), addresses and CIDRs, in lower case; only with
-// mode Allowlist. Gateway: whether the model gateway can be reached, even with mode NoNetwork.
+// Policy is a policy that the operator requests.
 type Policy struct {
-	Mode    string   `json:"mode"`
-	Hosts   []string `json:"hosts,omitempty"`
-	Gateway bool     `json:"gateway,omitempty"`
+	Mode string `json:"mode"`
+	// Hosts are names, wildcards ("*.NAME"), addresses and CIDRs in lower case. Only the mode Allowlist has hosts.
+	Hosts []string `json:"hosts,omitempty"`
+	// Gateway tells whether the model gateway can be reached, even with mode NoNetwork.
+	Gateway bool `json:"gateway,omitempty"`
 }
 
 // Endpoint is a name and a port.
@@ -43,7 +44,7 @@ type Rules struct {
 	gateway  *Endpoint
 }
 
-// Compile checks a policy and returns its rules. gateway: the model gateway's endpoint, or nil.
+// Compile checks a policy, and returns its rules. gateway is the model gateway's endpoint, or nil.
 func Compile(wanted Policy, gateway *Endpoint) (*Rules, error) {
 	rules := &Rules{Public: wanted.Mode == Public, names: map[string]bool{}}
 	switch {
@@ -120,7 +121,7 @@ func (r *Rules) Resolves(name string) bool {
 	return r.AllowsName(name) || (r.gateway != nil && r.gateway.Name == name)
 }
 
-// AllowsAddress reports whether the policy lists the address, itself or in a CIDR.
+// AllowsAddress reports whether the policy lists the address itself or a CIDR that contains it.
 func (r *Rules) AllowsAddress(address netip.Addr) bool {
 	for _, prefix := range r.Prefixes {
 		if prefix.Contains(address) {
@@ -136,7 +137,8 @@ func (r *Rules) Closed() bool {
 }
 
 // LeadsInside reports whether an address is a loopback, link-local, multicast, unspecified or broadcast address. An allowed name
-// must not give access to such an address, unless the policy lists the address: the cloud's metadata server has a link-local one.
+// must not give access to such an address, unless the policy lists the address. For example, a cloud's metadata server has a
+// link-local address.
 func LeadsInside(address netip.Addr) bool {
 	return address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() ||
 		address == netip.AddrFrom4([4]byte{255, 255, 255, 255})

@@ -1,4 +1,4 @@
-// Asks the kernel where a redirected connection was to go.
+// Gets the original destination of a redirected connection from the kernel.
 
 package proxy
 
@@ -22,7 +22,7 @@ func original(conn *net.TCPConn) (netip.AddrPort, error) {
 	var failed error
 	is4 := conn.LocalAddr().(*net.TCPAddr).IP.To4() != nil
 	err = raw.Control(func(fd uintptr) {
-		if is4 { // x/sys has no function for sockaddr_in, so read it as an IPv6Mreq, which is large enough
+		if is4 { // x/sys has no function for sockaddr_in, so it is read as an IPv6Mreq, which is large enough
 			var value *unix.IPv6Mreq
 			if value, failed = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, originalDestination); failed == nil {
 				bytes := value.Multiaddr

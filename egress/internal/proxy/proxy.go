@@ -1,4 +1,4 @@
-// Decides which connections are forwarded, copies their data, and cuts those that new rules do not allow.
+// Decides which connections are forwarded, copies their data, and ends those that new rules do not allow.
 
 package proxy
 
@@ -25,7 +25,7 @@ const (
 	bufferBytes     = 16 << 10
 )
 
-// These are variables for tests only.
+// Only tests change these.
 var (
 	FirstBytes  = time.Second // a client that sends nothing for this time is assumed to wait for the server
 	DialTimeout = 10 * time.Second
@@ -43,8 +43,8 @@ type Proxy struct {
 	open  map[*forwarded]struct{}
 }
 
-// forwarded is a client's connection with its connection to the server. name: the allowed name for which the connection is
-// forwarded, "" if the address is allowed.
+// forwarded is a client's connection with its connection to the server. name is the allowed name for which the connection is
+// forwarded, or "" if the address is allowed.
 type forwarded struct {
 	client   *net.TCPConn
 	upstream *net.TCPConn
@@ -56,7 +56,7 @@ func (f *forwarded) allowedBy(rules *policy.Rules) bool {
 	return rules.Public || rules.AllowsAddress(f.to.Addr()) || (f.name != "" && rules.AllowsEndpoint(f.name, f.to.Port()))
 }
 
-// cut closes both connections. It resets the client's, so that the client gets an error instead of the end of the data.
+// cut closes both connections. It resets that of the client, so that the client gets an error instead of the end of the data.
 func (f *forwarded) cut() {
 	_ = f.client.SetLinger(0)
 	f.close()
@@ -96,7 +96,7 @@ func (p *Proxy) Serve(listener net.Listener) {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // no descriptor is free: retry when connections have been closed
+			time.Sleep(10 * time.Millisecond) // no descriptor is free until connections have been closed
 			continue
 		}
 		go p.serve(conn.(*net.TCPConn))
@@ -115,7 +115,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	defer p.forget(link)
 	rules := p.Rules()
 	switch {
-	case to.Addr().IsLoopback() || rules.Closed(): // loopback: the client connected to the proxy itself
+	case to.Addr().IsLoopback() || rules.Closed(): // for a loopback address, the client connected to the proxy itself
 		p.refuse(link, "tcp", to.Addr().String(), to.Port())
 	case rules.Public || rules.AllowsAddress(to.Addr()):
 		if p.connect(link, "", to) == nil {
@@ -174,9 +174,9 @@ func (p *Proxy) toServer(link *forwarded, asked spoken, to netip.AddrPort) error
 	return p.connect(link, name, netip.AddrPortFrom(address, to.Port()))
 }
 
-// serverFirst forwards a connection in which the server speaks first. It cuts the connection if the client then sends the name of a
-// server that is not allowed: otherwise a client could send nothing for the time FirstBytes, and then start TLS with any server at
-// a shared address.
+// serverFirst forwards a connection in which the server sends the first data. It ends the connection if the client then sends the
+// name of a server that is not allowed. Otherwise a client could send nothing for the time FirstBytes, and then start TLS with any
+// server at a shared address.
 func (p *Proxy) serverFirst(link *forwarded, to netip.AddrPort) {
 	link.both(func() {
 		var seen bytes.Buffer
@@ -197,8 +197,7 @@ func (p *Proxy) refuse(link *forwarded, kind, host string, port uint16) {
 	_ = link.client.SetLinger(0) // so that close resets the connection
 }
 
-// connect opens the upstream connection. It returns an error if the rules have changed meanwhile and no longer allow the
-// connection.
+// connect opens the connection to the server. It returns an error if the rules have changed and no longer allow the connection.
 func (p *Proxy) connect(link *forwarded, name string, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(context.Background(), DialTimeout)
 	defer cancel()
@@ -235,7 +234,7 @@ func (p *Proxy) forget(link *forwarded) {
 	link.close()
 }
 
-// exchange copies both directions until both have ended. first: bytes that were already read from the client.
+// exchange copies both directions until both have ended. first has the bytes that were already read from the client.
 func (f *forwarded) exchange(first []byte) {
 	f.both(func() { f.send(first) })
 }
@@ -268,7 +267,7 @@ func (f *forwarded) receive() {
 	_ = f.client.CloseWrite()
 }
 
-// copyBytes copies with a small buffer of its own: the kernel's splice would use up to 1 MiB for each direction.
+// copyBytes copies with a small buffer of its own, because the kernel's splice would use up to 1 MiB for each direction.
 func copyBytes(to io.Writer, from io.Reader) error {
 	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, bufferBytes))
 	return err

@@ -22,10 +22,11 @@ const (
 	helloTimeout    = 10 * time.Second
 )
 
-// spoken describes the first bytes that a client sends. kind: tls, http, or tcp for any other protocol; name: the server's name in
-// these bytes.
+// spoken describes the first bytes that a client sends.
 type spoken struct {
+	// kind is tls, http, or tcp for any other protocol.
 	kind string
+	// name is the server's name in these bytes.
 	name string
 }
 
@@ -54,12 +55,12 @@ func serverName(reader io.Reader) (name string) {
 		name = hello.ServerName
 		return nil, seen
 	}}
-	_ = tls.Server(readOnly{reader}, config).Handshake() // always fails: it only reads the ClientHello
+	_ = tls.Server(readOnly{reader}, config).Handshake() // always fails, because it only reads the ClientHello
 	return name
 }
 
-// requestLine returns the first line if it is a request line of HTTP/1: a method in capitals, and the version at the end. HTTP/2
-// without TLS has the host in compressed frames, so it counts as another protocol.
+// requestLine returns the first line if it is a request line of HTTP/1, with a method in capitals and the version at the end.
+// HTTP/2 without TLS counts as another protocol, because it has the host in compressed frames.
 func requestLine(reader *bufio.Reader) (string, bool) {
 	for size := 1; ; size++ {
 		start, err := reader.Peek(size)

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// MaxTargets is the maximum number of targets that are counted separately; attempts to reach further targets are counted together.
+// MaxTargets is the maximum number of targets to count separately. Attempts to reach further targets are counted together.
 const MaxTargets = 200
 
 const maxHostCharacters = 253
 
-// Target is the target of a refused attempt. Protocol: dns, tcp, tls, http, udp, icmp or another protocol's number.
+// Target is the target of a refused attempt. Protocol is dns, tcp, tls, http, udp, icmp or the number of another protocol.
 type Target struct {
 	Protocol string `json:"protocol"`
 	Host     string `json:"host"`
@@ -25,14 +25,14 @@ type Count struct {
 	Count uint64 `json:"count"`
 }
 
-// Report lists refused attempts. Others: number of attempts that Refused lacks, because there were too many targets or the target
-// is unknown.
+// Report lists refused attempts. Others is the number of attempts that Refused lacks, because there were too many targets or the
+// target is unknown.
 type Report struct {
 	Refused []Count `json:"refused"`
 	Others  uint64  `json:"others,omitempty"`
 }
 
-// Counter counts refusals. The zero value is ready.
+// Counter counts refusals. The zero value is ready for use.
 type Counter struct {
 	mutex  sync.Mutex
 	counts map[Target]uint64

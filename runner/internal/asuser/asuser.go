@@ -1,4 +1,4 @@
-// Starts a child as the user, and drives its upload or download from PID 1.
+// The side of PID 1: starts a child as the user, and controls its upload or download.
 
 package asuser
 
@@ -22,7 +22,7 @@ import (
 // cancelGracePeriod is how long a child may continue after its transfer was cancelled, so that it can remove the staging directory.
 var cancelGracePeriod = 5 * time.Second
 
-// job is the request to a child process: an upload if it has a target, else a download.
+// job is the request to a child process. It is an upload if it has a target, otherwise a download.
 type job struct {
 	User    users.User    `json:"user"`
 	Target  string        `json:"target,omitempty"`
@@ -46,7 +46,7 @@ type child struct {
 	stop     func() bool // unregisters the kill that follows a cancellation of ctx
 }
 
-// start starts a child and sends it the job. If ctx is cancelled, the child is killed after cancelGracePeriod.
+// start starts a child, and sends it the job. If ctx is cancelled, the child is killed after cancelGracePeriod.
 func start(ctx context.Context, reaper *reap.Reaper, work job) (*child, reply, error) {
 	c, err := fork(reaper)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *child) reply() (reply, error) {
 	return got, nil
 }
 
-// lost returns the error of a transfer whose child does not respond. It does not wrap err, because callers would take err for an
+// lost returns the error of a transfer whose child does not respond. It does not wrap err, because callers would mistake err for an
 // error of their own connection.
 func (c *child) lost(err error) error {
 	return fmt.Errorf("the transfer's process of user %s ended, or was killed: %v", c.user, err)
@@ -136,7 +136,7 @@ func (c *child) end(limit time.Duration) {
 	c.replies.Close()
 }
 
-// Upload is an upload with the permissions of its user; see files.Upload.
+// Upload is like files.Upload, but with the permissions of its user.
 type Upload struct{ child *child }
 
 // NewUpload starts a child process that uploads into target as the user. The caller must close the Upload.
@@ -173,7 +173,7 @@ func (u *Upload) Close() error {
 	return nil
 }
 
-// Download is a download with the permissions of its user; see files.Download.
+// Download is like files.Download, but with the permissions of its user.
 type Download struct {
 	child *child
 	types []wire.SourceType
@@ -201,7 +201,7 @@ func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
 	return body.Trailer(), nil
 }
 
-// source reads the body that a child sends: the tar stream of a download.
+// source reads the body that a child sends, which is the tar stream of a download.
 type source struct {
 	body  *frames.Body
 	child *child

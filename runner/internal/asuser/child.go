@@ -1,4 +1,4 @@
-// Carries out one upload or download as the user, as PID 1 requests.
+// The child's side: performs one upload or download as the user, when PID 1 requests it.
 
 package asuser
 
@@ -17,7 +17,7 @@ import (
 // Arguments is the command line of a child process.
 var Arguments = []string{"runner", "transfer"}
 
-// Main runs the command `runner transfer`, the child. It returns an error if PID 1 ended the transfer early.
+// Main runs the child's command, `runner transfer`. It returns an error if PID 1 ended the transfer early.
 func Main() error {
 	requests := frames.NewReader(os.Stdin)
 	var work job
@@ -27,7 +27,7 @@ func Main() error {
 	if err := work.User.Become(); err != nil {
 		return answer(reply{Error: wire.Errorf(wire.CodeRefused, "cannot transfer files as user %s: %v", work.User, err)})
 	}
-	kernel.Undumpable() // again: the switch to the user can make the process dumpable, depending on the node's fs.suid_dumpable
+	kernel.Undumpable() // again: with some values of fs.suid_dumpable, the switch to the user makes the process dumpable
 	if work.Target != "" {
 		return upload(work, requests)
 	}
@@ -51,7 +51,7 @@ func read(requests *frames.Reader, request any) error {
 
 func answer(value reply) error { return frames.WriteJSON(os.Stdout, frames.JSON, value) }
 
-// failed sends an error that names the target and the user, because the same transfer could succeed as PID 1's user.
+// failed sends an error that names the target and the user, because the same transfer might succeed as the user of PID 1.
 func failed(work job, err error) error {
 	return answer(reply{Error: wire.Failure(wire.CodeUpload, fmt.Errorf("cannot upload to %.1000q as user %s: %w", work.Target, work.User, err))})
 }

@@ -18,7 +18,7 @@ const (
 	openPath        = 0x200000
 )
 
-// Open opens name in the directory. It adds O_NOFOLLOW, O_NONBLOCK (a FIFO cannot block it), O_NOCTTY and O_CLOEXEC to flags.
+// Open opens name in the directory. It adds O_NOFOLLOW, O_NONBLOCK (so that a FIFO cannot block), O_NOCTTY and O_CLOEXEC to flags.
 func Open(directory int, name string, flags int, mode uint32) (int, error) {
 	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
 	for {
@@ -29,7 +29,7 @@ func Open(directory int, name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// OpenRead opens name for reading, without a change of its access time if the kernel permits that.
+// OpenRead opens name for reading. It does not change the access time if the kernel permits that.
 func OpenRead(directory int, name string) (int, error) {
 	fd, err := Open(directory, name, syscall.O_RDONLY|syscall.O_NOATIME, 0)
 	if err == syscall.EPERM { // only the owner and root may keep the access time
@@ -43,7 +43,8 @@ func OpenDirectory(directory int, name string) (int, error) {
 	return Open(directory, name, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 }
 
-// OpenNode opens a file of any type (a link, not its target) as a reference: the file cannot be read or written through it.
+// OpenNode opens a file of any type, also a link itself. The descriptor only refers to the file, which cannot be read or written
+// through it.
 func OpenNode(directory int, name string) (int, error) {
 	return Open(directory, name, openPath, 0)
 }
@@ -57,12 +58,12 @@ func Stat(directory int, name string) (stat syscall.Stat_t, err error) {
 	return stat, StatBytes(directory, terminated, &stat)
 }
 
-// StatBytes is like Stat for a name that ends with a NUL. It allocates nothing.
+// StatBytes is like Stat, but for a name that ends with a NUL, and allocates nothing.
 func StatBytes(directory int, name *byte, stat *syscall.Stat_t) error {
 	return call(sysFstatat, uintptr(directory), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(stat)), symlinkNoFollow, 0)
 }
 
-// call makes a system call. The directive go:uintptrescapes keeps memory valid whose address is an argument.
+// call makes a system call. With the directive go:uintptrescapes, memory whose address is an argument stays valid.
 //
 //go:uintptrescapes
 func call(number, a, b, c, d, e uintptr) error {
@@ -100,8 +101,8 @@ func Symlink(target string, directory int, name string) error {
 	return call(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(to)), uintptr(directory), uintptr(unsafe.Pointer(terminated)), 0, 0)
 }
 
-// Link creates a hard link called name to an open file. It uses the descriptor, because another file may have the file's name by
-// now.
+// Link creates a hard link called name to an open file. It uses the file's descriptor, because another file may now have the file's
+// former name.
 func Link(file int, directory int, name string) error {
 	from, err := syscall.BytePtrFromString(Path(file))
 	if err != nil {
@@ -121,7 +122,7 @@ func Writable(directory int) bool {
 	return syscall.Access(Path(directory), write|search) == nil
 }
 
-// Path returns a path of an open file that stays valid when the file is renamed.
+// Path returns a path to an open file that stays valid when the file is renamed.
 func Path(file int) string { return "/proc/self/fd/" + strconv.Itoa(file) }
 
 // Unlink removes a file or link.
@@ -143,8 +144,8 @@ func Chown(directory int, name string, uid, gid int) error {
 	return syscall.Fchownat(directory, name, uid, gid, symlinkNoFollow)
 }
 
-// SetTime sets the modification and access time of name, without following a link. If name is "", it sets the times of the open
-// file that the descriptor directory refers to.
+// SetTime sets the modification and access time of name without following a link. If name is "", it sets the times of the file that
+// is open as the descriptor directory.
 func SetTime(directory int, name string, when time.Time) error {
 	stamp := syscall.Timespec{Sec: when.Unix(), Nsec: int64(when.Nanosecond())}
 	times := [2]syscall.Timespec{stamp, stamp}
@@ -160,7 +161,7 @@ func SetTime(directory int, name string, when time.Time) error {
 	return call(syscall.SYS_UTIMENSAT, uintptr(directory), uintptr(unsafe.Pointer(terminated)), uintptr(unsafe.Pointer(&times)), flags, 0)
 }
 
-// SyncFilesystem writes the dirty pages of a filesystem to disk. Afterwards the next write through a memory mapping changes the
+// SyncFilesystem writes the dirty pages of a filesystem to disk. After that, the next write through a memory mapping changes the
 // file's ctime.
 func SyncFilesystem(path string) error {
 	file, err := os.Open(path)

@@ -16,8 +16,8 @@ const (
 	maxValue = 64 << 10 // the kernel's limit for a value, in bytes
 )
 
-// ofSecurity is the prefix of attributes that the node's security modules (SELinux, IMA) set. Only security.capability belongs to
-// the file itself; this package ignores the others.
+// ofSecurity is the prefix of attributes that the node's security modules (SELinux, IMA) set. Of these, only security.capability
+// belongs to the file itself, and this package ignores the others.
 const (
 	ofSecurity = "security."
 	capability = "security.capability"
@@ -48,7 +48,7 @@ func XattrNames(file int) ([]string, error) {
 	return names, nil
 }
 
-// Xattrs returns the extended attributes of an open file. It returns ErrXattrs if they need more bytes than limit on ext4.
+// Xattrs returns the extended attributes of an open file. It returns ErrXattrs if they would need more than limit bytes on ext4.
 func Xattrs(file int, limit int) (map[string][]byte, error) {
 	names, err := XattrNames(file)
 	if err != nil || len(names) == 0 {

@@ -17,11 +17,11 @@ import (
 
 const (
 	bufferBytes = 256 << 10
-	dialTimeout = 10 * time.Second // timeout for the connection: PID 1 may still be starting, or have many callers
+	dialTimeout = 10 * time.Second // timeout of the connection, because PID 1 may still be starting, or may have many callers
 	retryPause  = 20 * time.Millisecond
 )
 
-// Main runs the command `runner call`: it relays until PID 1 has responded to all requests.
+// Main runs the command `runner call`, which relays until PID 1 has responded to all requests.
 func Main(args []string) error {
 	flags := flag.NewFlagSet("call", flag.ContinueOnError)
 	socket := flags.String("socket", peer.DefaultSocket, "abstract name on which PID 1 serves")
@@ -59,9 +59,9 @@ func relayRefusal(conn net.Conn, response []byte) error {
 	return errors.New("PID 1 refuses to talk to this caller")
 }
 
-// Relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction; PID 1
-// closes the connection after the last response. If stdin fails, or nobody reads stdout any more, Relay closes both directions, so
-// that PID 1 stops its work for this caller.
+// Relay copies stdin to the connection, and the connection to stdout. At the end of stdin it closes the sending direction, and PID
+// 1 closes the connection after the last response. If stdin fails, or nobody reads stdout any more, Relay closes both directions,
+// so that PID 1 stops its work for this caller.
 func Relay(conn *net.UnixConn) error {
 	var asked atomic.Bool
 	go func() {

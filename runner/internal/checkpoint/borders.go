@@ -10,9 +10,9 @@ import (
 	"multistep.dev/runner/internal/mounts"
 )
 
-// borders holds the paths that no increment contains: mounts, the runner's directories, and the paths that a request excludes.
+// borders has the paths that no increment contains: mounts, the runner's directories, and the paths that a request excludes.
 type borders struct {
-	prefix  string // path of the walk's root, with which the paths in foreign start; "" in a container
+	prefix  string // path of the walk's root, with which the paths in foreign start, or "" in a container
 	foreign map[string]bool
 	exclude []string
 }

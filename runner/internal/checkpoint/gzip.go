@@ -15,11 +15,11 @@ const (
 	maxWorkers = 4
 )
 
-// compressor compresses blocks in parallel. Each block becomes one gzip member; a sequence of members is a valid gzip stream.
+// compressor compresses blocks in parallel. Each block becomes a gzip member. A sequence of members is a valid gzip stream.
 type compressor struct {
 	out     io.Writer
 	current *block
-	queue   chan *block // in the order of the stream; its capacity limits the blocks in memory
+	queue   chan *block // blocks in the order of the stream; the capacity limits the blocks in memory
 	written chan struct{}
 	writers sync.Pool
 	free    sync.Pool
@@ -36,7 +36,7 @@ type block struct {
 func newCompressor(out io.Writer) *compressor {
 	c := &compressor{out: out, queue: make(chan *block, min(runtime.GOMAXPROCS(0), maxWorkers)), written: make(chan struct{})}
 	c.writers.New = func() any {
-		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // no error: the level is valid
+		writer, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // the level is valid, so there is no error
 		return writer
 	}
 	c.free.New = func() any { return &block{data: make([]byte, 0, blockBytes)} }

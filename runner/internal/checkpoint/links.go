@@ -16,14 +16,14 @@ const (
 	maxLinks   = 60_000   // maximum number of names of a file; ext4 permits 65,000
 )
 
-// linkedFile is a packed file with several names. first: the name that it was packed under; missing: number of names that the
-// increment lacks.
+// linkedFile is a packed file with several names. It was packed under the name first, and the increment lacks a number of missing
+// names.
 type linkedFile struct {
 	first   string
 	missing uint64
 }
 
-// linkedFiles holds the packed files for which the increment does not contain all names yet.
+// linkedFiles has the packed files of which the increment lacks some names.
 type linkedFiles struct {
 	files map[inode]*linkedFile
 	bytes int
@@ -60,8 +60,8 @@ func (p *packer) link(path string, stat *syscall.Stat_t, file *linkedFile, uncha
 	return p.add(entry)
 }
 
-// linker is a visitor that packs the missing names (hard links) of packed files. Without them a restore would split a file into
-// two. Names are missing, for example, after the rename of a directory: the files in it get new names, but their names in other
+// linker is a visitor that packs the missing names (hard links) of packed files. Without them, a restore would split a file into
+// two. Names are missing, for example, after the rename of a directory. The files in it get new names, but their names in other
 // directories count as unchanged.
 type linker struct {
 	*packer

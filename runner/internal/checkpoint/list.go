@@ -1,4 +1,4 @@
-// Decides by which attributes a file counts as changed, and stores those of all files in little memory.
+// Decides by which attributes a file counts as changed, and stores these attributes of all files in little memory.
 
 package checkpoint
 
@@ -12,16 +12,16 @@ import (
 
 const (
 	chunkBytes   = 64 << 10
-	maxListBytes = 96 << 20 // about 3 million paths: the list counts against the trial's memory limit
-	// racy: a file whose ctime is less than this long ago when it is listed counts as changed at the next checkpoint, because
-	// another change within the same tick of the kernel's clock does not change the ctime.
+	maxListBytes = 96 << 20 // enough for about 3 million paths; the list counts towards the trial's memory limit
+	// racy is the minimum age of a file's ctime when the file is listed. A younger file counts as changed at the next checkpoint,
+	// because another change within the same tick of the kernel's clock does not change the ctime.
 	racy = 50 * time.Millisecond
 )
 
 var errListFull = wire.Errorf(wire.CodeTooLarge, "the list of files needs more than %d bytes of memory", maxListBytes)
 
-// state holds the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch; a state with a CTime of
-// 0 counts as different from every state.
+// state has the attributes that a list contains for a path. CTime is in nanoseconds since the Unix epoch. A state with a CTime of 0
+// counts as different from every state.
 type state struct {
 	CTime    int64
 	Ino      uint64
@@ -51,7 +51,7 @@ func (s state) sameAccess(other state) bool {
 func isDirectory(mode uint32) bool { return mode&syscall.S_IFMT == syscall.S_IFDIR }
 
 // List maps paths to states, in the order of manifest.Compare. It stores each path as its difference from the previous path, so
-// that 100,000 files need about 4 MB. It is built once by add and then only read.
+// that 100,000 files need about 4 MB. After the last call of add, it is only read.
 type List struct {
 	chunks   [][]byte
 	count    int

@@ -37,7 +37,7 @@ const (
 	maxSize       = 8 << 40 // maximum size in bytes of a file, including holes; ext4 permits 16 TiB
 )
 
-// header writes the tar header of an entry. A restore reads the attributes in the manifest; those in the header are for other
+// header writes the tar header of an entry. A restore reads the attributes in the manifest. Those in the header are for other
 // programs.
 func (p *packer) header(entry *manifest.Entry) error {
 	header := &tar.Header{
@@ -65,7 +65,8 @@ func (p *packer) header(entry *manifest.Entry) error {
 	return p.archive.WriteHeader(header)
 }
 
-// directory packs a directory. sameAccess: the directory had this owner and mode before, so that a restore need not set them.
+// directory packs a directory. sameAccess tells that the directory had this owner and mode before, so that a restore need not set
+// them.
 func (p *packer) directory(dir *level, sameAccess, unchanged bool) error {
 	dir.packed = true
 	entry := entryOf(string(dir.path), manifest.Directory, &dir.stat)
@@ -158,7 +159,7 @@ func (p *packer) regular(dir *level, path, name string, stat *syscall.Stat_t) (s
 	return p.content(file, fd, path, now)
 }
 
-// content packs an open file with the size in stat. If the file shrinks meanwhile, zeros replace the missing bytes.
+// content packs an open file with the size in stat. If the file shrinks in the meantime, zeros replace the missing bytes.
 func (p *packer) content(file *os.File, fd int, path string, stat *syscall.Stat_t) (stable bool, err error) {
 	entry := entryOf(path, manifest.File, stat)
 	entry.Size, entry.Linked = stat.Size, stat.Nlink > 1
@@ -247,7 +248,7 @@ const (
 )
 
 // extents returns the parts of a file that are not holes. It returns false if the file has no holes. If the file has too many
-// parts, the only extent is the whole file: then its holes are packed as zeros.
+// parts, the only extent is the whole file, so that its holes are packed as zeros.
 func extents(fd int, stat *syscall.Stat_t) (found []manifest.Extent, sparse bool) {
 	if stat.Size <= minSparse || stat.Blocks*512 >= stat.Size {
 		return nil, false
@@ -255,7 +256,7 @@ func extents(fd int, stat *syscall.Stat_t) (found []manifest.Extent, sparse bool
 	whole := []manifest.Extent{{0, stat.Size}}
 	for offset := int64(0); offset < stat.Size; {
 		data, err := syscall.Seek(fd, offset, seekData)
-		if errors.Is(err, syscall.ENXIO) || err == nil && data >= stat.Size { // only a hole is left
+		if errors.Is(err, syscall.ENXIO) || err == nil && data >= stat.Size { // the rest of the file is a hole
 			return found, true
 		}
 		if err != nil {

@@ -1,4 +1,4 @@
-// Decides which files an increment contains, and which deletions.
+// Decides which files and which deletions an increment contains.
 
 package checkpoint
 
@@ -15,21 +15,21 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Limits holds the maximum size of an increment.
+// Limits has the maximum size of an increment.
 type Limits struct {
 	Files       int   // maximum number of entries in the manifest
 	Bytes       int64 // maximum bytes of the uncompressed tar stream and manifest together
 	PackedBytes int64 // maximum bytes of the compressed tar stream
 }
 
-// Totals holds the counts and sizes of an increment.
+// Totals has the counts and sizes of an increment.
 type Totals struct {
 	Files       int   `json:"files"`       // number of files in the container
 	Entries     int   `json:"entries"`     // number of entries in the manifest
 	Deleted     int   `json:"deleted"`     // number of entries that delete a path
 	Bytes       int64 `json:"bytes"`       // size of the tar stream, uncompressed
 	PackedBytes int64 `json:"packedBytes"` // size of the tar stream, compressed
-	Changed     int   `json:"changed"`     // number of files that changed while packed; the next increment contains them again
+	Changed     int   `json:"changed"`     // number of files that changed while they were packed, which the next increment contains again
 }
 
 // packer is a visitor that compares files with a list, and packs those that differ. It also builds the list for the next
@@ -52,7 +52,7 @@ type packer struct {
 
 type inode struct{ dev, ino uint64 }
 
-// counter counts the bytes that are written, and rejects those past a limit.
+// counter counts the bytes that are written, and rejects bytes beyond a limit.
 type counter struct {
 	out   io.Writer
 	bytes int64
@@ -98,7 +98,7 @@ func pack(ctx context.Context, root string, borders *borders, old *List, out io.
 		err = closed
 	}
 	if err == nil {
-		err = ctx.Err() // when ctx is done, the processes are resumed, so files may have changed since
+		err = ctx.Err() // when ctx is done, processes are resumed, so files may have changed
 	}
 	p.totals.Files, p.totals.Bytes, p.totals.PackedBytes = p.fresh.Len(), raw.bytes, packed.bytes
 	return p.fresh, p.totals, err
@@ -130,7 +130,7 @@ func (p *packer) Enter(dir *level) error {
 	return p.directory(dir, was.sameAccess(now), false)
 }
 
-// File packs a file if it differs. It omits sockets, because no process would listen on a restored socket.
+// File packs a file if it differs. It leaves out sockets, because no process would listen on a restored socket.
 func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t) error {
 	if stat.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
 		return nil
@@ -156,7 +156,7 @@ func (p *packer) File(dir *level, path []byte, name string, stat *syscall.Stat_t
 	return p.fresh.add(path, now)
 }
 
-// Leave adds a deletion for each remaining path of the old list that is below the directory: the path no longer exists.
+// Leave adds a deletion for each remaining path of the old list that is below the directory, because the path no longer exists.
 func (p *packer) Leave(dir *level) error {
 	for p.old.ok && manifest.Below(p.old.path, dir.path) {
 		if err := p.deleted(dir); err != nil {
@@ -212,8 +212,8 @@ func (p *packer) compare(dir *level, path []byte, now state) (was state, err err
 	return was, nil
 }
 
-// place prepares the entry of a path that is not (or no longer) a directory. It returns an error if a restore could not put a file
-// there, or could not delete the former file or directory.
+// place prepares the entry of a path that is not (or no longer) a directory. It returns an error if a restore could not create a
+// file there, or could not delete the former file or directory.
 func (p *packer) place(dir *level, path string, was state) error {
 	if isDirectory(was.Mode) && p.borders.hasForeignBelow(path) {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q was renamed or replaced, and could not be restored: a mount or the runner's directory is below it", path)
@@ -234,7 +234,7 @@ func (p *packer) before(dir *level, path []byte) error {
 	return nil
 }
 
-// deleted adds a deletion of the old list's current path. dir: the directory that contained this path.
+// deleted adds a deletion of the old list's current path, which was in the directory dir.
 func (p *packer) deleted(dir *level) error {
 	path := p.old.path
 	if p.replaced != nil && manifest.Below(path, p.replaced) {
@@ -253,7 +253,7 @@ func (p *packer) deleted(dir *level) error {
 	return p.add(&manifest.Entry{Path: manifest.Text(p.replaced), Type: manifest.Deleted})
 }
 
-// ancestors packs the directories that lead to a changed path, even if they did not change: a restore that replaces a file changes
+// ancestors packs the directories that lead to a changed path, even if they did not change. A restore that replaces a file changes
 // the modification time of its directory, and then sets the time that the increment contains.
 func (p *packer) ancestors(dir *level) error {
 	if dir == nil || dir.packed {

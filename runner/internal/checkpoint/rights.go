@@ -13,7 +13,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// rights holds PID 1's permissions. A restore runs with the same permissions, so a checkpoint rejects files that PID 1 could not
+// rights has PID 1's permissions. A restore runs with the same permissions, so a checkpoint rejects files that PID 1 could not
 // create.
 type rights struct {
 	uid          int

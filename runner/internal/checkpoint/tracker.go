@@ -1,4 +1,4 @@
-// Keeps the lists that increments compare with, and lets only one checkpoint or restore run at a time.
+// Keeps the lists with which increments are compared, and lets only one checkpoint or restore run at a time.
 
 package checkpoint
 
@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	imageTimeout  = 50 * time.Second // for listing the image's files: phases wait for the list, callers at most a minute
+	imageTimeout  = 50 * time.Second // timeout for listing the image's files, for which phases wait and callers at most a minute
 	maxImageFiles = 4_000_000
 	busyTimeout   = 20 * time.Second // timeout for waiting until another checkpoint or restore is finished
 )
@@ -28,23 +28,23 @@ type Tracker struct {
 	own     []string        // paths that belong to the runner
 	atStart map[string]bool // paths of mounts and of the runner when PID 1 started
 	listed  chan struct{}
-	busy    chan struct{} // holds an element during a checkpoint or restore
+	busy    chan struct{} // has an element during a checkpoint or restore
 
 	mu      sync.Mutex
 	holder  context.Context // context of the checkpoint or restore that last filled busy
 	image   *List
-	failure error // why image is nil: the files of the image could not be listed
+	failure error // why the files of the image could not be listed, if image is nil
 	base    version
 	pending version // the last packed increment, until its commit
 }
 
-// version is a list of files and the digest of the manifest that the list belongs to.
+// version is a list of files, and the digest of the manifest to which the list belongs.
 type version struct {
 	digest string
 	list   *List
 }
 
-// Track starts to list the files below root in the background. own: the runner's directories, which no list contains.
+// Track starts to list the files below root in the background. own has the runner's directories, which no list contains.
 func Track(root string, own []string) *Tracker {
 	t := &Tracker{root: root, own: own, listed: make(chan struct{}), busy: make(chan struct{}, 1)}
 	go func() {
@@ -59,22 +59,22 @@ func Track(root string, own []string) *Tracker {
 	return t
 }
 
-// Untracked returns a Tracker without lists: it only makes restores wait for each other.
+// Untracked returns a Tracker without lists, which only makes restores wait for each other.
 func Untracked() *Tracker {
 	t := &Tracker{listed: make(chan struct{}), busy: make(chan struct{}, 1), failure: errors.New("the runner was started without --checkpoints")}
 	close(t.listed)
 	return t
 }
 
-// Wait returns when the image's files are listed. Until then no file may change: all checkpoints would miss the deletion of a file
-// that is deleted before it is listed.
+// Wait returns when the image's files are listed. No file may change before, because all checkpoints would miss the deletion of a
+// file that is deleted before it is listed.
 func (t *Tracker) Wait() {
 	<-t.listed
 }
 
 // Acquire waits until no other checkpoint or restore is in progress, and makes later ones wait until the caller calls release. It
-// returns a Conflict if another one is in progress after busyTimeout, but waits longer if the other one was cancelled (its context
-// is done) and is about to stop.
+// returns a Conflict if another one is still in progress after busyTimeout. It waits longer if the other one was cancelled (its
+// context is done), and so is about to stop.
 func (t *Tracker) Acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case <-t.listed:
@@ -120,8 +120,8 @@ type Packed struct {
 	Previous string `json:"previous"`
 }
 
-// Pack writes the increment since the last commit or, if request.Full is set, since the image: the compressed tar stream to out,
-// and the manifest's lines to lines. It skips the paths that the request excludes.
+// Pack writes the increment since the last commit or, if request.Full is set, since the image. The compressed tar stream goes to
+// out, the manifest's lines to lines. Pack skips the paths that the request excludes.
 func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines io.Writer) (Packed, error) {
 	t.mu.Lock()
 	base := t.base
@@ -149,8 +149,8 @@ func (t *Tracker) Pack(ctx context.Context, request wire.Checkpoint, out, lines 
 	return Packed{totals, writer.SHA256(), base.digest}, nil
 }
 
-// Commit makes the increment with this manifest the base of the next one. It does nothing if this increment is the base already,
-// and returns NotFound if it is not the last packed increment either.
+// Commit makes the increment with this manifest the base of the next one. It does nothing if this increment already is the base. It
+// returns NotFound if the increment is neither the base nor the last packed one.
 func (t *Tracker) Commit(digest string) *wire.Error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,7 +170,7 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 	if t.Listed() != nil {
 		return nil
 	}
-	time.Sleep(racy) // files that changed more recently would count as changed at the next checkpoint
+	time.Sleep(racy) // otherwise the restored files would count as changed at the next checkpoint
 	list, err := t.list(ctx)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (t *Tracker) Restored(ctx context.Context, digest string) error {
 }
 
 func (t *Tracker) list(ctx context.Context) (*List, error) {
-	defer debug.FreeOSMemory() // frees memory at once: it counts against the trial's limit
+	defer debug.FreeOSMemory() // frees memory at once, because it counts towards the trial's limit
 	borders, err := t.borders(nil)
 	if err != nil {
 		return nil, err

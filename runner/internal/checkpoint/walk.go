@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	maxDepth     = 800 // levels of directories; each open directory needs a descriptor, of which a process may have only 1024
+	maxDepth     = 800 // maximum levels of directories, each of which needs a descriptor while it is open; a process may have only 1024
 	checkedEvery = 256 // entries between two checks of the context
 	direntBytes  = 64 << 10
 	maxNames     = 48 << 20 // bytes of memory for the names in all open directories
@@ -26,15 +26,15 @@ var (
 	errReplaced = wire.Errorf(wire.CodeChanged, "a file was replaced while it was packed; try again")
 )
 
-// visitor receives the files that a walk finds, in the order of manifest.Compare. A path is valid only during the call.
+// visitor gets the files that a walk finds, in the order of manifest.Compare. A path is valid only during the call.
 type visitor interface {
-	// Enter receives a directory before its content.
+	// Enter gets a directory before its content.
 	Enter(dir *level) error
-	// File receives any file except a directory. name is the last element of path.
+	// File gets any file except a directory. name is the last element of path.
 	File(dir *level, path []byte, name string, stat *syscall.Stat_t) error
-	// Leave receives a directory after its content.
+	// Leave gets a directory after its content.
 	Leave(dir *level) error
-	// Skipped receives a path that the walk does not enter. stat is set only for an unreadable directory.
+	// Skipped gets a path that the walk does not enter. stat is set only for an unreadable directory.
 	Skipped(dir *level, path []byte, stat *syscall.Stat_t) error
 }
 
@@ -113,7 +113,7 @@ func (w *walker) entry(dir *level, name []byte) error {
 	if err != nil {
 		return wire.Errorf(wire.CodeUnreadable, "%.300q: %v", w.path, err)
 	}
-	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // without the NUL, and without a copy: the bytes never change
+	plain := unsafe.String(unsafe.SliceData(name), len(name)-1) // without the NUL, and without a copy, because the bytes never change
 	if !isDirectory(w.stat.Mode) {
 		return w.visit.File(dir, w.path, plain, &w.stat)
 	}
@@ -146,8 +146,8 @@ func (w *walker) enter(dir *level, name string) error {
 	return w.directory(next)
 }
 
-// names holds names of files, each with a NUL at its end, in blocks that are never copied. A place is a block's index and an offset
-// in the block.
+// names has the names of files, each with a NUL at its end, in blocks that are never copied. A place is a block's index and an
+// offset in the block.
 type names struct {
 	blocks [][]byte
 	places []uint32
@@ -199,7 +199,7 @@ func (w *walker) names(fd int) (*names, error) {
 		if err == syscall.EINTR {
 			continue
 		}
-		if err == syscall.ENOENT || err == nil && n <= 0 { // ENOENT: the directory was removed
+		if err == syscall.ENOENT || err == nil && n <= 0 { // ENOENT if the directory was removed
 			found.sort()
 			w.held += found.bytes
 			return found, nil
@@ -214,7 +214,7 @@ func (w *walker) names(fd int) (*names, error) {
 	}
 }
 
-// add adds the names of struct linux_dirent64 records.
+// add adds the names in records of the type struct linux_dirent64.
 func (n *names) add(records []byte) {
 	const nameOffset = unsafe.Offsetof(syscall.Dirent{}.Name)
 	for len(records) > int(nameOffset) {

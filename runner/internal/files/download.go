@@ -54,8 +54,8 @@ func OpenDownload(wanted []wire.Source) *Download {
 	return download
 }
 
-// openSource opens a source. It follows all links in the path. If a user other than root and PID 1's owns one of the links, that
-// user must be able to read the source: otherwise an agent could submit files that are hidden from it, such as the expected answer.
+// openSource opens a source, and follows all links in the path. If a user other than root and PID 1's owns one of the links, that
+// user must be able to read the source. Otherwise an agent could submit files that are hidden from it, such as the expected answer.
 // For a guest (a process of another container, package guests) without root, this process has the permissions of the guest's user.
 func openSource(want wire.Source) source {
 	opened := follow(want)
@@ -136,7 +136,7 @@ func (d *Download) Close() {
 	}
 }
 
-// Send writes the tar stream. It returns an error only if writing fails; the trailer lists unreadable and changed files.
+// Send writes the tar stream. It returns an error only if writing fails. The trailer lists unreadable and changed files.
 func (d *Download) Send(stream io.Writer) (frames.Trailer, error) {
 	d.archive = tar.NewWriter(stream)
 	for i, source := range d.sources {
@@ -161,7 +161,7 @@ func (d *Download) sendSource(name string, source source) error {
 	return nil
 }
 
-// directory is a directory of a source: member is its name in the archive, rel its path in the source.
+// directory is a directory of a source. member is its name in the archive, rel its path in the source.
 type directory struct {
 	root    *os.Root
 	member  string
@@ -221,7 +221,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 			return d.header(member, tar.TypeSymlink, info, leadsTo, 0)
 		}
 	case err == nil:
-		return nil // omits sockets, FIFOs and devices
+		return nil // leaves out sockets, FIFOs and devices
 	}
 	d.unreadable = list(d.unreadable, member)
 	return nil
@@ -242,8 +242,8 @@ func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
 	return d.sendDirectory(dir)
 }
 
-// sendFile sends the file with the size that it has when sending starts. If the file shrinks meanwhile, zeros replace the missing
-// bytes. If sent is set, the operator already has the contents, and sendFile sends only the tar header.
+// sendFile sends the file with the size that it has when sending starts. If the file then shrinks, zeros replace the missing bytes.
+// If sent is set, the operator already has the contents, so sendFile sends only the tar header.
 func (d *Download) sendFile(member string, file *os.File, sent bool) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -288,7 +288,7 @@ func (d *Download) pad(left int64) error {
 func (d *Download) header(member string, kind byte, info fs.FileInfo, leadsTo string, size int64) error {
 	header := &tar.Header{
 		Typeflag: kind, Name: member, Linkname: leadsTo, Size: size, Mode: unixMode(info.Mode()),
-		ModTime: info.ModTime().Truncate(time.Second), // a time with a fraction needs an extra header of a kilobyte per file
+		ModTime: info.ModTime().Truncate(time.Second), // a time with a fraction would need an extra header of a kilobyte for each file
 		Format:  tar.FormatPAX,
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -1,4 +1,4 @@
-// Finds large files in the sources of a download, so that they can be sent another way.
+// Finds large files in the sources of a download, which can then be sent to the object store.
 
 package files
 
@@ -20,11 +20,11 @@ const (
 	maxName     = 512  // maximum bytes of a path, because a record contains the paths
 )
 
-// searchTimeout is the maximum duration of Large, except in tests. It is less than the minute for which the caller waits.
+// searchTimeout is the maximum duration of Large. Only tests change it. It is less than the minute for which the caller waits.
 var searchTimeout = 30 * time.Second
 
-// Large returns, of the regular files that a download of the sources would send, those of at least `least` bytes, but at most limit
-// files. If there are too many files to search in time, it returns those that it found.
+// Large returns the regular files of at least `least` bytes that a download of the sources would send, at most limit files. If
+// there are too many files to search in time, it returns those that it found.
 func Large(wanted []wire.Source, least int64, limit int) []wire.LargeFile {
 	found := &large{least: least, limit: limit, until: time.Now().Add(searchTimeout), files: []wire.LargeFile{}}
 	for index, want := range wanted {
@@ -102,7 +102,7 @@ func (l *large) add(index int, rel string, size int64, file *os.File) {
 	l.files = append(l.files, wire.LargeFile{Source: index, Path: rel, Size: size, Binary: binary})
 }
 
-// OpenOne opens a regular file by its path relative to a source; "" opens the source itself.
+// OpenOne opens a regular file by its path relative to a source. "" opens the source itself.
 func OpenOne(source, rel string) (*os.File, error) {
 	opened := openSource(wire.Source{Path: source})
 	if rel == "" {

@@ -85,8 +85,8 @@ func Remove(name string) error {
 	return removeAll(root, base)
 }
 
-// Captures reads the files that phases capture. All of them share a budget in bytes, because a hello response contains all records
-// in one frame.
+// Captures reads the files that phases capture. The files of all phases share a budget in bytes, because a hello response contains
+// all records in one frame.
 type Captures struct {
 	mu   sync.Mutex
 	left int64

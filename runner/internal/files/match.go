@@ -23,7 +23,8 @@ func Excluded(name string, patterns []string) bool {
 // Matches returns whether the pattern matches the whole text, as fnmatch(3) without flags does.
 func Matches(pattern, text string) bool { return match([]rune(pattern), []rune(text)) }
 
-// match works like fnmatch(3); * and ? also match slashes. It backtracks only to the last star, which is sufficient and fast.
+// match works like fnmatch(3), with * and ? that also match slashes. It backtracks only to the last star, which is sufficient and
+// fast.
 func match(pattern, name []rune) bool {
 	star, retry := -1, 0
 	p, n := 0, 0
@@ -52,7 +53,7 @@ func match(pattern, name []rune) bool {
 	return p == len(pattern)
 }
 
-// matchOne matches the pattern's first element against one character and returns the element's length.
+// matchOne matches the pattern's first element against one character, and returns the element's length.
 func matchOne(pattern []rune, char rune) (width int, ok bool) {
 	switch pattern[0] {
 	case '?':
@@ -69,7 +70,7 @@ func matchOne(pattern []rune, char rune) (width int, ok bool) {
 	return 1, pattern[0] == char
 }
 
-// matchSet matches [abc], [a-z], [!a-z]. closed is false if the closing bracket is missing; then [ is a literal.
+// matchSet matches [abc], [a-z] and [!a-z]. closed is false if the closing bracket is missing, so that [ is a literal.
 func matchSet(pattern []rune, char rune) (width int, ok, closed bool) {
 	i, negated := 1, false
 	if i < len(pattern) && (pattern[i] == '!' || pattern[i] == '^') {

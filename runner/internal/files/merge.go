@@ -19,7 +19,7 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// NewUpload prepares an upload into target and creates target if it is missing. The caller must close the Upload, also after an
+// NewUpload prepares an upload into target, which it creates if it is missing. The caller must close the Upload, also after an
 // error of Unpack or Merge.
 func NewUpload(target string, owner users.User) (*Upload, error) {
 	root, err := paths.Make(target)
@@ -133,14 +133,13 @@ func (u *Upload) passMode(name string, present fs.FileInfo) error {
 		return nil
 	}
 	info, err := u.stage.Lstat(name)
-	if err != nil || present != nil && present.Mode() == info.Mode() { // no chmod without a change: another user may own it
+	if err != nil || present != nil && present.Mode() == info.Mode() { // no chmod without a change, because another user may own the directory
 		return err
 	}
 	return u.target.Chmod(name, info.Mode())
 }
 
-// lastModes sets the directory modes that would have prevented the merge (such as read-only), from the deepest directory to the
-// highest.
+// lastModes sets the modes of directories that would have prevented the merge (such as read-only), the deepest directory first.
 func (u *Upload) lastModes() error {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.dirs))) {
 		if mode := u.dirs[name]; mode != keepMode {
@@ -152,7 +151,7 @@ func (u *Upload) lastModes() error {
 	return nil
 }
 
-// carry copies a staged file or link to the filesystem that is mounted inside the target, under a temporary name, and renames it
+// carry copies a staged file or link, under a temporary name, to the filesystem that is mounted inside the target, and renames it
 // there.
 func (u *Upload) carry(name string) error {
 	aside := path.Join(path.Dir(name), ".multistep-upload-"+rand.Text())

@@ -16,11 +16,12 @@ import (
 
 const (
 	maxRemoveDepth = 64 // deeper directories are moved up first, because a hostile user can nest a million of them
-	removeAttempts = 5  // retries, because a background process may still create files
+	removeAttempts = 5  // several, because a background process may still create files
 	listBatch      = 256
 )
 
-// removeTimeout is the maximum time to empty a directory, except in tests. Processes can create files faster than they are removed.
+// removeTimeout is the maximum time to empty a directory, because processes can create files faster than they are removed. Only
+// tests change it.
 var removeTimeout = 10 * time.Minute
 
 var errFilled = errors.New("it takes too long: it has too many files, or processes still create some")
@@ -35,7 +36,7 @@ func removeAll(root *os.Root, name string) error {
 	return attempts(root, func(r *remover) error { return r.remove(root, name, name, 0) })
 }
 
-// attempts calls the function first, each time with a new remover, until a call succeeds, at most removeAttempts times.
+// attempts calls the function first until a call succeeds, at most removeAttempts times, each time with a new remover.
 func attempts(root *os.Root, first func(*remover) error) (err error) {
 	until := time.Now().Add(removeTimeout)
 	for range removeAttempts {
@@ -50,7 +51,7 @@ func attempts(root *os.Root, first func(*remover) error) (err error) {
 type remover struct {
 	top   *os.Root
 	until time.Time
-	moved []string // deep directories that were moved to the top and are still to be removed
+	moved []string // deep directories that were moved to the top and must still be removed
 }
 
 func (r *remover) all(first func() error) error {
@@ -63,7 +64,7 @@ func (r *remover) all(first func() error) error {
 	return err
 }
 
-// remove removes name in parent. where: the path of name relative to the remover's top directory.
+// remove removes name in parent. where is the path of name relative to the remover's top directory.
 func (r *remover) remove(parent *os.Root, name, where string, depth int) error {
 	err := parent.Remove(name)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +123,7 @@ func (r *remover) contents(directory *os.Root, where string, depth int) error {
 	}
 }
 
-// someNames returns at most listBatch names in a directory, none if it is empty.
+// someNames returns at most listBatch names in a directory, and none only if it is empty.
 func someNames(root *os.Root) ([]string, error) {
 	directory, err := root.Open(".")
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"multistep.dev/runner/internal/users"
 )
 
-// sharedMode has the bits of a mode that let other users than the owner write.
+// sharedMode has the bits of a mode that let users other than the owner write.
 const sharedMode = 0o022
 
 // Reset creates or empties the directory at the path name, and sets its mode and owner. It replaces a file or link at this path. If
 // keep is set, it keeps an existing directory's contents. If the mode lets only the owner write to the directory, and PID 1 is
-// root, Reset also prevents other users from putting another directory in its place. If PID 1 is not root, this is not needed: all
-// commands run as PID 1's user.
+// root, Reset also prevents other users from putting another directory in its place. If PID 1 is not root, all commands run as PID
+// 1's user, so this is not needed.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	parent, base, err := paths.MakeParent(name)
 	if err != nil {
@@ -56,14 +56,14 @@ func protectEntries(root *os.Root) error {
 		return err
 	}
 	err = setOwnerAndMode(root, 0o1777, users.System.Own(), true)
-	if errors.Is(err, syscall.EROFS) { // no user can rename entries there; volumes may be mounted on them
+	if errors.Is(err, syscall.EROFS) { // a read-only filesystem, in which no user can rename entries
 		return nil
 	}
 	return err
 }
 
-// isStill returns an error if the name now refers to another directory: until the owner was changed, the former owner could rename
-// the directory.
+// isStill returns an error if the name now refers to another directory. The former owner could rename the directory until the owner
+// was changed.
 func isStill(root, parent *os.Root, name string) error {
 	opened, err := root.Stat(".")
 	if err != nil {
@@ -96,8 +96,8 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	return paths.Enter(root, name, info)
 }
 
-// setOwnerAndMode changes an open directory. It does not use the name, which may refer to another file by now. takeOver: if owner
-// is PID 1's user, also change the owner of a directory that belongs to another user, as in an image.
+// setOwnerAndMode changes an open directory. It does not use the name, which may now refer to another file. If takeOver is set and
+// owner is PID 1's user, it also changes the owner of a directory that belongs to another user, as in an image.
 func setOwnerAndMode(root *os.Root, mode uint32, owner users.User, takeOver bool) error {
 	directory, err := root.Open(".")
 	if err != nil {

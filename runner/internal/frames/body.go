@@ -21,7 +21,7 @@ type Trailer struct {
 	Unreadable []string `json:"unreadable,omitempty"`
 }
 
-// Body reads a body: D frames up to an E frame. Its Read returns io.EOF at the E frame.
+// Body reads a body, which consists of D frames up to an E frame. Its Read returns io.EOF at the E frame.
 type Body struct {
 	frames  *Reader
 	digest  hash.Hash
@@ -109,7 +109,7 @@ type BodyWriter struct {
 	stream io.Writer
 	digest hash.Hash
 	size   int64
-	buffer []byte // the frame to write next: its header, then the payload
+	buffer []byte // the frame to write next, with its header
 }
 
 const bodyFrameBytes = 256 << 10

@@ -1,5 +1,5 @@
-// Package frames implements a session's framing: type, length, payload, and bodies of several frames with a digest. The
-// bytes of a connection come in and frames go out, or the reverse.
+// Package frames reads and writes the frames of a session on a connection. A frame has a type, a length and a payload.
+// A body consists of several frames and has a digest.
 //
 // Open frames.go first. body.go reads and writes bodies, and pulse.go sends keep-alive frames.
 package frames

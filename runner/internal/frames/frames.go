@@ -11,7 +11,7 @@ import (
 	"io"
 )
 
-// Frame types.
+// These are the types of frames.
 const (
 	JSON = 'J' // a request or a response
 	Data = 'D' // bytes of a body

@@ -1,4 +1,4 @@
-// Sends empty frames while there is nothing else to send, so that the caller sees that work goes on.
+// Sends empty frames while there is nothing else to send, so that the caller sees that the work continues.
 
 package frames
 

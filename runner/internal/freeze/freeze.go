@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	lastResort = time.Second      // if processes still fork after this time, one kill(-1, SIGSTOP) stops all at once
-	giveUp     = 10 * time.Second // a process that still runs after this time is assumed to hang in the kernel: freezing fails
+	lastResort = time.Second      // if processes still fork after this time, kill(-1, SIGSTOP) stops all of them at once
+	giveUp     = 10 * time.Second // freezing fails after this time, because a process that still runs is assumed to hang in the kernel
 	firstPause = 200 * time.Microsecond
 	maxPause   = 20 * time.Millisecond
 )
@@ -34,14 +34,14 @@ type Frozen struct {
 	Processes []kernel.Process
 	mu        sync.Mutex
 	stopped   map[identity]bool // processes that this package stopped
-	before    map[identity]bool // processes that were stopped already; Thaw leaves them stopped
+	before    map[identity]bool // processes that were stopped before, which Thaw leaves stopped
 	supervise func() map[int]bool
 	thawed    bool
 }
 
-// All stops all processes except this one, its supervisors, and processes from outside the container, such as exec sessions.
-// supervisors returns the PIDs of the supervisors, which need no stop: they only wait for their children, and package reap would
-// resume them at once. The caller must call Thaw, even after an error.
+// All stops all processes except this one, its supervisors, and processes from outside of the container, such as exec sessions.
+// supervisors returns the PIDs of the supervisors. They only wait for their children, and package reap would resume them at once.
+// The caller must call Thaw, even after an error.
 func All(ctx context.Context, supervisors func() map[int]bool) (*Frozen, error) {
 	f := &Frozen{stopped: map[identity]bool{}, supervise: supervisors}
 	return f, f.freeze(ctx)
@@ -52,7 +52,7 @@ func (f *Frozen) freeze(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		before := kernel.LastPID()
 		running, err := f.pass()
-		forked := kernel.LastPID() != before // the list of processes may lack a process that was forked meanwhile
+		forked := kernel.LastPID() != before // the list of processes may lack a process that was forked after it was made
 		past := time.Since(started)
 		switch {
 		case err != nil:
@@ -113,7 +113,7 @@ func (f *Frozen) pass() (running int, err error) {
 	return running, nil
 }
 
-// stopAtOnce stops all processes in one system call, which no fork can evade, and resumes those from outside the container.
+// stopAtOnce stops all processes in one system call, which no fork can evade, and resumes those from outside of the container.
 func (f *Frozen) stopAtOnce() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,7 +158,7 @@ func survivors(environment, all []kernel.Process) (found []kernel.Process) {
 	}
 	for _, process := range environment {
 		top := process.PID
-		for range all { // bounded: parents change while the processes are listed, so there may be a cycle
+		for range all { // a limit, because parents change while the processes are listed, so there may be a cycle
 			parent, known := parents[top]
 			if !known || parent == 0 {
 				break
@@ -192,7 +192,7 @@ func resting(process kernel.Process) bool {
 	return true
 }
 
-// still returns whether a thread of this state executes nothing: stopped, traced or ended.
+// still returns whether a thread of this state executes nothing, because it is stopped, traced or ended.
 func still(state byte) bool {
 	return state == 'T' || state == 't' || state == 'Z' || state == 'X'
 }

@@ -1,4 +1,4 @@
-// Decides who is admitted and for how long, and limits the number of connections.
+// Decides which guests are admitted and for how long, and limits the number of connections.
 
 package guests
 
@@ -34,7 +34,7 @@ type Admission struct {
 // Context returns a context that is cancelled when the admission is dismissed.
 func (a *Admission) Context() context.Context { return a.ctx }
 
-// Admissions holds the current admissions and the guests' connections.
+// Admissions has the current admissions and the guests' connections.
 type Admissions struct {
 	mu          sync.Mutex
 	admitted    map[string]*Admission // current admissions, by the id of their `admit` request
@@ -56,7 +56,7 @@ func (a *Admissions) Admit(id, user string, root bool) (token string) {
 }
 
 // Dismiss ends an admission, and returns after the sessions of its guests have ended and their commands were killed. If kill is
-// set, it also kills the processes that the guests' finished commands left running.
+// set, Dismiss also kills the processes that the guests' finished commands left running.
 func (a *Admissions) Dismiss(id string, kill bool) (found bool, err error) {
 	a.mu.Lock()
 	admission, found := a.admitted[id]
@@ -82,8 +82,8 @@ type Connection struct {
 }
 
 // Connect registers a connection from another container. If maxConnections are registered, it closes the oldest one whose peer has
-// not proved that it knows a token, so peers without a token keep nobody out. The caller must call Leave, except after an error,
-// which leaves conn open and unregistered.
+// not proved that it knows a token, so that peers without a token cannot block others. The caller must call Leave, except after an
+// error, which leaves conn open and unregistered.
 func (a *Admissions) Connect(conn *net.UnixConn) (*Connection, error) {
 	added, evicted, err := a.add(conn)
 	if evicted != nil {
@@ -131,8 +131,8 @@ func (a *Admissions) find(id string) *Admission {
 	return a.admitted[id]
 }
 
-// join makes the connection a session of the admission. It returns false if meanwhile the admission was dismissed, or Connect
-// closed the connection for a newer one.
+// join makes the connection a session of the admission. It returns false if the admission was dismissed, or if Connect closed the
+// connection for a newer one.
 func (c *Connection) join(id string, admission *Admission) bool {
 	c.admissions.mu.Lock()
 	defer c.admissions.mu.Unlock()

@@ -1,4 +1,4 @@
-// Verifies that guest and runner both know the token, which neither sends.
+// Verifies that guest and runner both know the token. Neither of them sends it.
 
 package guests
 
@@ -18,7 +18,7 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	maxHandshake     = 4 << 10 // maximum bytes of a frame; small, because its sender is not authenticated yet
+	maxHandshake     = 4 << 10 // maximum bytes of a frame, small because its sender is not authenticated yet
 	nonceBytes       = 32
 	minNonce         = 32 // minimum number of hexadecimal digits
 	maxNonce         = 128
@@ -81,7 +81,7 @@ func (c *Connection) accept(id string, admission *Admission) (*Admission, error)
 	return admission, frames.WriteJSON(c, frames.JSON, reply{OK: true})
 }
 
-// receive reads one small JSON object, a message of the handshake.
+// receive reads a message of the handshake, which is a small JSON object.
 func receive(reader *frames.Reader, into any) error {
 	kind, length, err := reader.Next()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 const tailBytes = 4096
 
-// Clock is the time source, which tests replace.
+// Clock is the source of the time. Tests replace it.
 type Clock struct {
 	Now   func() time.Time
 	Sleep func(time.Duration)

@@ -1,4 +1,4 @@
-// Finds files that loaders, shells, Python or pytest read by themselves, and files planted for the verifier.
+// Finds files that loaders, shells, Python or pytest read at their start, and files that were planted for the verifier.
 
 package inspect
 
@@ -13,8 +13,8 @@ const maxPlanted = 1000
 // pytestFiles lists files that change what pytest runs, in the directory of the tests or in a directory above it.
 var pytestFiles = []string{"conftest.py", "pytest.ini", "sitecustomize.py", "usercustomize.py"}
 
-// aboveTests lists further files that configure pytest. They are common in working directories, so they count only in the root
-// directory.
+// aboveTests lists further files that configure pytest. They count only in the root directory, because they are common in working
+// directories.
 var aboveTests = []string{"pyproject.toml", "tox.ini", "setup.cfg"}
 
 // hooks finds new or changed files that the dynamic loader, a shell or Python reads when it starts.

@@ -19,10 +19,10 @@ const (
 	maxProcesses = 50
 )
 
-// timeout is the maximum duration of an inspection, except in tests.
+// timeout is the maximum duration of an inspection. Only tests change it.
 var timeout = 20 * time.Second
 
-// Kinds of findings.
+// These are the kinds of findings.
 const (
 	SystemFileChanged    = "SystemFileChanged"    // a program, library or module was changed
 	ProgramShadowed      = "ProgramShadowed"      // a new file is found before a program, library or module of the same name
@@ -32,7 +32,7 @@ const (
 	VerifierFilesPlanted = "VerifierFilesPlanted" // files in the verifier's directories before the verification
 )
 
-// Scope holds the inputs of an inspection other than the files.
+// Scope has the inputs of an inspection other than the files.
 type Scope struct {
 	Env         map[string]string // environment variables of the verification; some name files to inspect
 	Directories []string          // directories of the verifier
@@ -51,7 +51,7 @@ type Inspector struct {
 
 // baseline is the state before the first agent ran.
 type baseline struct {
-	time      int64             // end of the baseline, in nanoseconds since the Unix epoch: later changes have a later ctime
+	time      int64             // end of the baseline, in nanoseconds since the Unix epoch, after which the ctimes of later changes are
 	programs  map[string]string // final path of each file in a directory of programs
 	libraries map[string]string // final path of each library that the dynamic loader knows, by name
 	cached    bool              // the loader has a cache of libraries
@@ -164,8 +164,9 @@ func (i *Inspector) Uploaded(directory string, since int64) {
 	}
 }
 
-// separate returns a time that is after the ctimes of all changes so far and before those of all later changes. Kernels take ctimes
-// from a clock that advances in ticks; newer kernels also take them from the exact clock, which is ahead of the clock with ticks.
+// separate returns a time that is after the ctimes of all earlier changes and before those of all later changes. Kernels take
+// ctimes from a clock that advances in ticks. Newer kernels also take them from the exact clock, which is ahead of the clock with
+// ticks.
 func separate() int64 {
 	now := time.Now().UnixNano()
 	for kernel.CoarseTime() <= now {
@@ -174,7 +175,7 @@ func separate() int64 {
 	return now
 }
 
-// environment returns the living processes of the container, except the runner's own and those from outside the container (exec
+// environment returns the living processes of the container, except the runner's own and those from outside of the container (exec
 // sessions).
 func environment(supervisors func() map[int]bool) []kernel.Process {
 	all, _ := kernel.Processes()

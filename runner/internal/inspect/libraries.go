@@ -13,7 +13,7 @@ import (
 const (
 	cachePath     = "/etc/ld.so.cache"
 	maxCacheBytes = 16 << 20
-	maxCached     = 50_000 // entries; a Debian with a desktop has 3,000
+	maxCached     = 50_000 // maximum number of entries; a Debian with a desktop has 3,000
 	cacheMagic    = "glibc-ld.so.cache1.1"
 	headerBytes   = 48
 	entryBytes    = 24
@@ -24,8 +24,8 @@ var loaders = []struct{ directory, prefix string }{
 	{"/lib", "ld-musl-"}, {"/lib", "libc.musl-"}, {"/lib", "ld-linux"}, {"/lib64", "ld-linux"}, {"/usr/lib64", "libc.so"}, {"/lib64", "libc.so"},
 }
 
-// core lists the name prefixes of libraries of which nobody installs a second copy under another path (unlike, for example, a newer
-// libsqlite3).
+// core lists the name prefixes of libraries that users do not install a second time under another path, as they do with a newer
+// libsqlite3.
 var core = []string{"ld-", "libc.", "libm.", "libdl.", "libpthread.", "librt.", "libutil.", "libresolv.", "libnss_", "libpython", "libtinfo."}
 
 // cached returns the paths of the libraries in the dynamic loader's cache, by name.
@@ -44,7 +44,7 @@ func (t tree) cached() map[string]string {
 		}
 		value, _, whole := bytes.Cut(content[offset:min(int64(offset)+syscall.PathMax, int64(len(content)))], []byte{0})
 		if !whole {
-			return "" // not a path: without the limit, each of many entries could name the same megabytes
+			return "" // not a path; without the limit, each of many entries could refer to the same megabytes
 		}
 		return string(value)
 	}
@@ -59,7 +59,8 @@ func (t tree) cached() map[string]string {
 	return found
 }
 
-// loadable returns the final path of each library, by the name that programs load it by, and of each dynamic loader, by its path.
+// loadable returns the final path of each library, by the name with which programs load it, and of each dynamic loader, by its
+// path.
 func (i *Inspector) loadable() map[string]string {
 	found := i.files.cached()
 	for _, each := range loaders {
