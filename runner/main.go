@@ -37,7 +37,7 @@ func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "runner:", err)
 		if errors.Is(err, syscall.EMFILE) {
-			os.Exit(2) // the status of a Go program that gets no memory or thread: the operator reads it as a lack of resources
+			os.Exit(2) // the status of a Go program that gets no memory or thread, which the operator takes for a lack of resources
 		}
 		os.Exit(1)
 	}

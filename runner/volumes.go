@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// unpack writes the files of a tar.gz, given in base64 as one or more arguments, into a directory: these are the task's files that
-// services mount, which the pod's manifest contains. The kubelet may run the container again after a crash, so the directory may
+// unpack writes the files of a tar.gz, which is base64 in one or more arguments, into a directory. They are the task's files that
+// services mount, and are in the pod's manifest. The kubelet may run the container again after a crash, so the directory may
 // already contain some of the files.
 func unpack(args []string) error {
 	if len(args) < 2 {
@@ -66,7 +66,7 @@ func place(root *os.Root, header *tar.Header, content io.Reader) error {
 }
 
 // populate copies directories of the image into new volumes, with owners and permissions, as Docker does when a volume is mounted
-// for the first time. args: pairs of a source, which need not exist, and a target.
+// for the first time. args has pairs of a source, which need not exist, and a target.
 func populate(args []string) error {
 	if len(args)%2 != 0 {
 		return errors.New("populate takes pairs of a source and a target directory")

@@ -80,8 +80,8 @@ func (i *Inspector) loadable() map[string]string {
 	return found
 }
 
-// libraries finds libraries that were changed, and core libraries that are now loaded from another path. It also reports that the
-// loader's cache was deleted.
+// libraries reports libraries that were changed, core libraries that are now loaded from another path, and a deleted cache of the
+// loader.
 func (s *search) libraries() {
 	now := s.loadable()
 	if _, err := s.files.lstat(cachePath); err != nil && s.baseline.cached && s.files.ctx.Err() == nil {

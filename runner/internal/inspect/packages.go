@@ -1,4 +1,4 @@
-// Decides by the databases of packages which files a package manager installed.
+// Finds out from the databases of package managers which files they installed.
 
 package inspect
 
@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxDatabaseBytes = 256 << 20 // maximum bytes read from all databases
+	maxDatabaseBytes = 256 << 20 // maximum bytes to read from all databases
 	maxHashedBytes   = 1 << 30
 	maxLine          = 64 << 10
 )
@@ -34,7 +34,7 @@ type packages struct {
 }
 
 // vouched returns a verdict for each file whose digest is in the database of dpkg, apk or a Python package. It hashes the files in
-// order, up to maxHashedBytes in all; the verdict of the remaining files is notHashed.
+// order, up to maxHashedBytes in total. The remaining files get the verdict notHashed.
 func (s *search) vouched(files []string) map[string]verdict {
 	found := map[string]verdict{}
 	if len(files) == 0 {
@@ -56,8 +56,8 @@ func (s *search) vouched(files []string) map[string]verdict {
 	return found
 }
 
-// key returns the path without /usr for files in /bin, /sbin and /lib*: if these directories are links into /usr, a database may
-// contain the same file as /usr/bin/x or as /bin/x.
+// key returns the path without /usr for files in /bin, /sbin and /lib*. These directories may be links into /usr, so a database may
+// list the same file as /usr/bin/x or as /bin/x.
 func key(file string) string {
 	for _, directory := range []string{"/bin/", "/sbin/", "/lib"} {
 		if rest, found := strings.CutPrefix(file, "/usr"); found && strings.HasPrefix(rest, directory) {
@@ -159,7 +159,7 @@ func (p *packages) python() {
 	}
 }
 
-// record reads a line of RECORD: path,sha256=digest,size. A path with a comma is in quotation marks.
+// record reads a line of the file RECORD, which is path,sha256=digest,size. A path with a comma is in quotation marks.
 func (p *packages) record(directory, line string) {
 	rest, _, _ := cutLast(line, ",")
 	file, sum, found := cutLast(rest, ",sha256=")
@@ -190,7 +190,7 @@ const (
 	notHashed // the file was not compared, because a limit was exceeded
 )
 
-// Write discards the content, and returns an error after the timeout, which ends the reading of a file.
+// Write discards the content. After the timeout it returns an error, so that the file is not read further.
 func (p *packages) Write(content []byte) (int, error) { return len(content), p.files.ctx.Err() }
 
 // compare hashes a file and compares the digests. left is the number of bytes that may still be hashed.

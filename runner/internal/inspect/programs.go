@@ -1,4 +1,4 @@
-// Finds changed programs, and new ones that run in place of an earlier one.
+// Finds changed programs, and new programs that run in place of an earlier one.
 
 package inspect
 
@@ -14,11 +14,11 @@ const (
 	maxDirectories = 64
 )
 
-// multicall lists programs that implement many commands, selected by the name of a link to the program.
+// multicall lists programs that implement many commands. The name of the link to the program selects the command.
 var multicall = []string{"busybox", "coreutils", "toybox"}
 
-// programDirectories returns the directories in which programs are searched, in the order of the search. It resolves links and
-// omits duplicates.
+// programDirectories returns the directories in which programs are searched, in the order of the search, with links resolved and
+// without duplicates.
 func (i *Inspector) programDirectories(env map[string]string) (found []string) {
 	for _, directory := range strings.Split(env["PATH"]+":"+standardPath, ":") {
 		if !path.IsAbs(directory) || len(found) == maxDirectories {
@@ -46,7 +46,7 @@ func (s *search) programs() {
 				continue
 			}
 			if !known && !s.changed(file) && !s.changed(final) {
-				continue // existed before the agent ran, in a directory that was not in PATH
+				continue // the program existed before the agent ran, in a directory that was not in PATH
 			}
 			kind := ProgramShadowed
 			if known {
@@ -57,8 +57,8 @@ func (s *search) programs() {
 	}
 }
 
-// shadows returns whether a new file in directories[number] is found before a program of the baseline: a later directory contains
-// the program, and no earlier directory contains a program of this name.
+// shadows returns whether a new file in directories[number] is found before a program of the baseline. Then a later directory
+// contains the program, and no earlier directory contains a program of this name.
 func (s *search) shadows(name string, directories []string, number int) bool {
 	if slices.ContainsFunc(directories[:number], func(directory string) bool {
 		_, err := s.files.resolve(path.Join(directory, name))
@@ -73,15 +73,15 @@ func (s *search) shadows(name string, directories []string, number int) bool {
 }
 
 // program adds a finding for a changed or new program. It adds none if npm replaced the program, or if a link now leads to another,
-// unchanged file that implements the same command: the names differ only in the version, the file is one of multicall or a shell
-// for sh, or Debian's database of alternatives lists it.
+// unchanged file that implements the same command. This is assumed if the names differ only in the version, if the file is one of
+// multicall or a shell for sh, or if Debian's database of alternatives lists the file.
 func (s *search) program(kind, name, file, former, final string) {
 	target := path.Base(final)
 	same := stem(name) == stem(target) || slices.Contains(multicall, target) || name == "sh" && (target == "bash" || target == "dash")
 	switch {
 	case inNodeModules(former) && inNodeModules(final):
 	case final != former && !same && !s.isAlternative(file, final):
-		if s.files.ctx.Err() == nil { // the end of the time may have hidden the alternative
+		if s.files.ctx.Err() == nil { // after the timeout, the alternative may be unknown
 			s.report(kind, file)
 		}
 	case s.changed(final):

@@ -16,8 +16,8 @@ const (
 	maxHookBytes = 1 << 20
 )
 
-// moduleFile is a file of a Python library. name: the top-level module or package that contains it; top: whether the file is
-// directly in a directory on Python's search path, or is the __init__.py of a package there.
+// moduleFile is a file of a Python library. name is the top-level module or package that contains the file. top tells whether the
+// file is directly in a directory on Python's search path, or is the __init__.py of a package there.
 type moduleFile struct {
 	path, name string
 	top        bool
@@ -46,8 +46,8 @@ func (i *Inspector) pythonLibraries(env map[string]string) (found []string) {
 	return found
 }
 
-// walkModules visits the files that Python can import, or runs at its start. cached is called for compiled modules in Python's
-// caches, with the path of their source.
+// walkModules calls visit for the files that Python can import or runs at its start. It calls cached for compiled modules in
+// Python's caches, with the path of their source.
 func (i *Inspector) walkModules(env map[string]string, visit func(moduleFile), cached func(source, file string, stat *syscall.Stat_t)) error {
 	left := maxModules
 	for _, library := range i.pythonLibraries(env) {
@@ -75,7 +75,7 @@ func isModule(file string) bool {
 	return false
 }
 
-// hasSource returns whether Python runs the source beside a file in place of this file.
+// hasSource returns whether Python runs the source beside a compiled module instead of the module.
 func (i *Inspector) hasSource(file string) bool {
 	if path.Ext(file) != ".pyc" {
 		return false
@@ -107,8 +107,8 @@ func moduleName(library, file string) (name string, top bool) {
 }
 
 // modules finds changed files of Python's libraries, new files that shadow a module, and files that run code in every Python
-// process. It deletes the later compiled forms of modules that were there before: Python would run them in place of the sources,
-// which are compared, and compiles them again.
+// process. It deletes compiled forms that were written after the baseline, because Python would run them instead of the sources,
+// which are compared. Python compiles these modules again.
 func (s *search) modules() {
 	err := s.walkModules(s.scope.Env, func(module moduleFile) {
 		final, later := module.path, s.isLater(module.stat)

@@ -1,4 +1,4 @@
-// Lists unusual programs that run as root whoever starts them.
+// Lists unusual setuid programs of root.
 
 package inspect
 
@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// usual lists the setuid programs of common images, with which a user becomes root by root's password at most.
+// usual lists the setuid programs of common images. With them, a user becomes root only with root's password.
 var usual = []string{
 	"bbsuid", "chage", "chfn", "chsh", "expiry", "fusermount", "fusermount3", "gpasswd", "mount", "newgidmap", "newgrp", "newuidmap",
 	"passwd", "ping", "ping4", "ping6", "sg", "su", "traceroute6", "umount", "unix_chkpwd",
@@ -16,14 +16,14 @@ var usual = []string{
 
 const anyExecutes = 0o111
 
-// RootPrograms returns the programs in directories of PATH that run as root whoever starts them, such as sudo, without the usual
-// ones. Whether a user becomes root by them is not known: their own configuration decides.
+// RootPrograms returns the unusual programs in directories of PATH that run as root for every user, such as sudo. Their own
+// configuration decides whether a user can become root with them.
 func RootPrograms(root string, env map[string]string) (found []string) {
 	i := New(root)
 	for _, directory := range i.programDirectories(env) {
 		for _, name := range i.files.names(directory) {
 			file := path.Join(directory, name)
-			stat, err := i.files.lstat(file) // the target of a link counts where it is
+			stat, err := i.files.lstat(file) // a link is left out, because its target is listed in its own directory
 			regular := stat.Mode&syscall.S_IFMT == syscall.S_IFREG && stat.Mode&anyExecutes != 0
 			if err == nil && regular && stat.Mode&syscall.S_ISUID != 0 && stat.Uid == 0 && !slices.Contains(usual, name) && len(found) < maxPaths {
 				found = append(found, file)

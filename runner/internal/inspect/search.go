@@ -1,4 +1,4 @@
-// Orders the searches of one inspection, and decides which suspects become findings.
+// Runs the searches of an inspection in order, and decides which suspects become findings.
 
 package inspect
 
@@ -19,14 +19,14 @@ type search struct {
 	*Inspector
 	scope      Scope
 	found      map[string]string // kind of each finding, by path
-	suspects   []suspect         // in the order in which they are hashed: modules last
+	suspects   []suspect         // in the order in which they are hashed, modules last
 	incomplete bool
 }
 
-// suspect is a possible finding: judge drops it if a package manager installed the file. final is the file's path without links.
+// suspect is a possible finding, which judge drops if a package manager installed the file. final is the file's path without links.
 type suspect struct{ kind, file, final string }
 
-// run searches the places with few files first: an agent can create so many files in the others that the search reaches its
+// run searches the places with few files first, because an agent can create so many files in the others that the search reaches its
 // timeout.
 func (s *search) run() []wire.Finding {
 	s.hooks()
@@ -53,7 +53,7 @@ func (s *search) judge() {
 	for _, each := range s.suspects {
 		switch verdict := known[each.final]; {
 		case verdict == notHashed && isModule(each.final):
-			s.incomplete = true // not a finding: modules of large packages often exceed the limit of hashed bytes
+			s.incomplete = true // not a finding, because modules of large packages often exceed the limit of hashed bytes
 		case verdict != installed:
 			s.report(each.kind, each.file)
 		}

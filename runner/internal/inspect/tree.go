@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	maxNames = 50_000 // maximum number of names read from a directory
-	maxLinks = 40     // maximum number of links followed in one path, as in the kernel
+	maxNames = 50_000 // maximum number of names to read from a directory
+	maxLinks = 40     // maximum number of links in a path, as in the kernel
 )
 
-// tree is the container's filesystem. Its paths are absolute; links are followed within root. After the end of ctx it reads nothing.
+// tree is the container's filesystem. Its paths are absolute, and links are followed within root. It reads nothing after the
+// end of ctx.
 type tree struct {
 	root string
 	ctx  context.Context
@@ -113,8 +114,8 @@ func (t tree) read(file string, limit int64) []byte {
 
 var errTooMany = errors.New("too many files")
 
-// walk calls visit for each file and directory below a directory. It follows no links: if the directory is a link, it calls visit
-// only for the link.
+// walk calls visit for each file and directory below a directory. It follows no links. If the directory itself is a link, it calls
+// visit only for the link.
 func (t tree) walk(directory string, limit int, visit func(file string, stat *syscall.Stat_t)) error {
 	if stat, err := t.lstat(directory); err == nil && stat.Mode&syscall.S_IFMT == syscall.S_IFLNK {
 		visit(directory, &stat)
@@ -142,7 +143,7 @@ func (t tree) walk(directory string, limit int, visit func(file string, stat *sy
 	return t.ctx.Err()
 }
 
-// pathSet is a set of paths. It stores only their hashes: 8 bytes per path.
+// pathSet is a set of paths. It stores only hashes, 8 bytes for each path.
 type pathSet struct{ keys []uint64 }
 
 func (s *pathSet) add(file string) { s.keys = append(s.keys, hashed(file)) }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Numbers of capabilities.
+// These are the numbers of capabilities.
 const (
 	CapChown       = 0
 	CapDacOverride = 1

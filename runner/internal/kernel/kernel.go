@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// SelfExe is the path of this running program, even if a root agent has replaced its file.
+// SelfExe is a path to this running program, which stays valid if an agent that is root replaces the program's file.
 const SelfExe = "/proc/self/exe"
 
 const (
@@ -31,7 +31,7 @@ const (
 
 // Undumpable prevents processes of the same user from reading or tracing this process.
 func Undumpable() {
-	// Ignore errors: they mean that the kernel has no dumpable flag.
+	// Errors are ignored, because they mean that the kernel has no dumpable flag.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
 }
 
@@ -39,14 +39,14 @@ func Undumpable() {
 // they could make the kernel kill PID 1 with SIGKILL, as the kubelet does. Without CAP_SYS_RESOURCE, prlimit(2) requires that all
 // three group IDs of the target equal the caller's group ID. If two of them differ, no caller meets this condition.
 func KeepLimits() {
-	// Ignore errors: a process without CAP_SETGID cannot change its saved group ID.
+	// Errors are ignored, because a process without CAP_SETGID cannot change its saved group ID.
 	syscall.Setresgid(-1, -1, syscall.Getegid()^1)
 }
 
 // DropSetpcap removes CAP_SETPCAP permanently from this process and all programs that it executes. The kernel lets a process
 // inspect another one only if it has all capabilities of the other one. So no phase, root or not, can open the descriptors of a
-// `runner call` (which has all of the container's capabilities) between its execve and Undumpable. A container without
-// CAP_SETPCAP usually lacks CAP_DAC_OVERRIDE too; there, the program's unreadable file (see install) has the same effect.
+// `runner call` (which has all of the container's capabilities) between its execve and Undumpable. A container without CAP_SETPCAP
+// usually lacks CAP_DAC_OVERRIDE, too. There, the program's unreadable file (see install) has the same effect.
 func DropSetpcap() error {
 	syscall.RawSyscall(syscall.SYS_PRCTL, prCapbsetDrop, capSetpcap, 0) // fails with EPERM if the process lacks CAP_SETPCAP
 	header := struct {
@@ -85,7 +85,7 @@ func KeepDescriptors() error {
 	return err
 }
 
-// SetTime sets the modification and access time of an open file. It does not use the name, which may refer to another file by now.
+// SetTime sets the modification and access time of an open file. It does not use the name, which may now refer to another file.
 func SetTime(file *os.File, when time.Time) error {
 	stamp := syscall.NsecToTimespec(when.UnixNano())
 	times := [2]syscall.Timespec{stamp, stamp}
@@ -96,7 +96,7 @@ func SetTime(file *os.File, when time.Time) error {
 	return nil
 }
 
-// Events of poll(2). The kernel reports pollRDHUP only if it is requested, and the others always.
+// These are events of poll(2). The kernel reports pollRDHUP only if it is requested, and the others always.
 const (
 	pollERR   = 0x8
 	pollHUP   = 0x10
@@ -114,7 +114,7 @@ func Ended(socket uintptr) bool {
 	return poll(socket, pollRDHUP, &syscall.Timespec{})&(pollHUP|pollERR|pollRDHUP) != 0
 }
 
-// WaitBroken returns when no process can read any more from the pipe or socket that this process writes to.
+// WaitBroken returns when no process can read any more from the pipe or socket to which this process writes.
 func WaitBroken(output uintptr) {
 	for poll(output, 0, nil) == 0 {
 	}
@@ -133,12 +133,12 @@ func poll(fd uintptr, events int16, timeout *syscall.Timespec) int16 {
 	return query.revents
 }
 
-// Process holds fields of /proc/PID/stat, which every user can read, even for undumpable processes.
+// Process has fields of /proc/PID/stat, which every user can read, even for undumpable processes.
 type Process struct {
 	PID, PPID, Group int
 	State            byte
 	Threads          int
-	Start            uint64 // in clock ticks since boot; with the PID it identifies a process uniquely
+	Start            uint64 // in clock ticks since boot; start and PID together identify a process
 }
 
 // Alive returns false for a zombie. A process whose main thread has ended also has the state of a zombie while its other threads
@@ -174,8 +174,7 @@ func CoarseTime() int64 {
 	return now.Nano()
 }
 
-// LastPID returns the PID that this PID namespace assigned last, to a process or a thread. It is "" if the kernel does not report
-// it.
+// LastPID returns the PID that this PID namespace assigned last, to a process or a thread, or "" if the kernel does not report it.
 func LastPID() string {
 	content, _ := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(content))
@@ -185,7 +184,7 @@ func LastPID() string {
 	return fields[len(fields)-1]
 }
 
-// Name returns the name of a process, which it can choose: at most 15 bytes.
+// Name returns the name of a process, at most 15 bytes. The process can choose its name.
 func Name(pid int) string {
 	name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	return string(bytes.ToValidUTF8(bytes.TrimSuffix(name, []byte("\n")), []byte("\uFFFD")))

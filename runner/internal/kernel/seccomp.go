@@ -11,7 +11,7 @@ import (
 
 // ForbidLimits makes the kernel reject changes of other processes' resource limits by this thread and all programs that it
 // executes. It does nothing in a container without no_new_privs, or in which KeepLimits already protects PID 1. KeepLimits needs
-// CAP_SETGID; a container without it, such as the agent host, usually has no_new_privs.
+// CAP_SETGID. A container without CAP_SETGID, such as the agent host, usually has no_new_privs.
 //
 // The filter rejects calls of prlimit64 that set a limit and have a PID other than 0 (the caller itself), in all ABIs of the
 // machine.
@@ -45,11 +45,11 @@ func ForbidLimits() {
 		{Code: syscall.BPF_RET | syscall.BPF_K, K: reject},
 	}
 	program := syscall.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// Ignore errors: they mean that the kernel has no filters.
+	// Errors are ignored, because they mean that the kernel has no filters.
 	syscall.RawSyscall6(syscall.SYS_PRCTL, prSetSeccomp, modeFilter, uintptr(unsafe.Pointer(&program)), 0, 0, 0)
 }
 
-// keptLimits returns whether KeepLimits protects PID 1: whether its group ID differs from its saved one.
+// keptLimits returns whether KeepLimits protects PID 1, which shows in a saved group ID that differs from the group ID.
 func keptLimits() bool {
 	status, _ := os.ReadFile("/proc/1/status")
 	_, after, _ := strings.Cut(string(status), "\nGid:")

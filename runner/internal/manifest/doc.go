@@ -1,9 +1,8 @@
-// Package manifest defines the manifest of a checkpoint: which files an increment creates, changes and deletes.
-//
-// A manifest is a sequence of JSON lines: a Header, then one Entry for each path, in the order of Compare. A second
-// sequence, whose order starts again at "/", can follow: it lists the unchanged names (hard links) of files of which
-// the first sequence lists a changed name. The manifest's digest is the SHA-256 of these bytes. It identifies the
-// increment, and through the entries' digests and Header.Previous also all contents and all earlier increments.
-//
-// Open manifest.go first: it defines and checks the entries. stream.go reads and writes the lines.
+// Package manifest defines the manifest of a checkpoint, which lists the files that an increment creates, changes and
+// deletes. A manifest consists of JSON lines. The first is a Header. Then there is an Entry for each path, in the order
+// of Compare. A second sequence of entries may follow, whose order starts again at "/". It lists the unchanged names
+// (hard links) of files of which the first sequence lists a changed name. The manifest's digest is the SHA-256 of these
+// bytes. It identifies the increment, and through the entries' digests and Header.Previous also all contents and all
+// earlier increments. Open manifest.go first, which defines and checks the entries. stream.go reads and writes the
+// lines.
 package manifest

@@ -1,4 +1,4 @@
-// Defines the entries of a manifest, and decides their order and which are valid.
+// Defines the entries of a manifest and their order, and checks entries.
 
 package manifest
 
@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Types of entries.
+// These are the types of entries.
 const (
 	File      = "file"
 	Directory = "directory"
@@ -28,7 +28,8 @@ const (
 // Version is the version of the manifest's format.
 const Version = 1
 
-// Header is the first line of a manifest. Previous is the digest of the manifest that this increment follows; "" is the image.
+// Header is the first line of a manifest. Previous is the digest of the manifest of the previous increment, or "" if this increment
+// follows the image.
 type Header struct {
 	Version  int    `json:"version"`
 	Previous string `json:"previous"`
@@ -60,7 +61,7 @@ func (t *Text) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(t))
 }
 
-// Entry is one path. Mode holds the permission bits with setuid, setgid and sticky.
+// Entry describes one path. Mode has the permission bits with setuid, setgid and sticky.
 type Entry struct {
 	Path   Text     `json:"path"` // absolute path
 	Type   string   `json:"type"`
@@ -69,13 +70,13 @@ type Entry struct {
 	GID    int      `json:"gid"`
 	MTime  Time     `json:"mtime,omitzero"`
 	Size   int64    `json:"size,omitempty"`   // size of a file in bytes, including holes
-	SHA256 string   `json:"sha256,omitempty"` // digest of a file's content; for a sparse file, digest of its extents
-	Link   Text     `json:"link,omitempty"`   // target of a symlink; absolute path of the first name of a hardlink
+	SHA256 string   `json:"sha256,omitempty"` // digest of a file's content, or of a sparse file's extents
+	Link   Text     `json:"link,omitempty"`   // target of a symlink, or absolute path of the first name of a hardlink
 	Linked bool     `json:"linked,omitempty"` // later entries of type hardlink can refer to this file
 	Device []uint32 `json:"device,omitempty"` // major and minor number
 	XAttrs []XAttr  `json:"xattrs,omitempty"` // sorted by name
-	Sparse []Extent `json:"sparse,omitempty"` // for a sparse file: the extents that contain data
-	Holes  bool     `json:"holes,omitempty"`  // the file is sparse; if Sparse is empty, the whole file is a hole
+	Sparse []Extent `json:"sparse,omitempty"` // the extents of a sparse file that contain data
+	Holes  bool     `json:"holes,omitempty"`  // whether the file is sparse; if Sparse is empty, the whole file is a hole
 	// Unchanged is set for a directory that is listed only because its content changed, and for an unchanged name (hard link) of a
 	// file that is listed because of another name.
 	Unchanged bool `json:"unchanged,omitempty"`
@@ -87,7 +88,7 @@ type XAttr struct {
 	Value []byte `json:"value"`
 }
 
-// Extent is a part of a sparse file: its offset and its length, in bytes.
+// Extent is the offset and the length of a part of a sparse file, in bytes.
 type Extent [2]int64
 
 // Packed returns the number of bytes of the file's content in the stream.
@@ -122,7 +123,7 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Compare orders paths as a walk does: a directory before its content, names by their bytes.
+// Compare orders paths as a walk does, with a directory before its content, and names by their bytes.
 func Compare(a, b []byte) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {

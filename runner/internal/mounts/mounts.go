@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// kernel lists directories of the kernel. They are mounts in every container, but Foreign does not depend on that.
+// kernel lists the directories of the kernel. Foreign returns them even if they are not mounts.
 var kernel = []string{"/proc", "/sys", "/dev"}
 
-// Foreign returns a set of paths: those of all mounts other than the root directory, the kernel's directories, and own.
+// Foreign returns the set of the paths of all mounts other than the root directory, of the kernel's directories, and of own.
 func Foreign(own []string) (map[string]bool, error) {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

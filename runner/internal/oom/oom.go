@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Kills returns the number of OOM kills so far, nil if it is unknown.
+// Kills returns the number of OOM kills so far, or nil if it is unknown.
 func Kills() *int64 {
 	return count("/proc/self/cgroup", "/sys/fs/cgroup")
 }
@@ -36,7 +36,7 @@ const noLimit = 1 << 60
 // directory.
 var limits = map[string]string{"memory.oom_control": "memory.limit_in_bytes", "memory.events": "memory.max"}
 
-// Limit returns the container's memory limit in bytes, nil if it has none or the limit is unknown.
+// Limit returns the container's memory limit in bytes, or nil if there is none or it is unknown.
 func Limit() *int64 {
 	return limit("/proc/self/cgroup", "/sys/fs/cgroup")
 }
@@ -55,8 +55,9 @@ func limit(self, mount string) *int64 {
 	return nil
 }
 
-// candidates returns the possible paths of the file with the OOM kills (cgroup v1 and v2): below the path from /proc/self/cgroup,
-// and at the mount's root, because some containers have their own cgroup there while /proc/self/cgroup shows the host's path.
+// candidates returns the possible paths of the file with the OOM kills (cgroup v1 and v2). The file is below the path from
+// /proc/self/cgroup, or at the mount's root, because some containers have their own cgroup there while /proc/self/cgroup shows the
+// host's path.
 func candidates(self, mount string) (paths []string) {
 	content, _ := os.ReadFile(self)
 	for line := range strings.Lines(string(content)) {
@@ -72,7 +73,7 @@ func candidates(self, mount string) (paths []string) {
 	return paths
 }
 
-// Since returns the number of OOM kills since an earlier result of Kills, nil if either is unknown.
+// Since returns the number of OOM kills since an earlier result of Kills, or nil if either is unknown.
 func Since(before *int64) *int64 {
 	after := Kills()
 	if before == nil || after == nil {

@@ -14,7 +14,7 @@ import (
 // ErrLink is the error for a path with an untrusted link.
 var ErrLink = errors.New("a link that an untrusted user may have created is in the way")
 
-const maxLinks = 40 // maximum number of links followed in one path, as in the kernel
+const maxLinks = 40 // maximum number of links in a path, as in the kernel
 
 // runnerUID is the UID of PID 1. A child that transfers files as another user also starts with this UID and switches later.
 var runnerUID = os.Getuid()
@@ -65,7 +65,7 @@ func open(name string, create bool) (*os.Root, error) {
 // NoStranger is the owner that Resolve returns for a path without links of untrusted users.
 const NoStranger = -1
 
-// Resolve returns the file that an absolute path leads to, and the owner of the first link in the path that neither root nor PID
+// Resolve returns the file to which an absolute path leads, and the owner of the first link in the path that neither root nor PID
 // 1's user owns.
 func Resolve(name string) (info fs.FileInfo, stranger int, err error) {
 	top, err := os.OpenRoot("/")
@@ -88,8 +88,8 @@ func Resolve(name string) (info fs.FileInfo, stranger int, err error) {
 	return info, walk.stranger, err
 }
 
-// walk is the state of a path walk: the open directories, to which ".." in a link's target returns, and the remaining elements.
-// lenient: whether links of untrusted users are followed; stranger is then the owner of the first one.
+// walk is the state of a walk along a path. stack has the open directories, to which ".." in a link's target returns, and todo the
+// remaining elements. If lenient is set, links of untrusted users are followed, and stranger is the owner of the first one.
 type walk struct {
 	stack    []*os.Root
 	todo     []string
@@ -177,7 +177,7 @@ func (w *walk) close() {
 	}
 }
 
-// Enter opens the directory called name in root. It fails if this is no longer the directory that info describes: a link may have
+// Enter opens the directory called name in root. It fails if this is no longer the directory that info describes. A link may have
 // replaced the directory, and os.Root follows links that stay inside root.
 func Enter(root *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
 	if !info.IsDir() {
@@ -198,7 +198,7 @@ func Enter(root *os.Root, name string, info fs.FileInfo) (*os.Root, error) {
 	return next, nil
 }
 
-// OpenRegular opens name in root for reading if it is a regular file. It follows no links, and a FIFO cannot block it.
+// OpenRegular opens name in root for reading if it is a regular file. It follows no links, and does not block on a FIFO.
 func OpenRegular(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	before, err := root.Lstat(name)
 	if err != nil {
@@ -237,8 +237,8 @@ func Owner(info fs.FileInfo) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// IsPublic returns whether every user may read an open file: others have the permission to read it, and to search all directories
-// in its path.
+// IsPublic returns whether every user may read an open file. Its mode must let others read it, and the modes of all directories in
+// its path must let others search them.
 func IsPublic(file *os.File, info fs.FileInfo) bool {
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 	if err != nil || !path.IsAbs(name) || info.Mode().Perm()&0o004 == 0 {
@@ -253,7 +253,7 @@ func IsPublic(file *os.File, info fs.FileInfo) bool {
 	return true
 }
 
-// KeepsEntries returns whether an entry of the directory can be replaced only by root, PID 1's user and the entry's owner.
+// KeepsEntries returns whether only root, PID 1's user and the entry's owner can replace an entry of the directory.
 func KeepsEntries(directory fs.FileInfo) bool {
 	shared := directory.Mode().Perm()&0o022 != 0 && directory.Mode()&fs.ModeSticky == 0
 	return hasTrustedOwner(directory) && !shared

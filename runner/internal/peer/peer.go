@@ -13,14 +13,14 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// DefaultSocket is the name of PID 1's abstract socket, unless a flag sets another one. All containers of a pod share one set of
-// such names, so a second runner in the pod needs another name.
+// DefaultSocket is the name of PID 1's abstract socket, unless a flag sets another one. All containers of a pod share the names of
+// abstract sockets, so a second runner in the pod needs another name.
 const DefaultSocket = "multistep/runner"
 
 // HostSocket is the name of the abstract socket of the agent host's runner.
 const HostSocket = "multistep/host"
 
-// Address returns the address of an abstract socket. It has no socket file that a process could replace.
+// Address returns the address of an abstract socket, which has no socket file that a process could replace.
 func Address(socket string) *net.UnixAddr {
 	return &net.UnixAddr{Name: "@" + socket, Net: "unix"}
 }
@@ -34,14 +34,14 @@ const (
 	timeout        = 5 * time.Second
 )
 
-// Caller is a process from outside the container.
+// Caller is a process from outside of the container.
 type Caller struct {
 	PID   int
 	start uint64
 }
 
-// Identify returns the process that connected. It returns an error if the process is not from outside the container, or has another
-// user than this runner. The error is ErrElsewhere if the process is in another container of the pod.
+// Identify returns the process that connected. It returns an error if the process is not from outside of the container, or has
+// another user than this runner. The error is ErrElsewhere if the process is in another container of the pod.
 func Identify(conn *net.UnixConn) (Caller, error) {
 	credentials, err := credentials(conn)
 	if err != nil {
@@ -105,7 +105,7 @@ func (c Caller) Challenge(conn *net.UnixConn) error {
 	return nil
 }
 
-// Answer responds to the challenge, on the caller's side. If PID 1 sends no challenge, it returns the start of PID 1's refusal.
+// Answer responds to the challenge, on the caller's side. If PID 1 sends no challenge, Answer returns the start of PID 1's refusal.
 func Answer(conn *net.UnixConn) (refusal []byte, err error) {
 	credentials, err := credentials(conn)
 	if err != nil {

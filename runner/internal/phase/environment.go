@@ -12,7 +12,7 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// private is the prefix of the runner's own variables, which phases do not get.
+// private is the prefix of the runner's own variables, which commands do not get.
 const private = "MULTISTEP_"
 
 // Environment returns PID 1's environment with HOME, USER and LOGNAME of the user, overridden by the request's variables.

@@ -1,4 +1,4 @@
-// Runs a guest's command, passes on its output, and keeps track of the processes that it leaves.
+// Runs a guest's command, passes its output to the guest, and remembers the processes that the command leaves running.
 
 package phase
 
@@ -14,7 +14,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Streams of a command's output.
+// These are the streams of a command's output.
 const (
 	Stdout = 1
 	Stderr = 2
@@ -22,7 +22,7 @@ const (
 
 // Exec runs a command and passes its output to emit while it runs, one call at a time for each stream. Once Exec has returned, the
 // output of background processes is discarded. If ctx is cancelled or the timeout expires, Exec kills all processes that the
-// command started. It adds the command's process tree to left, because background processes may still run.
+// command started. Exec adds the command's process tree to left, because background processes may still run.
 func (h *Host) Exec(ctx context.Context, request wire.Exec, user users.User, emit func(stream byte, data []byte), left *Background) wire.PhaseResult {
 	meter, result := newMeter(), wire.PhaseResult{}
 	if expired(request.TimeoutSeconds) {
@@ -62,14 +62,14 @@ func (h *Host) exec(ctx context.Context, request wire.Exec, user users.User, emi
 	return failure
 }
 
-// Background holds the process trees (see family) of finished commands, which may have left processes running.
+// Background has the process trees (see family) of finished commands, which may have left processes running.
 type Background struct {
 	mu       sync.Mutex
 	families []*family
 }
 
 // add adds the family of a finished command, and drops families without a process. It keeps only one family whose supervisor was
-// killed, because all such families have the same members: the orphans.
+// killed, because all such families have the same members, the orphans.
 func (b *Background) add(added *family) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +104,7 @@ func (c familySet) Roots(all []kernel.Process) (pids []int) {
 	return pids
 }
 
-// Extinct implements tree.Family. A set is extinct if all its families are. It calls Extinct of every family, because each one
+// Extinct implements tree.Family. A set is extinct if all its families are. This calls Extinct of every family, because each one
 // counts the calls that found no process.
 func (c familySet) Extinct(found int) bool {
 	extinct := true

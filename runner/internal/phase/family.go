@@ -16,27 +16,26 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// family is a supervisor and its descendants.
-//
-// A supervisor runs as long as it has descendants, so each child of PID 1 is a supervisor, or an orphan of a killed supervisor
-// (only root and PID 1's own user can kill one). The phase of a killed supervisor continues: PID 1 becomes the parent of the
-// phase's main process and waits for it. The phase's family then consists of all orphans of killed supervisors. A marker in the
-// environment could not identify them (a phase can remove it, and a container's root may be unable to read other users'
-// environments), nor could a list of PIDs (forks make it incomplete).
+// family is a supervisor and its descendants. A supervisor runs as long as it has descendants, so each child of PID 1 is a
+// supervisor, or an orphan of a killed supervisor. (Only root and PID 1's own user can kill a supervisor.) The phase of a killed
+// supervisor continues. PID 1 becomes the parent of the phase's main process, and waits for it. The phase's family then consists of
+// all orphans of killed supervisors. A marker in the environment could not identify them, because a phase can remove it, and a
+// container's root may be unable to read other users' environments. A list of PIDs could not identify them either, because forks
+// make it incomplete.
 type family struct {
 	reaper     *reap.Reaper
 	supervisor int
 	gone       <-chan syscall.WaitStatus // receives the supervisor's status
 	reports    <-chan supervise.Report
-	main       int // PID of the main process; 0 until it is known
+	main       int // PID of the main process, or 0 until it is known
 	adopted    <-chan syscall.WaitStatus
-	end        *syscall.WaitStatus // the supervisor's status, nil if unknown
-	empty      int                 // number of successive passes that found no orphan
+	end        *syscall.WaitStatus // the supervisor's status, or nil if it is unknown
+	empty      int                 // number of passes in a row that found no orphan
 }
 
 const (
 	afterKill   = 2 * time.Second // timeout for the report of a killed main process
-	enoughEmpty = 3               // passes until a family counts as extinct: one list of processes can miss a process
+	enoughEmpty = 3               // passes until a family counts as extinct, because one list of processes can miss a process
 )
 
 // follow waits until the phase's main process ends, or ctx is done, which counts as the timeout. It kills the phase's processes at
@@ -66,7 +65,7 @@ func (f *family) kill() *wire.Error {
 	return nil
 }
 
-// limited returns a context that is done when ctx is done or the timeout expires; nil is no timeout.
+// limited returns a context that is done when ctx is done or the timeout in seconds expires. nil means no timeout.
 func limited(ctx context.Context, seconds *float64) (context.Context, context.CancelFunc) {
 	if seconds == nil {
 		return context.WithCancel(ctx)
@@ -113,8 +112,8 @@ func (f *family) wait(ctx context.Context) (status syscall.WaitStatus, failure *
 	}
 }
 
-// lost returns whether the main process's status can never be known. It is called when the supervisor ended without a report of
-// that status. If it returns false, the main process is PID 1's child, or PID 1 has already reaped it.
+// lost returns whether the main process's status can never be known. It is called after the supervisor ended without a report of
+// that status. If lost returns false, the main process is PID 1's child, or PID 1 has already reaped it.
 func (f *family) lost() bool {
 	if f.end == nil {
 		status := <-f.gone
@@ -152,7 +151,7 @@ func (f *family) Roots(all []kernel.Process) (pids []int) {
 	if f.killed() {
 		parent, except = os.Getpid(), f.reaper.Started()
 	} else if f.end != nil {
-		return nil // the supervisor has exited: another process may have its PID
+		return nil // the supervisor has exited, so another process may have its PID
 	}
 	for _, process := range all {
 		if process.PPID == parent && !except[process.PID] {
@@ -162,7 +161,7 @@ func (f *family) Roots(all []kernel.Process) (pids []int) {
 	return pids
 }
 
-// Extinct implements tree.Family. A supervisor that exits by itself has no descendants left. If it was killed, the family is
+// Extinct implements tree.Family. A supervisor exits when it has no descendants left. If it was killed instead, the family is
 // extinct after enoughEmpty calls in a row that found no process.
 func (f *family) Extinct(found int) bool {
 	if !f.killed() {

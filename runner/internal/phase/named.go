@@ -1,10 +1,10 @@
-// Remembers which users phases ran as, to notice before a checkpoint that one of them is gone.
+// Remembers the users of phases, so that a checkpoint fails if one of them no longer exists.
 
 package phase
 
 import "sync"
 
-// named holds the names of the users that phases ran as.
+// named has the names of the users as which phases ran.
 type named struct {
 	mu    sync.Mutex
 	users map[string]bool
@@ -19,8 +19,8 @@ func (n *named) add(user string) {
 	n.users[user] = true
 }
 
-// KnowsUsers returns an error if a user that a phase ran as does not exist any more. After a restore of a checkpoint without this
-// user, no phase could run as the user.
+// KnowsUsers returns an error if the user of an earlier phase no longer exists. After a restore of a checkpoint without this user,
+// no phase could run as the user.
 func (h *Host) KnowsUsers() error {
 	h.named.mu.Lock()
 	defer h.named.mu.Unlock()

@@ -1,4 +1,4 @@
-// Copies a command's output to a limited file or to a caller, and keeps its tail.
+// Copies a command's output to a file of limited size or to a caller, and keeps the end of the output in memory.
 
 package phase
 
@@ -22,7 +22,7 @@ type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
 	conn      syscall.RawConn
-	passOn    func([]byte) // nil if not requested or after end; while a call blocks, the writers block too
+	passOn    func([]byte) // nil if not requested or after end; while a call blocks, the writers block, too
 	file      *os.File     // nil if no file was requested, or after an error
 	left      int64        // bytes until the file reaches limit
 	limit     int64
@@ -31,17 +31,17 @@ type output struct {
 	bytes     int64
 	truncated bool
 	buffer    []byte
-	writing   bool // output still writes to the file
-	kept      bool // the file stays open for reading
+	writing   bool // whether output still writes to the file
+	kept      bool // whether the file stays open for reading
 }
 
-// newOutput starts to copy output to file and returns the pipe's write end. It takes over file: the output closes it later, and
-// newOutput closes it if it fails.
+// newOutput starts to copy output to file, and returns the pipe's write end. The output closes file later, and newOutput closes it
+// on an error.
 func newOutput(file *os.File, limit int64, tailLimit int) (*output, int, error) {
 	return open(&output{file: file, left: limit, limit: limit, tailLimit: tailLimit, writing: true})
 }
 
-// newStream starts to pass output to passOn and returns the pipe's write end. passOn must not keep its argument, whose memory is
+// newStream starts to pass output to passOn, and returns the pipe's write end. passOn must not keep its argument, whose memory is
 // reused.
 func newStream(passOn func([]byte)) (*output, int, error) {
 	return open(&output{passOn: passOn})
@@ -54,7 +54,7 @@ func open(o *output) (*output, int, error) {
 		o.dropFile()
 		return nil, -1, err
 	}
-	// Only the read end is non-blocking: programs do not expect a non-blocking write end.
+	// Only the read end is non-blocking, because programs do not expect a non-blocking write end.
 	err := syscall.SetNonblock(ends[0], true)
 	o.pipe = os.NewFile(uintptr(ends[0]), "output")
 	if err == nil {
@@ -83,7 +83,7 @@ func (o *output) copy() {
 		}
 	}
 	o.release()
-	o.pipe.Close() // without the lock: Close waits until drain releases the descriptor, and drain waits for the lock
+	o.pipe.Close() // without the lock, because Close waits until drain releases the descriptor, and drain waits for the lock
 }
 
 func (o *output) release() {
@@ -134,7 +134,7 @@ func (o *output) take(data []byte) {
 	o.left -= int64(len(fits))
 	_, err := o.file.Write(fits)
 	switch {
-	case err != nil: // for example, the disk is full: continue without the file
+	case err != nil: // e.g. the disk is full; continue without the file
 		o.truncated = true
 		o.dropFile()
 	case len(fits) < len(data):
@@ -165,7 +165,7 @@ func (o *output) closeUnused() {
 	}
 }
 
-// end returns the output's tail, the output's size in bytes, and whether the file was truncated. It releases the tail's memory;
+// end returns the output's tail, the output's size in bytes, and whether the file was truncated. It releases the tail's memory, and
 // later output is not passed to passOn.
 func (o *output) end() (tail string, bytes int64, truncated bool) {
 	o.mu.Lock()
@@ -175,7 +175,7 @@ func (o *output) end() (tail string, bytes int64, truncated bool) {
 	return tail, o.bytes, o.truncated
 }
 
-// text returns a tail as valid UTF-8; if the tail was cut, it starts at a whole character.
+// text returns a tail as valid UTF-8. If the tail was cut, the text starts at a whole character.
 func text(tail []byte, cut bool) string {
 	for range utf8.UTFMax - 1 {
 		if cut && len(tail) > 0 && !utf8.RuneStart(tail[0]) {

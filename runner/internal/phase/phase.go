@@ -20,8 +20,8 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Error codes of a phase. Left: the phase ran, but some of its processes could not be killed. All others: the phase could not
-// start.
+// These are the error codes of a phase. With Left, the phase ran, but some of its processes could not be killed. With all others,
+// the phase could not start.
 const (
 	NoSuchUser    = "NoSuchUser"
 	NoSuchCommand = "NoSuchCommand"
@@ -40,12 +40,12 @@ type Host struct {
 	Workdir     string
 	Env         []string
 	Captures    *files.Captures
-	Null        *os.File // /dev/null, opened before a phase could replace it with a FIFO
+	Null        *os.File // /dev/null, opened before a phase could replace it by a FIFO
 	outputs     outputs
 	named       named
 }
 
-// User resolves a request's user; "" is the default user.
+// User returns a request's user. "" is the default user.
 func (h *Host) User(name string) (users.User, error) {
 	if name == "" {
 		name = h.DefaultUser
@@ -155,7 +155,7 @@ func writeExitCode(path string, user users.User, result wire.PhaseResult) *wire.
 	return nil
 }
 
-// start starts the supervisor of a phase and sends it the command and the text of the command's stdin.
+// start starts the supervisor of a phase, and sends it the command and the text of the command's stdin.
 func (h *Host) start(spec supervise.Spec, stdin string, stdout, stderr int) (*family, error) {
 	input, err := h.newInput(stdin)
 	if err != nil {
@@ -191,7 +191,7 @@ func (h *Host) start(spec supervise.Spec, stdin string, stdout, stderr int) (*fa
 
 // reportsOf returns a channel of the supervisor's reports, which closes when the supervisor closes the pipe.
 func reportsOf(pipe *os.File) <-chan supervise.Report {
-	reports := make(chan supervise.Report, 4) // exceeds the number of reports: sends never block
+	reports := make(chan supervise.Report, 4) // more than the number of reports, so that sending never blocks
 	go func() {
 		defer close(reports)
 		defer pipe.Close()

@@ -12,10 +12,10 @@ import (
 
 const (
 	maxOpen    = 16       // maximum number of output files that stay open for reading
-	maxDeleted = 16 << 20 // maximum bytes of open files that were deleted: each step empties the directory of its output
+	maxDeleted = 16 << 20 // maximum bytes of open files that were deleted, because each step empties the directory of its output
 )
 
-// outputs holds the outputs of all started phases.
+// outputs has the outputs of all started phases.
 type outputs struct {
 	mu     sync.Mutex
 	byID   map[string]*output
@@ -53,8 +53,8 @@ func (o *outputs) get(id string) *output {
 }
 
 // Printed returns at most limit bytes of the output of the phase with this id, from offset on. It reads the file through the
-// descriptor with which it was created, even if the file was deleted or replaced. Without a file it reads the tail that is in
-// memory while the phase runs. It returns false if neither exists.
+// descriptor with which the file was created, even if the file was deleted or replaced. Without a file, it reads the tail that is
+// in memory while the phase runs. It returns false if neither exists.
 func (h *Host) Printed(id string, offset, limit int64) (wire.Printed, bool) {
 	output := h.outputs.get(id)
 	if output == nil {
@@ -76,7 +76,7 @@ func (o *output) keep(kept bool) bool {
 	return o.file != nil
 }
 
-// deletedBytes returns the file's size in bytes if the file was deleted, else 0.
+// deletedBytes returns the file's size in bytes if the file was deleted, otherwise 0.
 func (o *output) deletedBytes() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -108,7 +108,7 @@ func (o *output) inMemory() (tail []byte, size int64) {
 	return append([]byte(nil), o.tail...), o.bytes
 }
 
-// Part returns at most limit bytes of an output of which only the tail is known, from offset or the start of the tail,
+// Part returns at most limit bytes of an output of which only the tail is known. It starts at offset or at the start of the tail,
 // whichever is later.
 func Part(tail []byte, size, offset, limit int64) wire.Printed {
 	known := size - int64(len(tail))

@@ -43,7 +43,7 @@ func Serve(listener net.Listener, ready func() bool) error {
 	}
 }
 
-// connections holds the open connections by remote address, oldest first.
+// connections has the open connections by remote address, oldest first.
 type connections struct {
 	mutex     sync.Mutex
 	count     int
@@ -80,7 +80,7 @@ func (c *connections) remove(conn net.Conn) {
 	c.forget(addressOf(conn), conn)
 }
 
-// forget unregisters a connection. It does nothing if drop has closed the connection before.
+// forget unregisters a connection, unless drop has already closed it.
 func (c *connections) forget(address string, conn net.Conn) {
 	conns := c.byAddress[address]
 	at := slices.Index(conns, conn)

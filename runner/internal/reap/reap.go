@@ -9,7 +9,7 @@ import (
 
 // Reaper waits for children. No other code in the process may wait for them.
 type Reaper struct {
-	mu       sync.Mutex // held during fork and during wait, so that no child is reaped before it is registered
+	mu       sync.Mutex // locked during fork and during wait, so that no child is reaped before it is registered
 	children map[int]chan syscall.WaitStatus
 	watched  map[int]chan syscall.WaitStatus
 }
@@ -40,8 +40,8 @@ func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr) (int,
 	return pid, ended, nil
 }
 
-// Kill kills a child unless it was reaped. ended is the channel that Start returned. The channel identifies the child: the PID
-// alone may belong to another child by now.
+// Kill kills a child unless it was reaped. ended is the channel that Start returned. It identifies the child, because another child
+// may now have the PID.
 func (r *Reaper) Kill(pid int, ended <-chan syscall.WaitStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *Reaper) Kill(pid int, ended <-chan syscall.WaitStatus) {
 	}
 }
 
-// Watch returns a channel for the wait status of a process that becomes PID 1's child only when its parent exits.
+// Watch returns a channel for the wait status of a process that only becomes PID 1's child when its parent exits.
 func (r *Reaper) Watch(pid int) <-chan syscall.WaitStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +66,7 @@ func (r *Reaper) Unwatch(pid int) {
 	delete(r.watched, pid)
 }
 
-// Sync returns after all statuses that the wait loop has collected so far were sent to their channels.
+// Sync returns after all statuses that the wait loop has collected until now were sent to their channels.
 func (r *Reaper) Sync() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

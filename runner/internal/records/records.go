@@ -9,7 +9,7 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// Record is one running or finished operation.
+// Record describes a running or finished operation.
 type Record struct {
 	ID           string   `json:"id"`
 	Op           string   `json:"op"`
@@ -30,7 +30,7 @@ type entry struct {
 	ended  chan struct{}
 }
 
-// Store holds the records. Several sessions can use it concurrently.
+// Store has the records. Several sessions can use it concurrently.
 type Store struct {
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -43,7 +43,7 @@ func NewStore() *Store {
 	return &Store{entries: map[string]*entry{}, busy: map[string]chan struct{}{}}
 }
 
-// Start creates a running record of the id. If a record exists, it returns this record and fresh is false.
+// Start creates a running record with this id. If a record exists, Start returns it, and fresh is false.
 func (s *Store) Start(id, op string) (record Record, fresh bool, err *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *Store) End(id string, result any) {
 	close(entry.ended)
 }
 
-// Once returns the record of id. If it does not exist, Once calls do and creates the record with its result. Concurrent calls for
-// the same id wait. If do fails, Once creates no record, and the next call runs do again.
+// Once returns the record with this id. If it does not exist, Once calls do, and creates the record with its result. Concurrent
+// calls for the same id wait. If do fails, Once creates no record, and the next call runs do again.
 func (s *Store) Once(id, op string, do func() (any, *wire.Error)) (Record, *wire.Error) {
 	free := s.reserve(id)
 	defer free()
@@ -118,7 +118,7 @@ func (s *Store) release(id string, mine chan struct{}) {
 	close(mine)
 }
 
-// Find returns the record of id, if it exists. If the record belongs to another op, it returns an error (a conflict).
+// Find returns the record with this id, if it exists. It returns a conflict if the record belongs to another op.
 func (s *Store) Find(id, op string) (Record, bool, *wire.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Removes what an increment replaces or deletes, before its content needs the space.
+// Removes the files that an increment replaces or deletes, before the increment's content needs the space.
 
 package restore
 
@@ -11,15 +11,15 @@ import (
 	"multistep.dev/runner/internal/manifest"
 )
 
-// clearing makes room for an increment before it is restored: it removes the files that the increment replaces or records as
-// deleted. It follows no link, and enters only existing directories.
+// clearing makes room for an increment before it is restored. It removes the files that the increment replaces or deletes. It
+// follows no link, and enters only existing directories.
 type clearing struct {
 	target *target
 	levels []level // open directories that lead to the current path
-	absent string  // path of a directory that does not exist yet: nothing is below it
+	absent string  // path of a directory that does not exist yet, so that nothing is below it
 }
 
-// entry deletes the file or directory at the entry's path, unless it is a directory and the entry is one too. A file without blocks
+// entry deletes the file or directory at the entry's path, unless both it and the entry are directories. A file without blocks
 // stays.
 func (c *clearing) entry(entry *manifest.Entry) error {
 	name := string(entry.Path)

@@ -103,7 +103,7 @@ func (t *target) fill(file *os.File, entry *manifest.Entry, content io.Reader) e
 	return nil
 }
 
-// holed writes to a new file from an offset. It leaves out blocks of zeros, so that they become holes.
+// holed writes to a new file from an offset on. It leaves out blocks of zeros, so that they become holes.
 type holed struct {
 	file   *os.File
 	offset int64
@@ -177,8 +177,9 @@ func (t *target) own(parent int, entry *manifest.Entry) error {
 	return at.Chown(parent, t.aside, entry.UID, entry.GID)
 }
 
-// attributes sets owner, mode, extended attributes and time of an open file or directory, in this order: chown clears setuid and
-// capabilities, and chmod changes an ACL. It sets only attributes that differ, because PID 1 may lack the permission to set them.
+// attributes sets owner, mode, extended attributes and time of an open file or directory, in this order, because chown clears
+// setuid and capabilities, and chmod changes an ACL. It sets only attributes that differ, because PID 1 may lack the permission to
+// set them.
 func (t *target) attributes(fd int, entry *manifest.Entry) error {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(fd, &stat); err != nil {
@@ -205,7 +206,7 @@ func (t *target) attributes(fd int, entry *manifest.Entry) error {
 	return setTime(fd, entry)
 }
 
-// setTime sets the modification time. It ignores a missing permission if the file is an existing directory of another user.
+// setTime sets the modification time. A missing permission is no error for an existing directory of another user.
 func setTime(fd int, entry *manifest.Entry) error {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(fd, &stat); err != nil {

@@ -1,4 +1,4 @@
-// Reads and verifies an increment, its manifest first, and applies its entries one by one.
+// Reads and verifies an increment, the manifest first, and applies its entries one by one.
 
 package restore
 
@@ -26,10 +26,10 @@ const (
 
 // Options describe a restore.
 type Options struct {
-	Root  string   // directory to restore to: "/" in a container
+	Root  string   // directory to which files are restored, "/" in a container
 	Spool string   // directory for a temporary file
 	Own   []string // paths that are never restored, because they belong to the runner
-	Paths []string // directories to restore; none: everything
+	Paths []string // directories to restore, or none to restore everything
 }
 
 // Restorer restores increments in their order.
@@ -141,8 +141,8 @@ func (r *Restorer) open() (*manifest.Reader, error) {
 	return lines, nil
 }
 
-// Apply restores the increment whose manifest was read last. body is the increment's compressed tar stream. After an error the
-// increment may be restored in part; restoring the same increments again completes it.
+// Apply restores the increment whose manifest was read last. body is the increment's compressed tar stream. After an error, the
+// increment may be restored in part. Restoring the same increments again completes it.
 func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 	target, err := newTarget(ctx, r.options, r.previous)
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *Restorer) Apply(ctx context.Context, body io.Reader) error {
 
 // clear deletes the files that the increment deletes or replaces, except directories that stay. It does nothing if only some
 // directories are restored. It runs before any content is written, so a restore never needs more space than the container's files
-// took at the time of a checkpoint.
+// took when a checkpoint was made.
 func (r *Restorer) clear(target *target) error {
 	if target.restricted() {
 		return nil
@@ -253,7 +253,8 @@ func (r *Restorer) atEnd(archive *tar.Reader, stream *bounded) error {
 	return nil
 }
 
-// broken converts an error of the stream to one with CodeDamaged. Errors that have a code and errors of the context stay the same.
+// broken returns an error of the stream with CodeDamaged. Errors that already have a code, and errors of the context, stay the
+// same.
 func (r *Restorer) broken(err error) error {
 	var known *wire.Error
 	if errors.As(err, &known) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -265,8 +266,8 @@ func (r *Restorer) broken(err error) error {
 	return damaged("the stream of %s: %v", r.previous, err)
 }
 
-// source reads a member's content. It gives errors of the stream a code, so that they are not taken for errors of the container's
-// files.
+// source reads a member's content. It adds a code to errors of the stream, so that they are not mistaken for errors of the
+// container's files.
 type source struct {
 	in       io.Reader
 	restorer *Restorer

@@ -1,4 +1,4 @@
-// Decides which entries are restored, and puts each in its place in the tree.
+// Decides which entries are restored, and restores each at its path.
 
 package restore
 
@@ -18,16 +18,16 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// target is the tree that one increment is restored to.
+// target is the tree to which an increment is restored.
 type target struct {
 	ctx     context.Context
 	root    string
-	paths   []string // directories to restore; none: everything
+	paths   []string // directories to restore, or none to restore everything
 	foreign map[string]bool
 	aside   string  // name under which files are created before they are renamed
 	levels  []level // open directories that lead to the current path
 	linked  map[string]inode
-	passed  string // a foreign path; the paths below it are skipped
+	passed  string // a foreign path, below which all paths are skipped
 	buffer  []byte
 
 	entries, deletions, skipped int
@@ -44,9 +44,9 @@ type level struct {
 	entry *manifest.Entry // nil if the directory's attributes do not change
 }
 
-// newTarget returns the target of the increment with this digest. New files get the temporary name aside, which contains the
-// digest. No file of the increment can have this name, because the digest depends on the names of its files. A repeated restore
-// finds the files that an interrupted one left under this name.
+// newTarget returns the target for the increment with this digest. New files get the temporary name aside, which contains the
+// digest. No file of the increment can have this name, because the digest depends on the names of the files. A repeated restore
+// finds the files that an interrupted restore left under this name.
 func newTarget(ctx context.Context, options Options, digest string) (*target, error) {
 	foreign, err := mounts.Foreign(options.Own)
 	return &target{ctx: ctx, root: options.Root, paths: topmost(options.Paths), foreign: foreign, aside: ".multistep-" + digest[:32],
@@ -68,8 +68,8 @@ func topmost(all []string) (top []string) {
 	return top
 }
 
-// restricted returns whether only some directories are restored. Then files belong to PID 1's user, and have no setuid or setgid
-// bit and no extended attributes.
+// restricted returns whether only some directories are restored. Restored files then belong to PID 1's user, and have no setuid or
+// setgid bit and no extended attributes.
 func (t *target) restricted() bool { return len(t.paths) > 0 }
 
 // apply restores one entry. It reads content to its end, unless it returns an error.

@@ -18,7 +18,7 @@ const (
 // Key seals messages. The zero value means that the operator gave no key.
 type Key struct{ gcm cipher.AEAD }
 
-// FromEnvironment returns the key in the container's environment, which the operator sets. Without one it returns the zero value.
+// FromEnvironment returns the key that the operator set in the container's environment, or the zero value.
 func FromEnvironment() (Key, error) {
 	digits := os.Getenv(keyVariable)
 	if digits == "" {

@@ -52,7 +52,7 @@ func failed(err error) wire.SendResult {
 	return wire.SendResult{Error: wire.Errorf("Send", "%v", err)}
 }
 
-// newClient returns a client that ignores proxy variables, which the image may set, and follows no redirects, because the URL is
+// newClient returns a client that ignores proxy variables, which the image may set. It follows no redirects, because the URL is
 // signed.
 func newClient(ca string) (*http.Client, error) {
 	dialer := net.Dialer{Timeout: connectTimeout}
@@ -95,7 +95,7 @@ func put(ctx context.Context, client *http.Client, request wire.Send, file *os.F
 	}
 	defer answer.Body.Close()
 	io.CopyN(io.Discard, answer.Body, 64<<10)
-	if answer.StatusCode/100 != 2 { // the error omits the response body, which may contain parts of the URL
+	if answer.StatusCode/100 != 2 { // the error leaves out the response body, which may contain parts of the URL
 		return wire.SendResult{}, answer.StatusCode >= 500, fmt.Errorf("the store answered %d", answer.StatusCode)
 	}
 	sum := hex.EncodeToString(digest.Sum(nil))

@@ -1,4 +1,4 @@
-// Ends PID 1 when something kept it from running, because no timeout works meanwhile.
+// Ends PID 1 after something kept it from running, because no timeout works during that time.
 
 package serve
 
@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// longestFreeze is how long this process can be frozen before it ends itself. It is longer than a busy node makes a process wait.
+// longestFreeze is the time for which this process can be frozen before it exits. A busy node makes no process wait for so long.
 const longestFreeze = 2 * time.Minute
 
 // awaitFreeze returns an error when this process did not run for more than limit. A root agent that may create user namespaces can
 // freeze this process: in a namespace of its own, the agent can mount the container's control group, and later remove all traces.
-// During the freeze no timeout ends the agent. The error ends PID 1, and with it the phase that froze it. now, sleep: those of
-// package time, except in tests.
+// During the freeze no timeout ends the agent. The error ends PID 1, and with it the phase that froze it. Tests replace now and
+// sleep of package time.
 func awaitFreeze(limit time.Duration, now func() time.Time, sleep func(time.Duration)) error {
 	for {
 		started := now()

@@ -16,8 +16,8 @@ const (
 	maxPause = 4 * time.Second
 )
 
-// awaitMove returns an error when this program is no longer at its path: exec sessions fail then, or run another program. A root
-// agent that may create user namespaces can move the mount with this program: in a namespace of its own, the agent can change
+// awaitMove returns an error when this program is no longer at its path, because exec sessions then fail or run another program. A
+// root agent that may create user namespaces can move the mount with this program: in a namespace of its own, the agent can change
 // directories from which it has unmounted everything. The error ends PID 1, and with it the phase that caused the error. The time
 // between two checks is random, so that an agent cannot undo its attack just before each check.
 func awaitMove() error {

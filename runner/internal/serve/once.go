@@ -25,9 +25,9 @@ import (
 // interrupted is the error code of a command whose `runner once` was killed before it ended.
 const interrupted = "Interrupted"
 
-// Once runs the command `runner once`: one session on stdin and stdout in a container whose PID 1 is a service. It stores the
-// record of one operation (--id) in a directory (--state), so that the operation runs at most once, even if several sessions
-// request it.
+// Once runs the command `runner once`, which serves one session on stdin and stdout in a container whose PID 1 is a service. It
+// stores the record of one operation (--id) in a directory (--state), so that the operation runs at most once, even if several
+// sessions request it.
 func Once(version string, args []string) error {
 	flags := flag.NewFlagSet("once", flag.ContinueOnError)
 	state := flags.String("state", "", "directory for records; created if it does not exist")
@@ -90,7 +90,7 @@ func connections(pair [2]int) (mine, theirs *net.UnixConn, err error) {
 	return both[0], both[1], nil
 }
 
-// recordFile is the record of an operation, in a file. While the operation runs, the file is locked and contains only a newline.
+// recordFile is a file with the record of an operation. While the operation runs, the file is locked and contains only a newline.
 type recordFile struct {
 	path, id string
 	file     *os.File

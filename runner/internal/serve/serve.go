@@ -1,4 +1,4 @@
-// Starts PID 1, and decides for each connection who the caller is and which session it gets.
+// Starts PID 1, finds out who the caller of each connection is, and starts its session.
 
 package serve
 
@@ -39,7 +39,7 @@ const (
 	// limit.
 	garbagePercent = 40
 	runtimeDir     = "/run/multistep"
-	// captureBudget is the limit, in bytes, of all files that phases capture. Base64 adds a third; the rest of the 8 MiB of a frame
+	// captureBudget is the limit, in bytes, of all files that phases capture. Base64 adds a third. The rest of the 8 MiB of a frame
 	// is for the other fields of a hello response.
 	captureBudget = 4 << 20
 )
@@ -86,10 +86,10 @@ func Main(version string, args []string) error {
 	return <-failed
 }
 
-// forgetSignals catches and discards the signals that would end the process. It does not ignore them, because children
-// inherit ignored signals. A phase can send SIGTERM as the kubelet does, and the exit code does not show the sender. Only a
-// process outside the container can send SIGKILL to PID 1, as the kubelet does after SIGTERM. So the exit code of a container
-// that was ended from outside is always that of SIGKILL.
+// forgetSignals catches and discards the signals that would end the process. It does not ignore them, because children inherit
+// ignored signals. A phase can send SIGTERM as the kubelet does, and the exit code does not show the sender. Only a process outside
+// of the container can send SIGKILL to PID 1, as the kubelet does after SIGTERM. So the exit code of a container that was ended
+// from outside is always that of SIGKILL.
 func forgetSignals() {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGUSR2)

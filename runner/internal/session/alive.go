@@ -1,4 +1,4 @@
-// Keeps the caller's connection alive during a checkpoint or restore, and cancels the work if the caller is gone.
+// Keeps the caller's connection alive during a checkpoint or restore, and cancels the work when the caller disconnects.
 
 package session
 
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	callerCheckInterval    = 200 * time.Millisecond // interval at which the runner checks whether the caller is gone
+	callerCheckInterval    = 200 * time.Millisecond // interval at which the runner checks whether the caller has disconnected
 	keepAliveInterval      = 10 * time.Second       // idle time after which the runner sends the caller a keep-alive frame
 	checkpointWriteTimeout = time.Minute            // timeout if the caller reads no bytes of a checkpoint
 	restoreReadTimeout     = 5 * time.Minute        // timeout if the caller sends no bytes of a restore
@@ -24,8 +24,8 @@ const (
 var errGone = errors.New("the caller is gone: it ended its connection or its stdin")
 
 // alive is a checkpoint or restore in progress, during which the runner sends keep-alive frames (empty D frames) to the caller. It
-// is cancelled, and the connection is closed, when the caller closes its connection or only its sending direction: a lost exec
-// session ends the stdin of `runner call`, but not always its stdout.
+// is cancelled, and the connection is closed, when the caller closes its connection or only its sending direction, because a lost
+// exec session ends the stdin of `runner call`, but not always its stdout.
 type alive struct {
 	ctx   context.Context
 	pulse *frames.Pulse
@@ -56,7 +56,7 @@ func (s *Session) keepAlive() *alive {
 	return a
 }
 
-// broken returns the error that broke the session: errGone if the caller is gone, else err.
+// broken returns the error that broke the session. It is errGone if the caller disconnected, otherwise err.
 func (a *alive) broken(err error) error {
 	if cause := context.Cause(a.ctx); cause != nil {
 		return cause

@@ -1,4 +1,4 @@
-// Stops the processes, packs the changed files and sends them, and commits what the operator stored.
+// Stops the processes, packs and sends the changed files, and commits a checkpoint when the operator has stored it.
 
 package session
 
@@ -110,7 +110,7 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 	if result.lines, err = spool.New(s.RuntimeDir); err != nil { // before Thaw, because the file can have a name for a moment
 		return result, err
 	}
-	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // no error: the level is valid
+	zip, _ := gzip.NewWriterLevel(result.lines, gzip.BestSpeed) // the level is valid, so there is no error
 	result.Packed, err = s.Tracker.Pack(ctx, request, out, zip)
 	if err == nil {
 		err = zip.Close()
@@ -122,8 +122,8 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 	return result, err
 }
 
-// syncFiles writes the dirty pages of all files to disk. The system call cannot be interrupted; if ctx is done, syncFiles returns
-// without waiting for it.
+// syncFiles writes the dirty pages of all files to disk. The system call cannot be interrupted. If ctx is done, syncFiles returns
+// without waiting for the call.
 func syncFiles(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- at.SyncFilesystem("/") }()

@@ -1,8 +1,8 @@
-// Package session implements one session of the runner protocol: requests and responses, strictly in order. Frames with
-// requests (packages frames and wire) come in, and a response to each goes out.
+// Package session implements one session of the runner protocol. It reads requests (packages frames and wire), and
+// responds to them strictly in order.
 //
 // Open session.go first, then operations.go, which assigns a handler to each op. transfer.go, checkpoint.go, restore.go
-// and inspect.go hold the handlers of these requests. guest.go serves guests, sealed.go serves callers whose messages
+// and inspect.go have the handlers of these requests. guest.go serves guests, sealed.go serves callers whose messages
 // are sealed, and host.go relays such messages. limits.go limits the time of checkpoints and restores. alive.go and
-// watch.go notice that a caller is gone.
+// watch.go notice that a caller has disconnected.
 package session

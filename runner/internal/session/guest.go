@@ -20,14 +20,14 @@ import (
 // guestBuffer is the size in bytes of a guest's read buffer. It is small, because many guests may connect at once.
 const guestBuffer = 4 << 10
 
-// guest is the session of a guest: a process of another container that the operator admitted (package guests).
+// guest is the session of a guest, which is a process of another container that the operator admitted (package guests).
 type guest struct {
 	Session
 	conn      *guests.Connection
 	admission *guests.Admission
 }
 
-// ServeGuest handles a guest's session until it ends. It sends errors to the guest but does not log them, because there can be
+// ServeGuest handles a guest's session until it ends. It sends errors to the guest, but does not log them, because there can be
 // very many rejected callers.
 func (r *Runner) ServeGuest(conn *guests.Connection) {
 	defer conn.Leave()
@@ -60,7 +60,7 @@ func (g *guest) dispatch(op wire.Op, payload []byte) error {
 	return g.refuse(wire.Errorf(wire.CodeProtocol, "unknown op %q", wire.Cut(op.Op, 100)))
 }
 
-// user resolves the user of a request; "" is the admitted user. It reads the user database for each request, because a guest's
+// user returns the user of a request. "" is the admitted user. It reads the user database for each request, because a guest's
 // command may add users to it. It returns refusal if the guest may not act as this user, and unknown if the user does not exist.
 func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown error) {
 	admitted, err := g.Host.User(g.admission.User)
@@ -74,7 +74,7 @@ func (g *guest) user(name string) (user users.User, refusal *wire.Error, unknown
 	if err != nil || unknown != nil || asked.UID != admitted.UID || asked.GID != admitted.GID {
 		return user, wire.Errorf(wire.CodeRefused, "this guest may act as user %q only, not as %.200q", g.admission.User, name), nil
 	}
-	return admitted, nil, nil // not the requested user, whose IDs are the same but who may have more groups
+	return admitted, nil, nil // instead of the requested user, who has the same IDs but may have more groups
 }
 
 func (g *guest) exec(request wire.Exec) error {
@@ -100,7 +100,7 @@ func (g *guest) exec(request wire.Exec) error {
 	return g.answerResult(executed{PhaseResult: result})
 }
 
-// executed is a command's result without the field captures: its own field Captures hides the embedded one.
+// executed is a command's result without the field captures, because its own field Captures hides the embedded one.
 type executed struct {
 	wire.PhaseResult
 	Captures *struct{} `json:"captures,omitempty"`
@@ -123,7 +123,7 @@ type outputSender struct {
 	broken func()
 }
 
-// send blocks while the guest does not read, so the command blocks too. After an error it discards the output.
+// send blocks while the guest does not read, so the command blocks, too. After an error, send discards the output.
 func (o *outputSender) send(stream byte, data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,18 +11,18 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// hostConn is a connection to the agent host's runner. It carries the operator's sealed requests.
+// hostConn is a connection to the agent host's runner for the operator's sealed requests.
 type hostConn struct {
 	net.Conn
 	frames *frames.Reader
 }
 
-// askHost sends a sealed message to the agent host's runner and returns its sealed answer to the caller. This runner can read
-// neither of them.
+// askHost sends a sealed message to the agent host's runner, and the sealed answer to the caller. This runner can read neither of
+// them.
 func (s *Session) askHost(request wire.Host) error {
 	answer, err := s.ofHost(request.Message)
 	if err != nil {
-		s.leaveHost() // a late answer would be taken for that of the next request
+		s.leaveHost() // a late answer would be mistaken for that of the next request
 		return s.refuse(wire.Errorf(wire.CodeNoHost, "%v", err))
 	}
 	return frames.Write(s.stream, frames.JSON, answer)
@@ -52,7 +52,7 @@ func dialHost() (*hostConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := peer.Elsewhere(conn); err != nil { // a process of this container has no key, but could keep the caller waiting
+	if err := peer.Elsewhere(conn); err != nil { // a process of this container has no key, but could make the caller wait
 		conn.Close()
 		return nil, err
 	}

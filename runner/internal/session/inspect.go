@@ -16,7 +16,7 @@ const codeNoBaseline = "NoBaseline"
 
 func (s *Session) baseline(request wire.Baseline) error {
 	return s.answerRecord(s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) {
-		defer debug.FreeOSMemory() // frees memory at once: it counts against the trial's limit
+		defer debug.FreeOSMemory() // frees memory at once, because it counts towards the trial's limit
 		scope, failure := s.scope(request.Verification)
 		if failure != nil {
 			return wire.BaselineResult{Error: failure}, nil

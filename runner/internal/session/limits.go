@@ -11,12 +11,12 @@ import (
 	"multistep.dev/runner/internal/worktime"
 )
 
-// totalFactor times maxSeconds is the timeout of a whole checkpoint or restore. It includes the time in which the runner waits for
-// the caller, which maxSeconds itself does not.
+// totalFactor times maxSeconds is the timeout of a whole checkpoint or restore. Unlike maxSeconds, it includes the time in which
+// the runner waits for the caller.
 const totalFactor = 3
 
-// Restores holds, by id, the time that each unfinished restore took so far in all sessions. Without it, a restore that takes longer
-// than a session would be retried forever.
+// Restores has, by id, the time that each unfinished restore has taken until now in all sessions. Without this, a restore that
+// takes longer than a session would be retried forever.
 type Restores struct {
 	mu   sync.Mutex
 	took map[string]time.Duration
@@ -41,8 +41,8 @@ func totalSeconds(limits wire.CheckpointLimits) time.Duration {
 	return totalFactor * wire.Seconds(limits.MaxSeconds)
 }
 
-// limited returns a context with two timeouts: maxSeconds of work, and totalFactor times maxSeconds in all. spent: time that
-// earlier sessions used of the second timeout.
+// limited returns a context with two timeouts, which are maxSeconds of work, and totalFactor times maxSeconds in total. spent is
+// the part of the second timeout that earlier sessions used.
 func limited(parent context.Context, limits wire.CheckpointLimits, spent time.Duration) (context.Context, *worktime.Clock, func()) {
 	total, end := context.WithTimeout(parent, totalSeconds(limits)-spent)
 	ctx, clock, cancel := worktime.Limit(total, wire.Seconds(limits.MaxSeconds))

@@ -4,8 +4,9 @@ package session
 
 import "multistep.dev/runner/internal/wire"
 
-// operation handles the requests of one op. since: the first protocol version that has the op. changes: whether the operation can
-// change files, or admit guests who can, before it responds; such an operation waits until the image's files are listed.
+// operation handles the requests of one op. since is the first protocol version that has the op. changes tells whether the
+// operation can change files, or admit guests who can, before it responds. Such an operation waits until the image's files are
+// listed.
 type operation struct {
 	since   int
 	run     func(*Session, []byte) error

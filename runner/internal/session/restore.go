@@ -1,4 +1,4 @@
-// Receives the increments of a restore and applies them once.
+// Receives the increments of a restore, and applies them once.
 
 package session
 
@@ -46,14 +46,14 @@ func (s *Session) restore(request wire.Restore) error {
 	return s.answerRecord(record, refusal)
 }
 
-// restoreOnce restores the increments, unless a record of the id exists. It returns broken if the session broke.
+// restoreOnce restores the increments, unless a record with this id exists. It returns broken if the session broke.
 func (s *Session) restoreOnce(ctx context.Context, clock *worktime.Clock, request wire.Restore) (record records.Record, failure *wire.Error, broken error) {
 	release, err := s.Tracker.Acquire(ctx)
 	if err != nil {
 		return record, restoreFailure(ctx, err, nil), s.discardIncrements(request)
 	}
 	defer release()
-	// Frees memory at once: it counts against the trial's limit
+	// frees memory at once, because it counts towards the trial's limit
 	defer debug.FreeOSMemory()
 	if record, found, refusal := s.Store.Find(request.ID, request.Op.Op); found { // this request finished in an abandoned session
 		return record, refusal, s.discardIncrements(request)
@@ -117,8 +117,8 @@ func (s *Session) discardIncrements(request wire.Restore) error {
 	return nil
 }
 
-// restoreFailure returns the error of restoring a body, nil if there is none. An error of the body's transfer takes precedence,
-// because then the caller can send the body again.
+// restoreFailure returns the error of restoring a body, or nil. An error of the body's transfer takes precedence, because the
+// caller can then send the body again.
 func restoreFailure(ctx context.Context, err, transfer error) *wire.Error {
 	switch {
 	case transfer != nil:

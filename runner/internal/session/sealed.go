@@ -23,7 +23,7 @@ const (
 	sealedBuffer = 4 << 10
 )
 
-// sealedOps lists the ops of sealed requests: those whose requests and answers are single frames.
+// sealedOps lists the ops of sealed requests, whose requests and answers are single frames.
 var sealedOps = []string{"hello", "start", "wait", "output", "ack", "note"}
 
 var sealedSlots = make(chan struct{}, maxSealed)
@@ -81,8 +81,8 @@ func (r *Runner) serveSealed(conn *net.UnixConn) error {
 	}
 }
 
-// unseal opens a message and handles its request. It returns the request's nonce, and leaves the answer's frame in the session's
-// stream.
+// unseal decrypts a message, and handles its request. It returns the request's nonce, and writes the answer's frame to the
+// session's stream.
 func (s *Session) unseal(reader *frames.Reader) (nonce []byte, err error) {
 	payload, err := reader.Payload()
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	readTimeout  = 15 * time.Minute // read timeout: then the caller counts as gone
-	writeTimeout = 5 * time.Minute  // write timeout: the caller reads nothing
+	readTimeout  = 15 * time.Minute // read timeout, after which the caller counts as disconnected
+	writeTimeout = 5 * time.Minute  // timeout if the caller reads nothing
 	progress     = 32 << 10         // bytes in one part of a write; each part has its own timeout
 	maxWait      = time.Hour
 	answerOK     = true
@@ -46,7 +46,7 @@ type Runner struct {
 	StartedAt  time.Time
 	Own        []string // paths that belong to the runner, and to no checkpoint
 	Protocols  []int
-	// RootPrograms are the programs by which a user may become root, as they were before the first phase.
+	// RootPrograms are the programs with which a user may become root, as they were before the first phase.
 	RootPrograms []string
 }
 
@@ -56,12 +56,12 @@ type Session struct {
 	conn     *timeoutConn
 	frames   *frames.Reader
 	stream   io.Writer
-	protocol int // version negotiated by hello; 0 before hello
+	protocol int // version that hello negotiated, 0 before hello
 	handle   func(op wire.Op, payload []byte) error
 	host     *hostConn // nil before the first request for the agent host
 }
 
-// Serve handles a session until it ends. It returns nil if the caller ended the session, else the error that broke it.
+// Serve handles a session until it ends. It returns nil if the caller ended the session, otherwise the error that broke it.
 func (r *Runner) Serve(conn net.Conn) error {
 	defer conn.Close()
 	timed := &timeoutConn{conn, readTimeout, writeTimeout}
@@ -128,8 +128,8 @@ func (s *Session) next() error {
 	return s.handle(op, payload)
 }
 
-// stray skips a body frame that belongs to no request: the sender may have sent the body before it received a refusal. stray
-// responds once, at the body's end.
+// stray skips a body frame that belongs to no request, because the sender may have sent the body before it received a refusal.
+// stray responds once, at the body's end.
 func (s *Session) stray(kind byte) error {
 	if kind == frames.Data {
 		return nil
@@ -193,7 +193,7 @@ func (s *Session) hello(payload []byte) error {
 		Records   *bool    `json:"records"`
 		Users     []string `json:"users"`
 	}
-	if err := json.Unmarshal(payload, &request); err != nil { // ignores unknown fields: they belong to later protocols
+	if err := json.Unmarshal(payload, &request); err != nil { // unknown fields, which belong to later protocols, are ignored
 		return s.refuse(wire.Errorf(wire.CodeProtocol, "%v", err))
 	}
 	agreed, ok := wire.Agree(s.Protocols, request.Protocols)
@@ -248,7 +248,7 @@ func (s *Session) healthcheck(request wire.Healthcheck) error {
 	return s.startOnce(request.Op, func() any { return healthcheck.Run(request, s.Host.Run, healthcheck.Real) })
 }
 
-// startOnce runs do in the background, unless a record of the id exists.
+// startOnce runs do in the background, unless a record with this id exists.
 func (s *Session) startOnce(op wire.Op, do func() any) error {
 	record, fresh, refusal := s.Store.Start(op.ID, op.Op)
 	if fresh {
@@ -267,8 +267,8 @@ func (s *Session) wait(request wire.Wait) error {
 	return s.answerRecord(s.Store.Wait(ctx, request.ID))
 }
 
-// output responds with a part of a phase's output. It reads the record's state before the output, so that the output is complete if
-// the state is done.
+// output responds with a part of a phase's output. It reads the record's state first, so that the output is complete if the state
+// is done.
 func (s *Session) output(request wire.Output) error {
 	record, refusal := s.Store.Get(request.ID)
 	if refusal != nil {

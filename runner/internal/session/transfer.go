@@ -1,4 +1,4 @@
-// Handles the requests that move files in and out, and those that reset directories.
+// Handles the requests that upload and download files, and those that reset directories.
 
 package session
 
@@ -57,32 +57,32 @@ func (s *Session) upload(request wire.Upload) error {
 	var record records.Record
 	began := kernel.CoarseTime()
 	body, refusal, err := s.receive(upload)
-	if err == nil && refusal == nil { // another session may have created the record meanwhile
+	if err == nil && refusal == nil { // another session may have created the record during the upload
 		record, refusal = s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return merge(upload, body) })
 		s.Inspector.Uploaded(target, began)
 	}
-	upload.Close() // before the response: from then on the staging directory must not exist
+	upload.Close() // before the response, after which the staging directory must not exist
 	if err != nil {
 		return err
 	}
 	return s.answerRecord(record, refusal)
 }
 
-// uploading is an upload: a files.Upload, done by this process, or an asuser.Upload, done by a process of another user.
+// uploading is a files.Upload, which this process does, or an asuser.Upload, which a process of another user does.
 type uploading interface {
 	Unpack(stream io.Reader) error
 	Merge() error
 	Close() error
 }
 
-// downloading is a download: a files.Download, done by this process, or an asuser.Download, done by a process of another user.
+// downloading is a files.Download, which this process does, or an asuser.Download, which a process of another user does.
 type downloading interface {
 	Types() []wire.SourceType
 	Send(stream io.Writer) (frames.Trailer, error)
 	Close()
 }
 
-// target returns the absolute path of an upload's target, in which it replaces runtimePrefix.
+// target returns the absolute path of an upload's target, with runtimePrefix replaced.
 func (s *Session) target(request wire.Upload) (string, *wire.Error) {
 	place := request.Target
 	if rest, found := strings.CutPrefix(place+"/", runtimePrefix); found {
@@ -107,7 +107,7 @@ func (s *Session) receive(upload uploading) (*frames.Body, *wire.Error, error) {
 	if err := body.Rest(); err != nil {
 		return nil, nil, err
 	}
-	if err := body.Verify(); err != nil { // takes precedence over failure: the transfer damaged the body, so the caller can retry
+	if err := body.Verify(); err != nil { // takes precedence over failure, because the transfer damaged the body, so the caller can retry
 		return nil, wire.Errorf(wire.CodeBody, "%v", err), nil
 	}
 	if failure != nil {
@@ -157,7 +157,7 @@ func (s *Session) sendFile(request wire.Send) error {
 	})
 }
 
-// sendBody sends a download. The trailer reports errors of files; sendBody returns an error only if the stream broke.
+// sendBody sends a download. The trailer reports errors of files. sendBody returns an error only if the stream broke.
 func (s *Session) sendBody(download downloading) error {
 	body := frames.NewBodyWriter(s.stream)
 	trailer, err := download.Send(body)

@@ -1,4 +1,4 @@
-// Notices that the caller closed its connection, without reading from it.
+// Notices that the caller closed its connection, without reading from the connection.
 
 package session
 

@@ -16,7 +16,7 @@ func New(directory string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "temporary file"), nil
 }
 
-// unnamed is like New, but the file has a name for a moment. Processes that may open it must be stopped meanwhile.
+// unnamed is like New, but the file has a name for a moment, in which processes that may open it must be stopped.
 func unnamed(directory string) (*os.File, error) {
 	file, err := os.CreateTemp(directory, ".multistep-spool-")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Turns a process into the phase's command: user, directory, program.
+// Turns a process into the phase's command, with the command's user, directory and program.
 
 package supervise
 
@@ -15,11 +15,11 @@ import (
 	"multistep.dev/runner/internal/wire"
 )
 
-// become turns this process, which has a session of its own, into the command: it switches to the user, changes to the directory
-// and executes the command. It runs as a separate program, not in a fork's child, so that each failure gets its own error code
-// and the directory and PATH are resolved with the user's permissions.
+// become turns this process, which has a session of its own, into the command. It switches to the user, changes to the directory,
+// and executes the command. It runs as a separate program instead of in a fork's child, so that each failure gets its own error
+// code, and the directory and PATH are resolved with the user's permissions.
 func become() error {
-	runtime.LockOSThread() // capabilities and filters are a thread's
+	runtime.LockOSThread() // capabilities and filters belong to a thread
 	var spec Spec
 	if err := json.NewDecoder(os.NewFile(SpecFD, "spec")).Decode(&spec); err != nil {
 		fail(wire.Errorf("Internal", "no command came: %v", err))
@@ -72,7 +72,7 @@ func execute(argv, env []string) *wire.Error {
 	return wire.Errorf("NoSuchCommand", "command %q does not exist", name)
 }
 
-// exec executes path. A script without a #! line is run with bash if the image has it (as in Harbor), else with /bin/sh.
+// exec executes path. A script without a #! line is run with bash if the image has it (as in Harbor), otherwise with /bin/sh.
 func exec(path string, argv, env []string) error {
 	err := syscall.Exec(path, argv, env)
 	if err == syscall.ENOEXEC {
@@ -83,7 +83,7 @@ func exec(path string, argv, env []string) error {
 	return err
 }
 
-// places returns the paths that a command's name can resolve to.
+// places returns the paths to which a command's name can resolve.
 func places(name string, env []string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}

@@ -9,7 +9,7 @@ import (
 	"multistep.dev/runner/internal/tree"
 )
 
-// Quell implements `runner quell`, which runs as a phase of root: it kills the processes of all other phases, running or finished.
+// Quell implements `runner quell`, which runs as a phase of root and kills the processes of all other phases, running or finished.
 func Quell() error { return tree.Kill(&others{supervisor: os.Getppid()}) }
 
 // others is the family of all processes that belong to no exec session and not to this phase.
@@ -18,9 +18,10 @@ type others struct {
 	empty      int
 }
 
-const enoughEmpty = 3 // passes that found no process: one list of processes can miss a process
+const enoughEmpty = 3 // passes that must find no process, because one list of processes can miss a process
 
-// Roots implements tree.Family. The parent of an exec session's process is outside the container, so such processes are no roots.
+// Roots implements tree.Family. The parent of an exec session's process is outside of the container, so such processes are no
+// roots.
 func (o *others) Roots(all []kernel.Process) (pids []int) {
 	for _, each := range all {
 		if each.PPID == 1 && each.PID != o.supervisor {

@@ -17,19 +17,20 @@ import (
 // Spec is the command to run. PID 1 sends it on SpecFD.
 type Spec struct {
 	Argv []string   `json:"argv"`
-	Env  [][]byte   `json:"env"` // bytes, because JSON strings cannot hold invalid UTF-8
+	Env  [][]byte   `json:"env"` // bytes, because JSON strings cannot have invalid UTF-8
 	Cwd  string     `json:"cwd"`
 	User users.User `json:"user"`
 }
 
-// Report is one message of a supervisor to PID 1 on ReportFD: first PID (unless the fork failed), then Error or Status.
+// Report is a message of a supervisor to PID 1 on ReportFD. The first one has PID, unless the fork failed, the next one Error or
+// Status.
 type Report struct {
 	PID    int         `json:"pid,omitempty"`
 	Error  *wire.Error `json:"error,omitempty"`
 	Status *int        `json:"status,omitempty"` // the command's wait status
 }
 
-// Descriptors that PID 1 passes to a supervisor in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is
+// PID 1 passes these descriptors to a supervisor in addition to stdin (/dev/null), stdout and stderr (the output pipes). StdinFD is
 // the stdin of the command.
 const (
 	SpecFD   = 3
@@ -82,8 +83,8 @@ func supervise(report *json.Encoder) error {
 	return nil
 }
 
-// closeDescriptors closes the supervisor's copies of descriptors that only the command may hold. With these copies open, PID 1
-// would see no EOF of the output, nor that the command closed its stdin.
+// closeDescriptors closes the supervisor's copies of descriptors that only the command may have. With these copies open, PID 1
+// would get no EOF of the output, and would not notice that the command closed its stdin.
 func closeDescriptors(failed *os.File) {
 	failed.Close()
 	syscall.Close(SpecFD)

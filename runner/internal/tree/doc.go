@@ -1,3 +1,3 @@
-// Package tree kills process trees, including processes that try to evade the kill. A Family comes in, which says where
-// the trees begin and when none is left.
+// Package tree kills process trees, including processes that try to evade the kill. A Family tells which processes are
+// the roots of the trees, and when no process is left.
 package tree

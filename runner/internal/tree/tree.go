@@ -12,8 +12,8 @@ import (
 
 const (
 	freezePasses  = 20
-	lastResort    = 3 * time.Second  // if new members still appear after this time, killAll kills all processes at once
-	giveUp        = 15 * time.Second // processes that are still alive after this time are assumed to hang in the kernel: Kill fails
+	lastResort    = 3 * time.Second  // after this time, killAll kills all processes at once if new members still appear
+	giveUp        = 15 * time.Second // Kill fails after this time, because processes that are still alive are assumed to hang in the kernel
 	longestPause  = 20 * time.Millisecond
 	shortestPause = 500 * time.Microsecond
 )
@@ -103,7 +103,7 @@ func members(all []kernel.Process, roots []int) (found []kernel.Process) {
 		children[process.PPID] = append(children[process.PPID], process.PID)
 		byPID[process.PID] = process
 	}
-	visited := map[int]bool{os.Getpid(): true, 0: true} // parents change while processes are listed, so the result may have a cycle
+	visited := map[int]bool{os.Getpid(): true, 0: true} // parents change while processes are listed, so there may be a cycle
 	for todo := roots; len(todo) > 0; {
 		pid := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -116,9 +116,9 @@ func members(all []kernel.Process, roots []int) (found []kernel.Process) {
 	return found
 }
 
-// killAll kills all processes of the container except PID 1, in one system call that no process can evade. Because this includes
-// other phases' background processes and exec sessions (which the operator opens again), it is the last resort. It does nothing in
-// a process other than PID 1.
+// killAll kills all processes of the container except PID 1, in one system call that no process can evade. It is the last resort,
+// because it also kills other phases' background processes and exec sessions, which the operator opens again. It does nothing in a
+// process other than PID 1.
 func killAll() {
 	if os.Getpid() == 1 {
 		syscall.Kill(-1, syscall.SIGKILL)

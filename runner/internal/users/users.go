@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// User is the user that a command runs as.
+// User is the user as which a command runs.
 type User struct {
 	UID, GID   int
 	Groups     []int
 	Name, Home string
-	Own        bool // PID 1's own user: a command keeps PID 1's credentials, including its groups
+	Own        bool // whether this is PID 1's own user, so that a command keeps PID 1's credentials, including its groups
 }
 
 // String returns the user's name and IDs for an error message.
@@ -27,7 +27,7 @@ func (u User) String() string {
 	return fmt.Sprintf("%q (%d:%d)", u.Name, u.UID, u.GID)
 }
 
-// Become switches this process to the user. A root process thereby loses all capabilities, unless the user is root too.
+// Become switches this process to the user. A root process thereby loses all capabilities, unless the user is also root.
 func (u User) Become() error {
 	if u.Own || (os.Getuid() != 0 && u.UID == os.Getuid() && u.GID == os.Getgid()) {
 		return nil
@@ -46,7 +46,7 @@ type NoSuchUser struct{ message string }
 
 func (e NoSuchUser) Error() string { return e.message }
 
-// Database holds the paths of the passwd file and the group file.
+// Database has the paths of the passwd file and the group file.
 type Database struct{ Passwd, Group string }
 
 // System is the image's user database.
@@ -54,7 +54,7 @@ var System = Database{"/etc/passwd", "/etc/group"}
 
 const (
 	maxFileBytes = 16 << 20
-	maxID        = 1<<32 - 2 // to the kernel, the next ID means "unchanged"
+	maxID        = 1<<32 - 2 // for the kernel, the next ID means "unchanged"
 )
 
 // Own returns the user of this process.
@@ -66,8 +66,8 @@ func (d Database) Own() User {
 	return user
 }
 
-// Lookup resolves "name", "uid", "name:group" and "uid:gid"; "" is the user of this process. As in an image's USER, a named group
-// replaces all groups from /etc/group.
+// Lookup returns the user for "name", "uid", "name:group" or "uid:gid". "" is the user of this process. As in an image's USER, a
+// named group replaces all groups from /etc/group.
 func (d Database) Lookup(spec string) (User, error) {
 	if spec == "" {
 		return d.Own(), nil

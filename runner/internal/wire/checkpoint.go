@@ -9,20 +9,20 @@ import (
 	"math"
 )
 
-// Error codes of checkpoint, commit and restore.
+// These are the error codes of checkpoint, commit and restore.
 const (
 	CodeNoBase     = "NoBase"     // no list of the image's files exists
 	CodeRunning    = "Running"    // processes could not be stopped
 	CodeTooLarge   = "TooLarge"   // a limit of files, bytes or depth was exceeded
 	CodeTooSlow    = "TooSlow"    // maxSeconds were exceeded
 	CodeUnreadable = "Unreadable" // PID 1 cannot read a changed file
-	CodeUnusual    = "Unusual"    // files of a kind that no program makes by itself
+	CodeUnusual    = "Unusual"    // files of a kind that only a hostile process creates
 	CodeChanged    = "Changed"    // a file was replaced while it was packed
 	CodeDamaged    = "Damaged"    // the stream of a restore does not match its manifest
 	CodeRestore    = "Restore"    // the container rejects a file to restore
 )
 
-// CheckpointLimits bounds a checkpoint, or each increment of a restore: entries, unpacked and compressed bytes, and seconds.
+// CheckpointLimits limits entries, unpacked and compressed bytes, and seconds of a checkpoint, or of each increment of a restore.
 type CheckpointLimits struct {
 	MaxFiles       int     `json:"maxFiles"`
 	MaxBytes       int64   `json:"maxBytes"`
@@ -30,8 +30,8 @@ type CheckpointLimits struct {
 	MaxSeconds     float64 `json:"maxSeconds"`
 }
 
-// The default limits of a checkpoint, and the highest limits of a request. The highest limits are the defaults of a restore, so
-// that it accepts every checkpoint.
+// defaultLimits are the default limits of a checkpoint, highestLimits the highest limits of a request. The latter are the defaults
+// of a restore, so that it accepts every checkpoint.
 var (
 	defaultLimits = CheckpointLimits{MaxFiles: 500_000, MaxBytes: 8 << 30, MaxPackedBytes: 4 << 30, MaxSeconds: 300}
 	highestLimits = CheckpointLimits{MaxFiles: 10_000_000, MaxBytes: math.MaxInt64, MaxPackedBytes: math.MaxInt64, MaxSeconds: 3600}
@@ -46,7 +46,7 @@ func (l CheckpointLimits) check() error {
 	return nil
 }
 
-// Checkpoint is the `checkpoint` request: it returns the files that changed since the last commit or, if Full is set, since the
+// Checkpoint is the `checkpoint` request, which returns the files that changed since the last commit or, if Full is set, since the
 // image.
 type Checkpoint struct {
 	Op
@@ -67,7 +67,7 @@ type Process struct {
 	Name string `json:"name"` // name in the kernel (comm), which the process can change
 }
 
-// Commit is the `commit` request: the operator has stored the increment with this manifest, which becomes the base of the next one.
+// Commit is the `commit` request. The operator has stored the increment with this manifest, which becomes the base of the next one.
 type Commit struct {
 	Op
 	Manifest string `json:"manifest"`
@@ -86,7 +86,7 @@ type Increment struct {
 	Manifest string `json:"manifest"`
 }
 
-// Restore is the `restore` request: it applies increments in order. With Paths, it restores only these directories.
+// Restore is the `restore` request, which applies increments in order. With Paths, it restores only these directories.
 type Restore struct {
 	Op
 	CheckpointLimits
@@ -117,8 +117,8 @@ func (r Restore) Check() error {
 	return r.check()
 }
 
-// RestoreResult is the result of a restore. Bytes: size of the restored contents; Skipped: number of entries that were not
-// restored, such as mounts and paths that the request does not list.
+// RestoreResult is the result of a restore. Bytes is the size of the restored contents. Skipped is the number of entries that were
+// not restored, such as mounts and paths that the request does not list.
 type RestoreResult struct {
 	Manifest string  `json:"manifest"`
 	Entries  int     `json:"entries"`

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Admit is the `admit` request: it permits guests (package guests) to act as User, or as any user if Root is set.
+// Admit is the `admit` request, which permits guests (package guests) to act as User, or as any user if Root is set.
 type Admit struct {
 	Op
 	User string `json:"user"`
@@ -28,8 +28,8 @@ type AdmitResult struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Dismiss is the `dismiss` request: it ends an admission. Admission is the id of the `admit` request that created it. If Kill is
-// set, the request also kills the background processes that the guests' commands left.
+// Dismiss is the `dismiss` request, which ends an admission. Admission is the id of the `admit` request that created it. If Kill is
+// set, the request also kills the background processes that the guests' commands left running.
 type Dismiss struct {
 	Op
 	Admission string `json:"admission"`
@@ -48,11 +48,11 @@ type DismissResult struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Exec is a guest's `exec` request: it runs a command and returns its output and result.
+// Exec is a guest's `exec` request, which runs a command, and returns its output and result.
 type Exec struct {
 	Op
 	Command
-	Stdin          string   `json:"stdin"` // a secret: no error contains it
+	Stdin          string   `json:"stdin"` // a secret, which no error contains
 	TimeoutSeconds *float64 `json:"timeoutSeconds"`
 }
 

@@ -2,7 +2,7 @@
 
 package wire
 
-// Host is the `host` request: a message for the agent host's runner.
+// Host is the `host` request, which has a message for the agent host's runner.
 type Host struct {
 	Op
 	Message Sealed `json:"message"`
@@ -13,5 +13,5 @@ type Sealed struct {
 	Sealed []byte `json:"sealed"`
 }
 
-// Check accepts every request: the agent host's runner checks it.
+// Check accepts every request, because the agent host's runner checks the message.
 func (h Host) Check() error { return nil }

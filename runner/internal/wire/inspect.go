@@ -4,7 +4,7 @@ package wire
 
 import "fmt"
 
-// Verification describes the verification that a baseline or inspect request is about. Directories: the verifier's directories.
+// Verification describes the verification that a baseline or inspect request concerns. Directories are those of the verifier.
 type Verification struct {
 	User        string            `json:"user"`
 	Env         map[string]string `json:"env"` // only variables that name programs or files; they override PID 1's variables
@@ -20,7 +20,7 @@ func (v Verification) check() error {
 	return nil
 }
 
-// Baseline is the `baseline` request: it records the state of the container before the first agent runs.
+// Baseline is the `baseline` request, which records the state of the container before the first agent runs.
 type Baseline struct {
 	Op
 	Verification
@@ -29,14 +29,14 @@ type Baseline struct {
 // Check rejects relative paths.
 func (b Baseline) Check() error { return b.check() }
 
-// BaselineResult is the result of a baseline. Files: number of files that it recorded.
+// BaselineResult is the result of a baseline. Files is the number of files that it recorded.
 type BaselineResult struct {
 	Files   int     `json:"files"`
 	Seconds float64 `json:"seconds"`
 	Error   *Error  `json:"error"`
 }
 
-// Inspect is the `inspect` request: it finds traces of tampering since the baseline.
+// Inspect is the `inspect` request, which finds traces of tampering since the baseline.
 type Inspect struct {
 	Op
 	Verification
@@ -45,14 +45,14 @@ type Inspect struct {
 // Check rejects relative paths.
 func (i Inspect) Check() error { return i.check() }
 
-// Finding holds the files that an inspection found of one kind: their number, and the first of their paths.
+// Finding has the number of files of one kind that an inspection found, and the first of their paths.
 type Finding struct {
 	Kind  string   `json:"kind"`
 	Count int      `json:"count"`
 	Paths []string `json:"paths"`
 }
 
-// InspectResult is the result of an inspection. Incomplete means that a limit was exceeded: there may be more findings.
+// InspectResult is the result of an inspection. Incomplete means that a limit was exceeded, so that there may be more findings.
 type InspectResult struct {
 	Findings     []Finding `json:"findings"`
 	Processes    []string  `json:"processes"`    // names that the processes chose themselves

@@ -36,7 +36,7 @@ func Agree(supported, offered []int) (int, bool) {
 	return common, common > 0
 }
 
-// Error codes of rejected and failed requests.
+// These are the error codes of rejected and failed requests.
 const (
 	CodeProtocol = "Protocol"
 	CodeNotFound = "NotFound"
@@ -104,7 +104,7 @@ func Seconds(seconds float64) time.Duration {
 // Epoch returns a time in the protocol's form: seconds since the Unix epoch.
 func Epoch(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// Op holds the fields that all requests have.
+// Op has the fields that all requests have.
 type Op struct {
 	Op string `json:"op"`
 	ID string `json:"id"`
@@ -120,13 +120,13 @@ func (o Op) CheckID() error {
 	return nil
 }
 
-// Ack is the `ack` request: the caller has received the result of a finished operation.
+// Ack is the `ack` request. The caller has received the result of a finished operation.
 type Ack struct{ Op }
 
 // Check accepts every request.
 func (a Ack) Check() error { return nil }
 
-// Command holds the fields that start, healthcheck and exec share.
+// Command has the fields that start, healthcheck and exec share.
 type Command struct {
 	Argv []string          `json:"argv"`
 	User string            `json:"user"`
@@ -158,11 +158,11 @@ type File struct {
 	MaxBytes int64  `json:"maxBytes"`
 }
 
-// Start is the `start` request: it runs a command as a phase.
+// Start is the `start` request, which runs a command as a phase.
 type Start struct {
 	Op
 	Command
-	Stdin          string   `json:"stdin"` // a secret: no record and no error contains it
+	Stdin          string   `json:"stdin"` // a secret, which no record and no error contains
 	TimeoutSeconds *float64 `json:"timeoutSeconds"`
 	Remove         []string `json:"remove"`
 	MakeExecutable string   `json:"makeExecutable"`
@@ -240,7 +240,7 @@ type PhaseResult struct {
 	Captures        map[string]*Captured `json:"captures"`
 }
 
-// Healthcheck is the `healthcheck` request: it repeats a command until the command succeeds or has failed Retries times.
+// Healthcheck is the `healthcheck` request, which repeats a command until the command succeeds or has failed Retries times.
 type Healthcheck struct {
 	Op
 	Command
@@ -267,7 +267,7 @@ type HealthcheckResult struct {
 	DurationSeconds float64 `json:"durationSeconds"`
 }
 
-// Wait is the `wait` request: it returns the operation's record as soon as the operation is finished, or at the timeout.
+// Wait is the `wait` request, which returns the operation's record as soon as the operation is finished, or at the timeout.
 type Wait struct {
 	Op
 	TimeoutSeconds float64 `json:"timeoutSeconds"`
@@ -276,7 +276,7 @@ type Wait struct {
 // Check accepts every request.
 func (w Wait) Check() error { return nil }
 
-// Output is the `output` request: it returns a part of the output of a phase, which may still run.
+// Output is the `output` request, which returns a part of the output of a phase. The phase may still run.
 type Output struct {
 	Op
 	Offset   int64 `json:"offset"`
@@ -301,7 +301,7 @@ type Printed struct {
 	Base64 []byte `json:"base64"`
 }
 
-// Note is the `note` request: it stores data of the operator as a record.
+// Note is the `note` request, which stores data of the operator as a record.
 type Note struct {
 	Op
 	Data json.RawMessage `json:"data"`
@@ -325,7 +325,7 @@ type Directory struct {
 	Keep bool   `json:"keep"`
 }
 
-// Reset is the `reset` request: it empties or creates directories, and sets their mode and owner.
+// Reset is the `reset` request, which empties or creates directories, and sets their mode and owner.
 type Reset struct {
 	Op
 	Directories []Directory `json:"directories"`
@@ -346,14 +346,14 @@ type ResetResult struct {
 	Error *Error `json:"error"`
 }
 
-// Upload is the `upload` request: it unpacks a tar stream into the directory Target.
+// Upload is the `upload` request, which unpacks a tar stream into the directory Target.
 type Upload struct {
 	Op
 	Target string `json:"target"`
 	User   string `json:"user"`
 }
 
-// Check accepts every request: the session resolves and checks the target.
+// Check accepts every request, because the session resolves and checks the target.
 func (u Upload) Check() error { return nil }
 
 // UploadResult is the result of an upload.
@@ -369,7 +369,7 @@ type Source struct {
 	Sent    []string `json:"sent"` // files ("" is the source itself) to send without their contents
 }
 
-// Survey is the `survey` request: it lists at most Limit files of at least MinBytes.
+// Survey is the `survey` request, which lists at most Limit files of at least MinBytes.
 type Survey struct {
 	Op
 	Sources  []Source `json:"sources"`
@@ -388,7 +388,7 @@ type LargeFile struct {
 	Binary bool   `json:"binary"`
 }
 
-// Send is the `send` request: it uploads a file to a presigned URL. Path is relative to Source; "" is Source itself.
+// Send is the `send` request, which uploads a file to a presigned URL. Path is relative to Source, and "" is Source itself.
 type Send struct {
 	Op
 	Source         string            `json:"source"`
@@ -416,7 +416,7 @@ type SendResult struct {
 	Error   *Error `json:"error"`
 }
 
-// Download is the `download` request: it returns the sources as a tar stream.
+// Download is the `download` request, which returns the sources as a tar stream.
 type Download struct {
 	Op
 	Sources []Source `json:"sources"`
@@ -439,7 +439,7 @@ type SourceType struct {
 	Type string `json:"type"`
 }
 
-// User is the user that PID 1 runs as.
+// User is the user as which PID 1 runs.
 type User struct {
 	UID  int    `json:"uid"`
 	GID  int    `json:"gid"`
@@ -447,7 +447,7 @@ type User struct {
 	Home string `json:"home"`
 }
 
-// Identity holds the UID and group IDs of a user that a `hello` request named.
+// Identity has the UID and group IDs of a user that a `hello` request named.
 type Identity struct {
 	UID  int   `json:"uid"`
 	GIDs []int `json:"gids"`

@@ -29,7 +29,7 @@ func Limit(parent context.Context, limit time.Duration) (ctx context.Context, cl
 	clock.timer = time.AfterFunc(limit, func() {
 		clock.mu.Lock()
 		defer clock.mu.Unlock()
-		if clock.waiting == 0 { // else a wait started just before the timer fired: resume sets the timer again
+		if clock.waiting == 0 { // otherwise a wait started just before the timer fired, and resume sets the timer again
 			end(ErrExceeded)
 		}
 	})
