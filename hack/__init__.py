@@ -1,4 +1,5 @@
-"""Targets of the Makefile: set up, build, deploy and check. Standard library only, because it runs before any install.
+"""The Makefile's targets, which set up, build, deploy and check. The package uses only the standard library, because it runs before
+any install.
 
 cli         targets by name
 stages      progress lines with the duration of each stage in seconds

@@ -1,4 +1,4 @@
-"""Run a real agent's program for `make demo AGENT=claude-code`: with a provider's model or, without a key, a scripted model."""
+"""Run a real agent's program for `make demo AGENT=claude-code`, with a provider's model or, without a key, a scripted model."""
 
 import base64
 import json
@@ -24,12 +24,13 @@ _LISTENING = "listening on port "  # the scripted model prints this when it acce
 
 @dataclass(frozen=True)
 class Model:
-    """The model of an agent. key_variable: environment variable with the provider's key; path: path of the provider's API in the
-    scripted model's URL."""
+    """The model of an agent."""
 
     name: str
     key_variable: str
+    """Environment variable with the provider's key."""
     path: str = ""
+    """Path of the provider's API in the scripted model's URL."""
 
 
 MODELS: Mapping[str, Model] = {
@@ -57,7 +58,7 @@ def check(target: targets.Target, agent: str) -> None:
 def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
     """Build the image of the agent's program, and yield the options for `multistep sweep run`.
 
-    During the ``with`` block a Secret contains the key. If no key is set, the scripted model runs. Before, `check` found no fault.
+    During the ``with`` block, a Secret contains the key. If no key is set, the scripted model runs. Call `check` before.
     """
     model = MODELS[agent]
     key = os.environ.get(model.key_variable, "")
@@ -73,8 +74,11 @@ def prepared(cluster: Cluster, agent: str) -> Iterator[list[str]]:
 def options(agent: str, image: str, secret: str, url: str) -> list[str]:
     """Return the options for `multistep sweep run`.
 
-    agent: AGENT@MODEL; image: image of the agent's program; secret: name of the Secret with the key; url: URL of the model's API,
-    "" for the provider's API.
+    Args:
+        agent: AGENT@MODEL.
+        image: Image of the agent's program.
+        secret: Name of the Secret with the key.
+        url: URL of the model's API, "" for the provider's API.
     """
     found = ["--agent", agent, "--agent-image", image, "--key-from-secret", f"{secret}:{_SECRET_KEY}"]
     return [*found, *(["--base-url", url] if url else [])]
@@ -107,7 +111,8 @@ def _port(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def _secret(cluster: Cluster, key: str) -> Iterator[str]:
-    """Store the key in a Secret during the ``with`` block, and yield the Secret's name, which is random: demos may run in parallel.
+    """Store the key in a Secret during the ``with`` block, and yield the Secret's name. It is random, because demos may run in
+    parallel.
 
     kubectl reads the key from stdin, because every user of this machine can read a program's arguments.
     """

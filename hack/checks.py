@@ -38,11 +38,11 @@ _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Sur
 # `make test-long` also searches for more examples than each run in the tests of properties, which Hypothesis marks.
 _LONG, _WIDE = "long or hypothesis", ("--hypothesis-profile=wide",)
 _EXPLAINED = 20  # maximum number of failed unit tests that run again with their assertions rewritten
-_AGAIN = "-count=1"  # do not take the result of an earlier run
+_AGAIN = "-count=1"  # does not use the result of an earlier run
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
-_YIELDING = 1.5  # workers per core of unit tests that yield: a third of their time they wait
+_YIELDING = 1.5  # workers per core of unit tests that run at low priority: they wait for a third of their time
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
 
@@ -113,13 +113,13 @@ def _ensure_programs() -> None:
 
 
 def _side_by_side(*runs: Run) -> list[Ended]:
-    """Execute runs in parallel if there is enough memory; return them with more about their failed tests."""
+    """Execute runs in parallel if there is enough memory. Return the finished runs with details of their failed tests."""
     with ThreadPoolExecutor(len(runs) if load.free_bytes() >= _SIDE_BY_SIDE_BYTES else 1) as threads:
         return [*map(_explained, threads.map(lanes.execute, runs))]
 
 
 def _explained(ended: Ended) -> Ended:
-    """Return the run with more about its failed tests: they run again with assertions that show their values."""
+    """Run a finished run's failed tests again with assertions that show their values, and add the output to the run."""
     failed = list(ended.outcomes.failed)[:_EXPLAINED]
     if not failed:
         return ended
@@ -133,13 +133,13 @@ def _target(name: str) -> Run:
 
 
 def go_tests() -> None:
-    """Run each Go test once: with the race detector, unless its threads would disturb the test. Go keeps the results of the
-    runner's packages that did not change, as `go test` does for anybody; tests that depend on more than their package run again."""
+    """Run each Go test once, with the race detector unless its threads would disturb the test. Go uses cached results of the
+    runner's packages that did not change. Tests that depend on more than their package always run."""
     modules = (
-        (ROOT / "egress", "-race", _AGAIN, "./..."),  # the kernel's networks
-        (ROOT / "compose", _AGAIN, "./..."),  # the tasks of the end-to-end tests
+        (ROOT / "egress", "-race", _AGAIN, "./..."),  # depends on the kernel's networks
+        (ROOT / "compose", _AGAIN, "./..."),  # depends on the tasks of the end-to-end tests
         (ROOT / "runner", "-race", "./internal/..."),
-        # The tests of the runner's main package run it in containers: most of them without the race detector.
+        # The tests of the runner's main package run the runner in containers, mostly without the race detector.
         (ROOT / "runner", "-race", _AGAIN, "-run", _RACE_OF_CONTAINERS, "-skip", _WAITING, "."),
         (ROOT / "runner", _AGAIN, "-run", _WAITING, "."),
         (ROOT / "runner", _AGAIN, "-skip", f"{_RACE_OF_CONTAINERS}|{_WAITING}", "."),
@@ -150,7 +150,8 @@ def go_tests() -> None:
 
 
 def _python_tests(env: dict[str, str], per_core: float = 1) -> Run:
-    """Return the run of the Python tests that need no cluster, except tests with the mark `long`. per_core: workers per core."""
+    """Return the run of the Python tests that need no cluster, except tests with the mark `long`, with ``per_core`` workers per
+    core."""
     coverage = ("--cov=multistep.engine", "--cov-branch", "--cov-report=term-missing:skip-covered", "--cov-fail-under=100")
     core = ("-p", "hack.pytest_core", *(f"--core={place}" for place in _CORE))
     arguments = ["tests", "--assert=plain", *_workers(per_core, "not long"), *_without(*end_to_end.PLACES, *_PROCESSES)]
@@ -158,13 +159,14 @@ def _python_tests(env: dict[str, str], per_core: float = 1) -> Run:
 
 
 def _process_tests(env: dict[str, str]) -> Run:
-    """Return the run of the tests with local processes in the place of pods, except tests with the mark `long`. Two per core:
-    they wait for half of their time."""
+    """Return the run of the tests with local processes in place of pods, except tests with the mark `long`. There are two workers
+    per core, because the tests wait for half of their time."""
     return Run("processes", [*_PROCESSES, "--assert=plain", *_workers(2, "not long")], env)
 
 
 def _workers(per_core: float, marks: str) -> tuple[str, ...]:
-    """Return pytest's options to run tests with these marks in workers, with worksteal because test durations differ widely."""
+    """Return pytest's options to run tests with these marks in workers. They distribute tests by worksteal, because durations
+    differ widely."""
     return ("-q", "-n", str(round(per_core * len(os.sched_getaffinity(0)))), "--dist", "worksteal", "-m", marks)
 
 
@@ -173,8 +175,8 @@ def _without(*places: str) -> list[str]:
 
 
 def everything() -> None:
-    """Run `make test`. Beside the end-to-end tests, which wait for most of their time, all others run, and yield to them.
-    What fails does not keep the rest from running."""
+    """Run `make test`. The end-to-end tests wait for most of their time, so all other tests run in parallel, at lower priority. A
+    failure does not stop the rest."""
     _ensure_programs()
     workers, env = load.workers(), lanes.environment(os.environ)
     more: Sequence[Ended] = ()
@@ -194,7 +196,7 @@ def _beside(env: dict[str, str]) -> list[Ended]:
 
 
 def long_tests() -> None:
-    """Run `make test-long`: the tests that `make test` omits because they take long, or the third of them that LONG names."""
+    """Run `make test-long`, which has the tests that take too long for `make test`, or the third of them that LONG names."""
     choice = thirds.chosen(os.environ.get("LONG", ""))
     print_line(f"==> {choice.shown}")
     _ensure_programs()
@@ -237,8 +239,8 @@ def _gofmt() -> None:
 
 
 def _go_test(module: Path, *arguments: str) -> str:
-    """Run Go tests. Return what failed, or an empty string. A skipped test counts as failed."""
-    # With -trimpath, what another checkout compiled and tested is used here. `make lint` runs go vet.
+    """Run Go tests. Return a text about failures, or "". A skipped test counts as failed."""
+    # With -trimpath, Go uses the cache of other checkouts. `make lint` runs go vet.
     command = [str(go()), "test", "-json", "-trimpath", "-vet=off", *arguments]
     env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases do not use cgo
     started = time.monotonic()

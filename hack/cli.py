@@ -36,7 +36,7 @@ def _with_python(target: Callable[[], object]) -> Callable[[], None]:
 
 
 def _on_own_cluster(target: Callable[[], object]) -> Callable[[], None]:
-    """Return the target, but never on a cluster that merely exists: tests stop nodes, and delete what others may use."""
+    """Return the target on a cluster that only this project uses, because tests stop nodes and delete objects."""
 
     def run() -> None:
         if (os.environ.get("CLUSTER") or "auto") == "auto":

@@ -1,7 +1,7 @@
-"""Show what finished runs cost: wall time, CPU, and what of the tests' time was waiting.
+"""Show the wall time and CPU time of finished runs, and for how long their tests waited.
 
-A test's CPU is that of its own process and of the processes it waited for. What a cluster does for a test counts as waiting,
-and so does waiting for a core.
+A test's CPU time is that of its own process and of the processes for which it waited. The time in which a cluster works for a test,
+or in which no core is free, counts as waiting.
 """
 
 import os
@@ -16,8 +16,11 @@ _STARTED, _BUSY = time.monotonic(), load.busy_seconds()
 
 
 def table(ended: Iterable[Ended]) -> Iterator[str]:
-    """Yield lines of a table with the seconds of each run. tests: the sum over all tests, several of which run at once;
-    waiting: the part of it in which they used no CPU; apart: CPU of the run outside of tests, such as imports."""
+    """Yield lines of a table with the seconds of each run.
+
+    The column "tests" is the sum over all tests, of which several run at once. "waiting" is the part of it in which they used no
+    CPU. "apart" is the CPU time of the run outside of tests, such as imports.
+    """
     yield f"    {'run':<{NAME_WIDTH}}  {'wall s':>7}  {'CPU s':>7}  {'tests s':>7}  {'waiting':>7}  {'apart':>7}"
     for each in ended:
         tests, cpu = sum(each.outcomes.seconds.values()), sum(each.outcomes.cpu.values())
@@ -26,7 +29,7 @@ def table(ended: Iterable[Ended]) -> Iterator[str]:
 
 
 def machine() -> str:
-    """Return a line of the table: what the machine has done since this program started, for the runs and for the cluster."""
+    """Return a line of the table with the machine's CPU time since this program started, for the runs and for the cluster."""
     seconds, busy, cores = time.monotonic() - _STARTED, load.busy_seconds() - _BUSY, len(os.sched_getaffinity(0))
     share = f"{busy / (seconds * cores):.0%} of {cores} cores, with the cluster and all else"
     return f"    {'machine':<{NAME_WIDTH}}  {seconds:7.1f}  {busy:7.1f}  {share}"

@@ -32,7 +32,7 @@ _VARIABLES = [
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster. kubectl: path of the program; variables: environment variables that select the cluster."""
+    """A running cluster. ``kubectl`` is the path of the program. The environment variables select the cluster."""
 
     target: targets.Target
     kubectl: str
@@ -44,7 +44,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return environment variables for programs that use the cluster, with multistep, kubectl, helm and go on the PATH."""
+        """The environment variables for programs that use the cluster, with multistep, kubectl, helm and go on the PATH."""
         programs = [VENV / "bin" / "multistep", Path(self.kubectl), go()]  # Helm is in kubectl's directory
         directories = [str(each.parent) for each in programs if each.is_absolute()]
         path = os.pathsep.join([*directories, self.variables.get("PATH", "")])
@@ -60,8 +60,8 @@ class Cluster:
 
 
 def ensure_cluster(variables: Mapping[str, str] = os.environ, *, with_base: bool = True) -> Cluster:
-    """Start the cluster that CLUSTER names, unless it is running; return it. variables: environment variables with CLUSTER;
-    with_base: also load Debian's base image, which pods of the documents and of the tests use."""
+    """Start the cluster that the variable CLUSTER names, unless it is running, and return it. With ``with_base``, also load
+    Debian's base image, which pods of the documents and of the tests use."""
     cluster = deployed(variables)
     with stage("cluster"):
         cluster.target.up()
@@ -71,7 +71,7 @@ def ensure_cluster(variables: Mapping[str, str] = os.environ, *, with_base: bool
 
 
 def deployed(variables: Mapping[str, str] = os.environ) -> Cluster:
-    """Return the cluster that CLUSTER names, which is running. variables: environment variables with CLUSTER."""
+    """Return the running cluster that the variable CLUSTER names."""
     target = targets.choose(load_config(variables), variables)
     return Cluster(target, str(kubectl()), variables)
 
@@ -86,8 +86,7 @@ def deploy(
 ) -> Cluster:
     """Install this checkout's operator, wait until it is ready, and return the cluster.
 
-    The images are built while the cluster starts. variables, with_base: as for ensure_cluster; wanted: images to build if they
-    changed.
+    The images in ``wanted`` are built, if they changed, while the cluster starts. The other arguments are those of ensure_cluster.
     """
     target = targets.choose(load_config(variables), variables)
     image.check_deliverable(target)
@@ -106,7 +105,7 @@ def deploy(
 
 
 def stop_operator(cluster: Cluster) -> bool:
-    """Scale the operator's Deployment to 0; return False if it does not exist."""
+    """Scale the operator's Deployment to 0. Return False if it does not exist."""
     if not succeeds(_kubectl(cluster, "get", "deployment", RELEASE)):
         return False
     capture(_kubectl(cluster, "scale", "deployment", RELEASE, "--replicas=0"))
@@ -150,8 +149,8 @@ def _install(cluster: Cluster, program: str, names: Mapping[image.Image, str]) -
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]
     waiting = ["--wait", "--timeout", f"{_READY_SECONDS}s", "--history-max", "3"]
-    # --take-ownership: the CRDs may have been applied without helm (`make run`, `kubectl apply -f crds/`).
-    # --force-conflicts: kubectl owns the fields that it changed, such as the replicas that `make run` scaled to 0.
+    # --take-ownership, because the CRDs may have been applied without helm (`make run`, `kubectl apply -f crds/`), and #
+    # --force-conflicts, because kubectl owns the fields that it changed, such as the replicas that `make run` scaled to 0.
     try:
         capture([*command, *values, *waiting, "--take-ownership", "--force-conflicts"], env=cluster.environment)
     except CommandFailed as error:

@@ -1,9 +1,9 @@
 """Run the end-to-end tests on one cluster, in parallel where possible.
 
-Tests with the mark `alone` run after the others, one file at a time: they stop or change shared objects, or count them.
+Tests with the mark `alone` run after the others, one file at a time, because they stop, change or count shared objects.
 A failed test is repeated once after all others have finished (hack.flaky).
-Tests with the mark `long` run in `make test-long`, the same way; those with the mark `agents` in `make test-agents`, and those with
-the mark `measures` in `make bench`.
+Tests with the mark `long` run in `make test-long` in the same way, those with the mark `agents` in `make test-agents`, and those
+with the mark `measures` in `make bench`.
 """
 
 import subprocess
@@ -24,10 +24,10 @@ from localkube.config import load_config
 _SIMULATED = "tests/simulated"
 PLACES = ("tests/e2e", "tests/rights", _SIMULATED)  # directories of tests that need a cluster
 _EACH_RUN = "not long and not measures and not agents"
-_SIMULATED_WORKERS = 4  # each has an operator and a node; their tests wait for four fifths of their time
+_SIMULATED_WORKERS = 4  # each worker has an operator and a node; the tests wait for four fifths of their time
 _EVERY = Choice()
-_USED = CACHE / "used-rights"  # of the operator in the last run of each third of the long tests, by its number
-_FIRST = "tests/e2e/test_nodes.py"  # runs first: a new node copies all images of the cluster, which are few at the start
+_USED = CACHE / "used-rights"  # rights that the operator used in the last run of each third of the long tests
+_FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster, which are few at the start
 
 
 def run() -> None:
@@ -39,16 +39,17 @@ def run() -> None:
 
 
 def each_run(workers: int = 0, others: Callable[[], object] = lambda: None) -> tuple[list[Ended], list[Rerun]]:
-    """Run the tests of `make test` against the deployed operator; return the finished runs and the repetitions of failed tests.
+    """Run the tests of `make test` against the deployed operator. Return the finished runs and the repetitions of failed tests.
 
-    workers: number of pytest-xdist's workers, 0 for as many as suit the machine's load; others: waits for what runs beside them.
+    ``workers`` is the number of pytest-xdist's workers, 0 for as many as suit the machine's load. ``others`` waits for tests that
+    run in parallel.
     """
     return _Stage(_EACH_RUN, History(), workers=workers).ended(others)
 
 
 def run_long(workers: int, others: Callable[[], Ended], choice: Choice) -> None:
-    """Run the chosen ones of the tests that `make test` omits because they take long. workers: as for each_run; others: waits for
-    the long tests that need no cluster. The totals include those of this checkout's last `make test`."""
+    """Run the chosen tests of those that take too long for `make test`. ``workers`` is as for each_run. ``others`` waits for the
+    long tests that need no cluster. The totals include those of this checkout's last `make test`."""
     past = History(continued=True)
     deployment.deploy()
     with stage("long tests"):
@@ -66,8 +67,8 @@ def run_agents() -> None:
 
 
 class _Stage:
-    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. past: the history; the operator's RBAC
-    rights are checked against the audit logs since the start of the run that the history extends."""
+    """Runs the end-to-end tests with these marks (pytest's -m), those marked `alone` last. The operator's RBAC rights are checked
+    against the audit logs since the start of the run that the history ``past`` extends."""
 
     def __init__(self, marks: str, past: History, choice: Choice = _EVERY, *, workers: int = 0) -> None:
         cluster = deployment.deployed()
@@ -82,7 +83,8 @@ class _Stage:
         return self._marks != _EACH_RUN
 
     def ended(self, others: Callable[[], object] = lambda: None) -> tuple[list[Ended], list[Rerun]]:
-        """Run the tests. Return the finished runs, and the repetitions of failed tests. others: waits for what runs beside them."""
+        """Run the tests. Return the finished runs, and the repetitions of failed tests. ``others`` waits for tests that run in
+        parallel."""
         runs = [*self._side_by_side(), *self._simulated()]
         with ThreadPoolExecutor(len(runs)) as threads:
             ended = list(threads.map(execute, runs))
@@ -111,7 +113,8 @@ class _Stage:
             yield Run(name, [file, "-v", *self._selected("alone")], self._env)
 
     def _rights(self) -> Run:
-        """Return the check of the operator's RBAC rights against the audit log; after the long tests, also if each was used."""
+        """Return the check of the operator's RBAC rights against the audit log. After all long tests, it also checks that each
+        right was used."""
         asked = {"MULTISTEP_TEST_LOGS": str(load_config().paths.logs), "MULTISTEP_TEST_SINCE": self._since}
         judges_all = self._is_long
         if third := self._choice.third:
@@ -125,8 +128,8 @@ class _Stage:
 
 
 def _files_of_tests(options: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Return the files of the tests that pytest selects with these options; if it cannot collect them, the directory of all, with
-    which pytest then shows the reason."""
+    """Return the files of the tests that pytest selects with these options. If pytest cannot collect them, return the directory of
+    all tests, for which pytest then shows the reason."""
     done = subprocess.run(
         [*PYTEST, "--collect-only", "-q", *options], env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -136,10 +139,11 @@ def _files_of_tests(options: Sequence[str], env: Mapping[str, str]) -> list[str]
 
 
 def _workers(number: int) -> tuple[str, ...]:
-    """Return pytest's options for this number of workers, of which one runs all tests of an xdist_group."""
+    """Return pytest's options for this number of workers. One worker runs all tests of an xdist_group."""
     return ("-n", str(number), "--dist", "loadgroup")
 
 
 def in_order(files: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
-    """Sort files by their last duration, longest first, so that no cluster is idle at the end. A new file counts as the longest."""
+    """Return the files sorted by their last duration, longest first, so that no cluster is idle at the end. A new file counts as
+    the longest."""
     return sorted(files, key=lambda file: (file != _FIRST, -seconds.get(file, float("inf"))))

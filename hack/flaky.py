@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from hack.lanes import Ended, Run
 
 MAX_FLAKY = 3  # maximum number of flaky tests of a successful run
-MAX_RERUNS = 10  # maximum number of failed tests that are repeated: more failures probably have a common cause
+MAX_RERUNS = 10  # maximum number of failed tests to repeat, because more failures probably have a common cause
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """The repetition of a failed test. name: the pytest run in which the test failed; first: the test's output in that run."""
+    """The repetition of a failed test. The test failed in the pytest run ``name`` with the output ``first``."""
 
     test: str
     name: str
@@ -24,10 +24,10 @@ class Rerun:
 
 
 def run_again(ended: Iterable[Ended], env: Mapping[str, str], execute: Callable[[Run], Ended]) -> list[Rerun]:
-    """Repeat each failed test once, sequentially. The caller runs no other tests on the cluster."""
+    """Repeat each failed test once, one after the other. Meanwhile, the caller must run no other tests on the cluster."""
     failed = [(each.run.name, test, output) for each in ended for test, output in each.outcomes.failed.items()]
     return [
-        Rerun(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP: show the output of a passed test, too
+        Rerun(test, name, output, execute(Run("again", [test, "-v", "-rP"], env)))  # -rP also shows the output of a passed test
         for name, test, output in failed[:MAX_RERUNS]
     ]
 

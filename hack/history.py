@@ -19,7 +19,8 @@ _STARTED = datetime.now(UTC).isoformat(timespec="seconds")
 class TestRun:
     """One test run of a make target.
 
-    failed: "failed" or "flaky", by test id. totals: counts by "passed", "failed", "flaky" etc. seconds: duration by test file.
+    ``failed`` has "failed" or "flaky" by test id, ``totals`` the counts by "passed", "failed", "flaky" and so on, and ``seconds``
+    the durations by test file.
     """
 
     started: str
@@ -33,8 +34,8 @@ class TestRun:
 class History:
     """The recorded test runs.
 
-    continued: if True, `add` extends this checkout's newest run, even if another process started it; if False, `add` extends only
-    the run of this process. If no such run exists, `add` creates a run.
+    If ``continued``, `add` extends this checkout's newest run, even if another process started it. Otherwise, `add` extends only
+    the run of this process. If no such run exists, `add` creates one.
     """
 
     file: Path = FILE
@@ -43,7 +44,7 @@ class History:
     continued: bool = False
 
     def add(self, failed: Mapping[str, str], totals: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> TestRun:
-        """Add the results of one stage to the current run (see `continued`); return the run with the results of all stages."""
+        """Add the results of one stage to the current run (see `continued`), and return the run with the results of all stages."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with exclusive(self.file.with_suffix(".lock")):
             runs = self.runs()
@@ -57,14 +58,14 @@ class History:
         return mine
 
     def runs(self) -> list[TestRun]:
-        """Return the runs, oldest first; [] if the file is missing or damaged."""
+        """Return the runs, oldest first, or [] if the file is missing or damaged."""
         try:
             return [TestRun(**each) for each in json.loads(self.file.read_text())]
         except (FileNotFoundError, ValueError, TypeError):
             return []
 
     def newest_start(self) -> str:
-        """Return the start time, in ISO format, of the run that `add` extends; if no such run exists, the start time of this
+        """Return the start time, in ISO format, of the run that `add` extends. If no such run exists, return that of this
         process."""
         return next((each.started for each in reversed(self.runs()) if self._is_mine(each)), self.started)
 

@@ -31,15 +31,18 @@ TAG_PREFIX = "dev-"
 
 @dataclass(frozen=True)
 class Image:
-    """An image of the project. suffix: appended to IMAGE_REPOSITORY to form the image's repository; inputs: files and directories
-    that the build uses; arguments: build arguments; programs: Go programs that the image contains."""
+    """An image of the project."""
 
     local_repository: str
     suffix: str
+    """Suffix of IMAGE_REPOSITORY, which together are the image's repository."""
     dockerfile: str
     inputs: tuple[str, ...]
+    """Files and directories that the build uses."""
     arguments: tuple[str, ...] = ()
+    """Build arguments."""
     programs: tuple[str, ...] = ()
+    """Go programs that the image contains."""
 
 
 _COMMON_INPUTS = (".dockerignore", "hack/tools.lock", "localkube/python.Dockerfile")

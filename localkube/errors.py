@@ -1,4 +1,4 @@
-"""Define all errors that localkube raises.
+"""All errors that localkube raises.
 
 LocalkubeError            exit code 1
 ├── Unsupported           exit code 2: this machine or this kind of cluster does not support the request
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 class LocalkubeError(Exception):
-    """Base class of errors that are shown to the user as one message."""
+    """An error that is shown to the user as one message."""
 
     exit_code = 1
 
 
 class Unsupported(LocalkubeError):
-    """The request is not supported here; the message names what is missing."""
+    """The request is not supported here. The message names what is missing."""
 
     exit_code = 2
 

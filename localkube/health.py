@@ -1,4 +1,4 @@
-"""Check the cluster's health: every process runs, and each component reports that it is ready."""
+"""Check the cluster's health, which requires that every process runs and each component reports that it is ready."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def connect(config: Config) -> Api:
 
 
 def problems(config: Config) -> list[str]:
-    """Return the problems as text; [] if the cluster accepts pods."""
+    """Return the problems as text, or [] if the cluster accepts pods."""
     if not node.is_up(config, config.first):
         return ["the node's network or namespaces are not there"]
     dead = [f"{component.name} is not running" for component in components.dead(config)]

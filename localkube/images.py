@@ -27,7 +27,7 @@ _CA_IN_BUILD = "/run/build-ca.crt"
 
 @dataclass(frozen=True)
 class Debian:
-    """A Debian release from which localkube builds base images that replace the official images. python: its Python version."""
+    """A Debian release and its Python version, from which localkube builds base images that replace the official images."""
 
     suite: str
     python: str
@@ -57,21 +57,21 @@ class Build:
 
     @property
     def options(self) -> list[str]:
-        """Return the options that docker and buildah share."""
+        """The options that docker and buildah share."""
         arguments = [f"--build-arg={each}" for each in self.arguments]
         target = [f"--target={self.target}"] if self.target else []
         return ["--tag", self.name, "--file", str(self.dockerfile), *arguments, *target]
 
 
 def build(config: Config, wanted: Build) -> None:
-    """Build an image with buildah, which caches layers: a second build runs only the steps that changed."""
+    """Build an image with buildah. It caches layers, so a second build runs only the steps that changed."""
     trust = _trust_of_machine(config.paths.cache_dir / "build", os.environ)
     command = ["buildah", "bud", "--isolation", "chroot", "--layers", "--force-rm"]
     stream([*command, *wanted.options, *trust, str(wanted.context)])
 
 
 def load(config: Config, name: str) -> None:
-    """Load an image of buildah's storage into the containerd of each node that does not have it."""
+    """Load an image of buildah's storage into the containerd of each node that lacks it."""
     image_id = _image_id(name)
     if image_id is None:
         raise LocalkubeError(f"there is no image {name!r}; build it: python3 -m localkube build -t {name} CONTEXT")
@@ -110,7 +110,7 @@ def names_in_cluster(name: str) -> list[str]:
 
 
 def ensure_bases(config: Config, dockerfile: Path) -> None:
-    """Create the base images of localkube that the Dockerfile names."""
+    """Create the base images that the Dockerfile names and localkube builds."""
     text = dockerfile.read_text() if dockerfile.exists() else ""
     for debian in (BOOKWORM, TRIXIE):
         if _short(debian.python_image) in text:
@@ -132,7 +132,8 @@ def ensure_debian(config: Config, debian: Debian = BOOKWORM) -> None:
 
 
 def ensure_python(config: Config, debian: Debian = BOOKWORM) -> None:
-    """Create the base image that `FROM python:VERSION-slim-SUITE` uses, unless it exists: Debian's Python, with pip and venv."""
+    """Create the base image that `FROM python:VERSION-slim-SUITE` uses, unless it exists. It has Debian's Python with pip and
+    venv."""
     name = debian.python_image
     with exclusive(_lock(config, name)):
         if _image_id(name):
@@ -143,7 +144,8 @@ def ensure_python(config: Config, debian: Debian = BOOKWORM) -> None:
 
 
 def _lock(config: Config, name: str) -> Path:
-    """Return the path of the lock for creating a base image, which the cluster's start and an image build may need at once."""
+    """Return the path of the lock under which a base image is created, because the cluster's start and an image build may both need
+    it."""
     return config.paths.cache_dir / "images" / f"{_short(name).replace(':', '-')}.lock"
 
 

@@ -11,7 +11,7 @@ from localkube.commands import print_line
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file while the block runs, then delete the file."""
+    """Return a context that holds an exclusive lock on the file, and deletes the file at its end."""
     descriptor = _acquire(path)
     try:
         yield

@@ -18,7 +18,7 @@ def description() -> str:
 
 
 def user_namespaces_problem(release: str = platform.release(), maximum: Path = _MAXIMUM) -> str | None:
-    """Return why no pod can have a user namespace (`hostUsers: false`); None if pods can. release: the kernel's release.
+    """Return why no pod can have a user namespace (`hostUsers: false`) with this kernel release, or None if pods can have one.
 
     With user namespaces, the image's files and volumes are mounted with mapped user IDs, which the kernel must support.
     """

@@ -1,5 +1,5 @@
-"""Create the cluster's network: for each node a network namespace with a bridge for pods, and a link to the host. It has no route
-to other networks."""
+"""Create the cluster's network. Each node has a network namespace with a bridge for pods, and the first node a link to the host.
+There is no route to other networks."""
 
 from pathlib import Path
 
@@ -12,8 +12,7 @@ def exists(node: Node) -> bool:
 
 
 def create(network: Network, node: Node) -> None:
-    """Delete the network that an interrupted start may have left. Then create the first node's network namespace and its
-    devices."""
+    """Create the first node's network namespace and its devices. Delete the network of an interrupted start before."""
     remove(node)
     unlink(network)
     _make_namespace(node)
@@ -34,13 +33,13 @@ def join(network: Network, first: Node, node: Node) -> None:
 
 
 def leave(first: Node, node: Node) -> None:
-    """Delete an added node's namespace and the first node's end of the link, which the kernel would delete only later."""
+    """Delete an added node's namespace, and the first node's end of the link, which the kernel would only delete later."""
     remove(node)
     succeeds(["ip", "-netns", first.namespace, "link", "delete", node.name])
 
 
 def cut(first: Node, node: Node) -> None:
-    """Set the added node's link down: no packet reaches or leaves the node."""
+    """Set the added node's link down, so that no packet reaches or leaves the node."""
     _configure(node, f"link set {first.name} down\n")
 
 
@@ -56,7 +55,8 @@ def unlink(network: Network) -> None:
 
 
 def enter(node: Node) -> list[str]:
-    """Return the prefix of a command to run in the node's network namespace. `ip netns exec` would hide the cgroup mounts."""
+    """Return the prefix of a command to run in the node's network namespace. It is not `ip netns exec`, which would hide the cgroup
+    mounts."""
     return ["nsenter", f"--net={_namespace_file(node)}"]
 
 
@@ -87,8 +87,8 @@ link set {network.bridge} up
 
 
 def _link_commands(here: Node, there: Node, behind: str) -> str:
-    """Return commands that configure node `here`'s end of the link to node `there`. behind: the CIDR, or "default", to route over
-    the link."""
+    """Return commands that configure the end of the link to node `there` on node `here`, and route the CIDR `behind` (or "default")
+    over the link."""
     return f"""\
 address add {here.address} peer {there.address} dev {there.name}
 link set {there.name} up

@@ -1,4 +1,4 @@
-"""Manage a node's namespaces: a network namespace, and a mount namespace with its own /run, /var/lib and /var/log.
+"""Manage a node's network namespace, and its mount namespace with its own /run, /var/lib and /var/log.
 
 The host does not see mounts in these namespaces (container root filesystems, volumes, pods' network namespaces). The kernel
 deletes the namespaces with the node's last process. An idle process, the holder, keeps them open.
@@ -82,7 +82,7 @@ def remove(config: Config, node: Node) -> None:
 
 
 def _forget_earlier_run(config: Config, node: Node) -> None:
-    """Delete the sockets and the IP address leases of pods of the node's earlier run; create missing directories."""
+    """Delete the sockets and the IP address leases of pods of the node's earlier run, and create missing directories."""
     paths = config.paths
     var_lib = paths.node_var_lib(node)
     shutil.rmtree(var_lib / "cni", ignore_errors=True)

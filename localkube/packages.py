@@ -11,7 +11,7 @@ from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
 from localkube.locking import exclusive
 
-_PROGRAMS = {  # by Debian package: a program or file that the package contains
+_PROGRAMS = {  # a program or file of each Debian package
     "buildah": "buildah",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "debootstrap",
@@ -34,13 +34,13 @@ _RETRY_SECONDS = 1.0
 def ensure_packages(programs: Mapping[str, str] = _PROGRAMS) -> None:
     """Install packages whose program is missing, without upgrading packages or starting services.
 
-    programs: a program of each package. Raises Unsupported without apt-get.
+    ``programs`` has a program of each package. Raises Unsupported without apt-get.
     """
     check_installable(programs)
     if not missing_packages(programs):
         return
     with exclusive(_LOCK):
-        if missing := missing_packages(programs):  # unless another process has installed them meanwhile
+        if missing := missing_packages(programs):  # another process may have installed them
             with step(f"installing Debian packages {' '.join(missing)}"), _no_services_started():
                 apt_get("update")
                 apt_get("install", "-y", "--no-install-recommends", "--no-upgrade", *missing)
@@ -54,7 +54,7 @@ def check_installable(programs: Mapping[str, str] = _PROGRAMS) -> None:
 
 
 def apt_get(*arguments: str, cwd: Path | None = None) -> None:
-    """Run apt-get. If another program holds one of apt's locks, wait for it, for five minutes at most."""
+    """Run apt-get. If another program holds one of apt's locks, wait for at most five minutes."""
     command = ["apt-get", "-qq", "-o", f"DPkg::Lock::Timeout={_LOCK_SECONDS}", *arguments]
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -62,7 +62,7 @@ def apt_get(*arguments: str, cwd: Path | None = None) -> None:
         try:
             capture(command, env=env, cwd=cwd)
             return
-        except CommandFailed as error:  # apt's timeout is for dpkg's lock only, not for those of package lists and archives
+        except CommandFailed as error:  # apt's timeout is only for dpkg's lock, not for those of package lists and archives
             if "Could not get lock" not in error.output or time.monotonic() > deadline:
                 raise
         time.sleep(_RETRY_SECONDS)

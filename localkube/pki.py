@@ -18,14 +18,16 @@ subjectKeyIdentifier = hash
 
 @dataclass(frozen=True)
 class Certificate:
-    """The content of a certificate. user: common name; server_names: DNS names and IP addresses, if it is for a server; client:
-    whether it is for a client."""
+    """The content of a certificate."""
 
     file: str
     user: str
+    """Common name."""
     groups: tuple[str, ...] = ()
     server_names: tuple[str, ...] = ()
+    """DNS names and IP addresses of a server."""
     client: bool = True
+    """Whether the certificate is for a client."""
 
     @property
     def subject(self) -> str:
@@ -46,7 +48,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Pki:
-    """The directory of keys and certificates: `NAME.crt` and `NAME.key`."""
+    """The directory with certificates (`NAME.crt`) and keys (`NAME.key`)."""
 
     directory: Path
     ca: str = field(default="ca", init=False)
@@ -82,7 +84,7 @@ def _kubelet(node: Node) -> Certificate:
 
 
 def create(config: Config) -> Pki:
-    """Create the keys and certificates that are missing; only root can read the keys."""
+    """Create the keys and certificates that are missing. Only root can read the keys."""
     pki = Pki(config.paths.pki)
     pki.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not pki.certificate(pki.ca).exists():

@@ -17,7 +17,7 @@ _STATE_FIELD = 3
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifies one process uniquely. A pid alone does not, because the kernel reuses pids."""
+    """Identifies a process. A pid alone does not identify it, because the kernel reuses pids."""
 
     pid: int
     start_ticks: int  # clock ticks after boot
@@ -39,7 +39,7 @@ def parse_stat(stat: str) -> tuple[str, int]:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of a running process; None if no process has this pid or the process is a zombie."""
+    """Return the identity of a running process, or None if no process has this pid or the process is a zombie."""
     try:
         state, start_ticks = parse_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -50,7 +50,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
-    """Start a process in its own session and in a cgroup; append its output to `log`."""
+    """Start a process in a session of its own and in a cgroup. Its output is appended to `log`."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             [*_INTO_CGROUP, str(cgroup_procs), *command],
@@ -61,12 +61,12 @@ def start(command: Sequence[str], log: Path, cgroup_procs: Path) -> Identity:
             env=os.environ | _FEWER_COLLECTIONS,
         )
     identity = identify(child.pid)
-    child.returncode = 0  # prevents subprocess's ResourceWarning: the child outlives this process
+    child.returncode = 0  # prevents subprocess's ResourceWarning, because the child outlives this process
     return identity or Identity(child.pid, 0, "")
 
 
-# The components are Go programs. These settings use more memory to save CPU time: with Go's defaults, garbage collection takes an
-# eighth of the API server's time.
+# The components are Go programs. These settings use more memory to save CPU time, because with Go's defaults, garbage collection
+# takes an eighth of the API server's time.
 _FEWER_COLLECTIONS = {"GOGC": "400", "GOMEMLIMIT": "3GiB"}
 
 _INTO_CGROUP = ("sh", "-c", 'echo $$ >"$0" && exec "$@"')
@@ -81,7 +81,7 @@ def stop(identity: Identity, grace_seconds: float) -> None:
 
 
 def _signal(identity: Identity, number: signal.Signals) -> None:
-    """Signal exactly this process. With a pidfd the kernel cannot reuse the pid between the check and the signal."""
+    """Send a signal to exactly this process. With a pidfd, the kernel cannot reuse the pid between the check and the signal."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -97,7 +97,7 @@ def _signal(identity: Identity, number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Registry:
-    """The records of the cluster's processes: one file per component."""
+    """The records of the cluster's processes, with a file for each component."""
 
     directory: Path
 
@@ -108,14 +108,14 @@ class Registry:
         temporary.rename(self.directory / name)
 
     def recorded(self, name: str) -> Identity | None:
-        """Return the recorded process, running or not; None if the record is missing or invalid."""
+        """Return the recorded process, running or not, or None if the record is missing or invalid."""
         try:
             return Identity(**json.loads((self.directory / name).read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def running(self, name: str) -> Identity | None:
-        """Return the recorded process if it is running; else None."""
+        """Return the recorded process if it is running, otherwise None."""
         identity = self.recorded(name)
         return identity if identity and identity.is_running else None
 

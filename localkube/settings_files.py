@@ -55,7 +55,7 @@ def kubeconfig(network: Network, pki: Pki, user: str) -> Document:
 
 
 def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Document:
-    """Return the kubelet's configuration: client certificates, authorization by the API server, no anonymous access."""
+    """Return the kubelet's configuration, with client certificates, authorization by the API server, and no anonymous access."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -76,10 +76,10 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
         "maxPods": config.max_pods,
         "serializeImagePulls": False,
         "streamingConnectionIdleTimeout": f"{options.stream_idle_seconds}s",
-        "nodeLeaseDurationSeconds": 8,  # the kubelet then renews its lease every 2 s: a slow node does not count as failed
+        "nodeLeaseDurationSeconds": 8,  # the kubelet then renews its lease every 2 s, so that a slow node does not count as failed
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
-        # Not "systemd", because all cgroups are below the node's own cgroup, which localkube creates without systemd.
+        # This is not "systemd", because all cgroups are below the node's own cgroup, which localkube creates without systemd.
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
         "cgroupRoot": f"/{node.cgroup}",
@@ -92,7 +92,7 @@ def kubelet(config: Config, pki: Pki, node: Node, options: NodeOptions) -> Docum
             "nodefs.inodesFree": "1%",
             "imagefs.available": "1%",
         },
-        "imageGCHighThresholdPercent": 100,  # never delete images, because they cannot be pulled again
+        "imageGCHighThresholdPercent": 100,  # images are never deleted, because they cannot be pulled again
     }
 
 
@@ -114,7 +114,7 @@ def proxy(config: Config) -> Document:
 
 
 def cni(network: Network, node: Node) -> Document:
-    """Return the CNI configuration: one bridge for all pods, with addresses from the node's range."""
+    """Return the CNI configuration, with one bridge for all pods, and addresses from the node's range."""
     bridge = {
         "type": "bridge",
         "bridge": network.bridge,
@@ -167,7 +167,7 @@ imports = []
 
 
 def corefile(config: Config) -> str:
-    """Return CoreDNS's configuration: it resolves the cluster's names, and answers NXDOMAIN for all other names."""
+    """Return CoreDNS's configuration, which resolves the cluster's names, and answers NXDOMAIN for all other names."""
     address = config.network.node_address
     return f"""\
 . {{
@@ -203,8 +203,8 @@ def _embedded(path: Path) -> str:
 
 
 def _write(path: Path, document: Document) -> None:
-    """Write a file that only its owner can read, because some files contain keys. Do not rewrite an equal file: kube-proxy exits
-    when its file changes."""
+    """Write a file that only its owner can read, because some files contain keys. Skip a file that is equal, because kube-proxy
+    exits when its file changes."""
     text = json.dumps(document, indent=2) + "\n"
     if path.exists() and path.read_text() == text:
         return

@@ -16,7 +16,7 @@ _FILE = "startups.jsonl"
 
 @dataclass(frozen=True)
 class Startup:
-    """One startup of a component. started, ready: times in the format of audit logs, such as 2030-01-02T03:04:05.000000Z."""
+    """One startup of a component. Times have the format of audit logs, e.g. 2030-01-02T03:04:05.000000Z."""
 
     component: str
     started: str

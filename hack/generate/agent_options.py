@@ -18,7 +18,8 @@ _PROJECT: Final = Path(__file__).parents[2] / "agent-host"
 
 
 def table(python: Python) -> str:
-    """Return the table of Harbor's agents' options as JSON, with one line per option. python: an interpreter with Harbor."""
+    """Return the table of Harbor's agents' options as JSON, with a line for each option. ``python`` is an interpreter with
+    Harbor."""
     done = python.run(_PROJECT / "multistep_host/agent_options.py", _PROJECT / "requirements")
     if done.returncode:
         raise RuntimeError(f"agent_options.py failed: {done.stderr[-4000:]}")

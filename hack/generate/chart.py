@@ -37,14 +37,13 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A program whose settings are values of the chart.
-
-    values: the path of its settings in values.yaml; template: the chart's template that sets its environment variables.
-    """
+    """A program whose settings are values of the chart."""
 
     values: str
+    """Path of the settings in values.yaml."""
     model: type[BaseSettings]
     template: str
+    """The chart's template that sets the program's environment variables."""
 
     def settings(self) -> dict[str, Schema]:
         """Return the schemas of the settings that users can set with chart values. The template sets the other settings itself."""
@@ -62,8 +61,7 @@ GATEWAY = Program("gateway.settings", GatewaySettings, "gateway/statefulset.yaml
 
 
 def schema(text: str) -> str:
-    """Return the chart's JSON schema, updated with the programs' current settings. The schema rejects unknown keys. text: the old
-    schema."""
+    """Return the chart's JSON schema ``text``, updated with the programs' current settings. The schema rejects unknown keys."""
     whole: Schema = json.loads(text)
     values = whole["properties"]
     values["settings"] = {"type": "object", "properties": OPERATOR.settings()}
@@ -73,7 +71,7 @@ def schema(text: str) -> str:
 
 
 def values(text: str) -> str:
-    """Return values.yaml with an updated list of the programs' settings and their defaults, as comments. text: the old values."""
+    """Return values.yaml, whose content is ``text``, with an updated list of the programs' settings and defaults as comments."""
     for program, indent in ((OPERATOR, ""), (GATEWAY, "  ")):
         listed = "".join(f"{indent}  # {name}: {json.dumps(default)}\n" for name, default in _defaults(program))
         text = re.sub(rf"(?m)^({indent}settings: {{}}\n)({indent}  # .*\n)*\n?", rf"\1{listed}\n", text)
@@ -81,7 +79,7 @@ def values(text: str) -> str:
 
 
 def page(text: str) -> str:
-    """Return docs/reference/chart.md with updated tables of values and settings."""
+    """Return docs/reference/chart.md, whose content is ``text``, with updated tables of values and settings."""
     rows = {"values": _value_rows(), "settings": _setting_rows(OPERATOR), "gateway": _setting_rows(GATEWAY)}
     return between_marks(text, lambda name: markdown_table(("value", "default", "meaning"), rows[name]))
 
@@ -113,13 +111,13 @@ def _resolved(node: Any, definitions: Schema) -> Any:
 
 
 def _plain(field: Schema) -> Schema:
-    """Return a setting's schema with only the keys of _KEPT, and without null: users omit the value instead."""
+    """Return a setting's schema with only the keys of _KEPT, and without null, because users omit the value instead."""
     [one] = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
     return {key: one[key] for key in _KEPT if key in one}
 
 
 def _close(node: Schema) -> None:
-    """Make the schema reject unknown keys. Do not use `propertyNames`: Helm's library reports its errors at a random location."""
+    """Make the schema reject unknown keys. Remove `propertyNames`, whose errors Helm's library reports at a random location."""
     node.pop("propertyNames", None)
     if "properties" in node:
         node["additionalProperties"] = False
@@ -135,7 +133,7 @@ def _value_rows() -> Iterator[Sequence[str]]:
     values = yaml.safe_load("\n".join(lines))
     path: list[str] = []
     comment: list[str] = []
-    skip = -1  # indentation of the last value with a row (lines indented further get no row), else -1
+    skip = -1  # indentation of the last value that has a row, below which lines get no row, otherwise -1
     for line in lines:
         if line.lstrip().startswith("#"):
             comment.append(line.lstrip(" #"))

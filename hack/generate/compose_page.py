@@ -21,7 +21,7 @@ def with_table(page: str) -> str:
 
 
 def table() -> str:
-    """Return the table of all keys: how the compose reader treats each key, and why."""
+    """Return the table of all keys, which shows how the compose reader treats each key, and why."""
     printed = subprocess.run([ensure_compose_reader(), "keys"], capture_output=True, check=True).stdout
     return markdown_table(("key", "outcome", "note"), [_row(each) for each in json.loads(printed)])
 

@@ -1,7 +1,7 @@
 """Generate the CustomResourceDefinitions from the models: ``python -m hack.generate.crds DIRECTORY...``.
 
-A structural schema allows less than pydantic generates: no $ref and no unions. The schemas have no defaults of the spec either: the
-code applies them, and the descriptions name them for `kubectl explain`.
+A structural schema has no $ref and no unions, unlike the schemas that pydantic generates. The schemas also have no defaults of the
+spec. The code applies the defaults, and the descriptions name them for `kubectl explain`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import KIND, PLURAL, MultiStepTrial
 
 Schema = dict[str, Any]
-Column = tuple[str, str, str, int, str]  # name, type, path, priority (1: shown only with -o wide), description
+Column = tuple[str, str, str, int, str]  # name, type, path, priority (1 is shown only with -o wide), description
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of resource.
 
-    mutable: fields of the spec that users may change. another: advice in the error message after a change of a field that is not
-    mutable. spec_rules, rules: additional validation rules of the spec and of the whole resource.
+    Users may change the ``mutable`` fields of the spec. ``another`` is advice in the error message about a change of another field.
+    ``spec_rules`` and ``rules`` are additional validation rules of the spec and of the whole resource.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Kind:
 
     @property
     def file(self) -> str:
-        """Return the name of the kind's file in crds/."""
+        """The name of the kind's file in crds/."""
         return f"{GROUP}_{self.plural}.yaml"
 
 
@@ -242,7 +242,7 @@ def _immutable(name: str, required: list[str], another: str) -> dict[str, str]:
 
 
 def _structural(model: type[BaseModel], *, nullable: bool) -> Schema:
-    """Return a model's schema with all references inlined. nullable: whether optional fields may be null."""
+    """Return a model's schema with all references inlined. With ``nullable``, optional fields may be null."""
     whole = model.model_json_schema(by_alias=True)
     return _converted(whole, whole.get("$defs", {}), nullable)
 

@@ -58,7 +58,7 @@ def between_marks(page: str, render: Callable[[str], str]) -> str:
 def table(name: str, here: Container[str]) -> str:
     """Return the table of a model's fields, of kubectl's columns, of waiting reasons or of failures.
 
-    here: names of the tables on the same page.
+    ``here`` has the names of the tables on the same page.
     """
     if name in _COLUMNS:
         rows = [[column, f"`{path}`", text, "yes" if wide else ""] for column, _, path, wide, text in _COLUMNS[name]]
@@ -94,7 +94,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _type(annotation: object, here: Container[str]) -> str:
-    """Return a field's type in words; a model becomes a link to the section with its table."""
+    """Return a field's type in words. A model becomes a link to the section with its table."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _type(arguments[0], here)
