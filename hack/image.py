@@ -21,7 +21,7 @@ from localkube.images import Build, ensure_debian
 from localkube.locking import exclusive
 from localkube.packages import ensure_packages
 
-_RUNNER = "runner"  # a Go program has the name of its directory
+_RUNNER = "runner"  # Go programs have the names of their directories
 _COMPOSE = "compose"
 _PROGRAMS = (_RUNNER, "egress", _COMPOSE)
 _LOCAL_REPOSITORY = "localhost/multistep-operator"
@@ -80,7 +80,7 @@ def tag(image: Image = OPERATOR) -> str:
 
 
 def name_of(image: Image) -> str:
-    """Return the image's name: repository and tag."""
+    """Return the image's repository and tag."""
     return f"{repository(image)}:{tag(image)}"
 
 
@@ -126,7 +126,7 @@ def in_cluster(target: targets.Target, images: Sequence[Image]) -> dict[Image, s
 def ensure_all(target: targets.Target, wanted: Sequence[Image] = ALL, *, with_base: bool = False) -> list[Image]:
     """Build the wanted images if they changed. Return them and those of ALL that were built before from the current sources.
 
-    with_base: also build Debian's base image, for a cluster of localkube.
+    with_base also builds Debian's base image, for a cluster of localkube.
     """
     with exclusive(CACHE / "image-builds.lock"):  # two clusters may be deployed to at the same time
         if with_base and isinstance(target, targets.Local):
@@ -181,7 +181,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _delete_old(target: targets.Target, image: Image) -> None:
-    """Delete old images; keep the newest _KEPT_IMAGES. buildah lists the newest image first."""
+    """Delete all images of this repository but the newest ``_KEPT_IMAGES``. buildah lists the newest image first."""
     if not isinstance(target.engine, Buildah):
         return
     listed = capture(["buildah", "images", "--format", "{{.Name}}:{{.Tag}}", "--filter", f"reference={repository(image)}"])

@@ -1,4 +1,4 @@
-"""Run several processes in parallel, most of them pytest, and show their output line by line, prefixed with the run's name."""
+"""Run several processes in parallel, most of them pytest. Each line of their output is shown with the run's name before it."""
 
 import os
 import re
@@ -17,28 +17,30 @@ from hack.paths import ROOT, VENV
 
 _PLUGINS = ("no_skips", "outcomes", "third")
 PYTEST = (str(VENV / "bin" / "python"), "-m", "pytest", "--no-header", *(f"-phack.pytest_{each}" for each in _PLUGINS))
-# Matches the first line of pytest's summary: the heading of the failures or, without failures, the totals
-# (without "=" in `pytest -q`).
+# Matches the first line of pytest's summary. This line is the heading of the failures or, without failures, the totals. In the
+# output of `pytest -q`, it has no "=".
 _HEADING = re.compile(r"=+ (?!test session starts)\S.* =+|\d+ (passed|failed|error)\S*.* in [\d.]+s.*")
 _TOTAL = re.compile(r"(\d+) (\w+)")
 _SINGULAR = {"errors": "error", "warnings": "warning"}
 NAME_WIDTH = 14
-NO_TESTS = 5  # pytest's exit code
+NO_TESTS = 5  # pytest's exit code if it found no test
 _YIELDING = 10  # nice value
 _screen = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest process to run, or one of another program. name: prefix of its output lines, at most 14 characters; may_be_empty:
-    whether pytest may find no test; yields: whether runs beside it go first where cores are short."""
+    """One process of pytest or another program, to be run."""
 
     name: str
+    """Prefix of the output lines, at most 14 characters."""
     arguments: Sequence[str]
     env: Mapping[str, str]
     program: Sequence[str] = PYTEST
     may_be_empty: bool = False
+    """Whether pytest may find no test."""
     yields: bool = False
+    """Whether processes beside this one go first when cores are short."""
 
     @property
     def is_pytest(self) -> bool:
@@ -46,25 +48,28 @@ class Run:
 
     @property
     def shown(self) -> str:
-        """Return the command line, without the options that all pytest runs have."""
+        """The command line, without the options that all pytest runs have."""
         return " ".join([*(["pytest"] if self.is_pytest else self.program), *self.arguments])
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A finished run. code: exit code; words: lines of pytest's summary, failures first, totals last (the whole output of another
-    program); seconds: duration; cpu: CPU seconds of the process and of those that it and its children waited for."""
+    """A finished run."""
 
     run: Run
     code: int
+    """Exit code."""
     words: Sequence[str]
+    """Lines of pytest's summary, failures first and totals last, or the whole output of another program."""
     outcomes: Outcomes
     seconds: float = 0.0
+    """Duration in seconds."""
     cpu: float = 0.0
+    """CPU seconds of the process and of its descendants that were waited for."""
 
     @property
     def totals(self) -> Counter[str]:
-        """Return the counts in the last line of pytest's summary, by "passed", "failed" etc., without deselected tests."""
+        """The counts in the last line of pytest's summary, by "passed", "failed" etc. Deselected tests are not counted."""
         if not self.run.is_pytest:
             return Counter()
         last = self.words[-1].strip("= ").partition(" in ")[0] if self.words else ""
@@ -73,7 +78,8 @@ class Ended:
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables plus others that tests need: this checkout's image and namespace, and PATH with hack.peers' programs."""
+    """Return the given variables and those that tests need, such as this checkout's image and a PATH with the programs of
+    hack.peers."""
     return {
         **variables,
         "PATH": peers.path(variables),
@@ -85,7 +91,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def execute(run: Run) -> Ended:
-    """Run a process until it exits and show its progress. Thread-safe."""
+    """Run a process until it exits, and show its progress. Several threads may call this function at the same time."""
     started = time.monotonic()
     with TemporaryDirectory() as directory:
         file = Path(directory) / "outcomes"
@@ -101,8 +107,8 @@ def execute(run: Run) -> Ended:
 
 
 def _follow(run: Run, command: Sequence[str]) -> tuple[int, list[str], float]:
-    """Show the output, of pytest until its summary starts; return the exit code, the lines of the summary (of another program all
-    lines) and the CPU seconds."""
+    """Run the command and return the exit code, the lines of pytest's summary and the CPU seconds. pytest's output is shown until
+    the summary starts. All output of other programs is shown and returned."""
     words: list[str] = []
     with subprocess.Popen(
         command, cwd=ROOT, env=run.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 _STAT, _MEMORY = Path("/proc/stat"), Path("/proc/meminfo")
-_PER_CORE = 2  # workers per idle core; cluster tests mostly wait
+_PER_CORE = 2  # workers per idle core, because tests on a cluster mostly wait
 _MIN, _MAX = 2, 8
 _SAMPLE_SECONDS = 2.0
 
@@ -23,8 +23,8 @@ def workers_for(cores: int, busy: float) -> int:
 
 
 def busy_cores(cores: int) -> float:
-    """Return the number of busy cores, measured from CPU times: the load average still includes tests that just finished. Processes
-    with a nice value do not count, because they yield."""
+    """Return the number of busy cores, measured from CPU times, because the load average still includes tests that just finished.
+    Processes with a nice value do not count, because they give way to tests."""
     if not _STAT.exists():
         return os.getloadavg()[0]
     before = _ticks(_STAT.read_text())
@@ -40,7 +40,7 @@ def busy_share(before: tuple[int, int], after: tuple[int, int]) -> float:
 
 
 def busy_seconds() -> float:
-    """Return the CPU seconds that the machine has worked since it started; 0 if it does not report them."""
+    """Return the CPU seconds that the machine has worked since it started, or 0 if it does not report them."""
     if not _STAT.exists():
         return 0.0
     fields = _fields(_STAT.read_text())
@@ -57,6 +57,6 @@ def _fields(stat: str) -> list[int]:
 
 
 def free_bytes() -> int:
-    """Return the available memory in bytes; 0 if the machine does not report it."""
+    """Return the available memory in bytes, or 0 if the machine does not report it."""
     lines = _MEMORY.read_text().splitlines() if _MEMORY.exists() else []
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

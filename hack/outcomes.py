@@ -12,15 +12,20 @@ _GROUP = re.compile(r"@[\w.-]+$")  # pytest-xdist appends "@" and a test's group
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one phase of a test (pytest's setup, call or teardown, or "collect"). outcome: passed, failed or skipped.
-    seconds: duration; cpu: CPU seconds of the test's process and its children; output: set if the phase did not pass."""
+    """The outcome of one phase of a test."""
 
     test: str
+    """The test's id."""
     phase: str
+    """pytest's setup, call or teardown, or "collect" for the collection of a file."""
     outcome: str
+    """One of passed, failed and skipped."""
     seconds: float = 0.0
+    """Duration in seconds."""
     output: str = ""
+    """Set if the phase did not pass."""
     cpu: float = 0.0
+    """CPU seconds of the test's process and its children."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Outcomes:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Return the output of each failed test, by test id."""
+        """The output of each failed test, by test id."""
         found: dict[str, list[str]] = defaultdict(list)
         for each in self._that("failed"):
             found[each.test].append(f"-- {each.phase}\n{each.output}")
@@ -39,21 +44,23 @@ class Outcomes:
 
     @property
     def is_decided_by_tests(self) -> bool:
-        """Return whether failed tests are the only reason why the run failed: no test was skipped, and every file was collected."""
+        """Whether failed tests are the only reason why the run failed, which means that no test was skipped and every file was
+        collected."""
         return not any(self._that("skipped")) and not any(each.phase == "collect" for each in self._that("failed"))
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Return the duration in seconds of each test, including its fixtures."""
+        """The duration in seconds of each test and its fixtures, by test id."""
         return self._sums(lambda outcome: outcome.seconds)
 
     @property
     def cpu(self) -> dict[str, float]:
-        """Return the CPU seconds of each test, including its fixtures."""
+        """The CPU seconds of each test and its fixtures, by test id."""
         return self._sums(lambda outcome: outcome.cpu)
 
     def words_of(self, tests: Iterable[str]) -> Counter[str]:
-        """Count the failures of these tests by pytest's words: "failed" in the test itself, "error" in its fixtures."""
+        """Return the number of failures of these tests, by pytest's words. A test is "failed" if it fails itself, and an "error" if
+        a fixture fails."""
         chosen = set(tests)
         return Counter("failed" if each.phase == "call" else "error" for each in self._that("failed") if each.test in chosen)
 
@@ -68,7 +75,7 @@ class Outcomes:
 
 
 def read(file: Path) -> Outcomes:
-    """Return the outcomes in a file; no outcomes if the file is missing."""
+    """Return the outcomes in a file, or no outcomes if the file is missing."""
     if not file.exists():
         return Outcomes()
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]

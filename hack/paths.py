@@ -36,7 +36,7 @@ def digest_of(files: Iterable[Path], *settings: str) -> str:
 def cached(kind: str, digest: str, make: Callable[[Path], None], keep: int = 3) -> Path:
     """Return CACHE/kind/digest. If it does not exist, let `make` fill it, and delete all but the `keep` newest in CACHE/kind.
 
-    Other processes that want it wait meanwhile.
+    Other processes that call this function for the same kind wait meanwhile.
     """
     directory = CACHE / kind / digest
     if not directory.exists():

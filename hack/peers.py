@@ -24,7 +24,7 @@ _KUBE_STATE_METRICS = "k8s.io/kube-state-metrics/v2@v2.15.0"
 
 
 def directories() -> list[Path]:
-    """Install missing third-party programs. Return the cache directories with programs, to add to PATH."""
+    """Install missing third-party programs, and return the directories of the cache that contain them, for PATH."""
     for program in ("lua5.4", "git", "chromium"):
         if not shutil.which(program):
             with stage(f"Debian's {program}"):
@@ -42,7 +42,7 @@ def _version(module: str) -> str:
 
 
 def _downloaded(module: str, elsewhere: Path) -> Path:
-    """Download a module and return its directory in Go's cache. elsewhere: a working directory outside any Go module."""
+    """Download a module and return its directory in Go's cache. `elsewhere` is a working directory outside any Go module."""
     output = capture([str(go()), "mod", "download", "-json", module], env=go_environment(), cwd=elsewhere)
     return Path(json.loads(output)["Dir"])
 
@@ -75,7 +75,7 @@ def _build_s3_server(directory: Path) -> None:
 
 
 def _build_kube_state_metrics(directory: Path) -> None:
-    """Build kube-state-metrics in its module's directory: `go install` needs a list of versions, which some proxies lack."""
+    """Build kube-state-metrics in its module's directory. `go install` needs a list of versions, which some proxies lack."""
     with stage("kube-state-metrics from source (2 to 4 minutes, once)"):
         module = _downloaded(_KUBE_STATE_METRICS, directory)
         command = [str(go()), "build", "-C", str(module), *BUILD_FLAGS, "-ldflags", "-s -w"]

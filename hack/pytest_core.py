@@ -1,4 +1,5 @@
-"""A pytest plugin that measures coverage only while tests below the directories of --core run: measuring slows down all others."""
+"""A pytest plugin that measures coverage only while tests below the directories of --core run, because measuring slows tests
+down."""
 
 from collections.abc import Sequence
 

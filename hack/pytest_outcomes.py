@@ -1,7 +1,7 @@
 """A pytest plugin that writes the outcome of each phase of each test to the file that --outcomes names, as lines of JSON.
 
-A line has the phase's duration and its CPU time in seconds: that of the test's process and of the processes it waited for. In
-pytest-xdist's workers the plugin only measures; their reports carry the figures to the main process.
+A line has the phase's duration and its CPU time in seconds. The CPU time is that of the test's process and of the processes that it
+waited for. In the workers of pytest-xdist, the plugin only measures. Their reports bring the figures to the main process.
 """
 
 import json
@@ -39,7 +39,7 @@ def pytest_runtest_logstart() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the phase's CPU seconds to its report. pytest-xdist sends its properties, too."""
+    """Add the phase's CPU seconds to the properties of its report, which pytest-xdist sends to the main process, too."""
     global _measured
     report = yield
     now = _cpu_seconds()

@@ -1,4 +1,4 @@
-"""A pytest plugin that selects the tests of one third of the long tests: --third=1, 2 or 3."""
+"""A pytest plugin whose option --third=1, 2 or 3 selects one third of the long tests."""
 
 import pytest
 

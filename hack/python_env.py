@@ -1,4 +1,4 @@
-"""Install the locked packages, verified by hash, in `.venv` of the checkout."""
+"""Install the packages of the lock file, verified by their hashes, in the checkout's `.venv`."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ _OPERATOR = (*_OURS, "--extra", "operator", "--extra", "otel")
 _HOST = "agent-host/pyproject.toml"
 _HOST_LOCK = "agent-host/requirements/host.lock"
 _HARBORS = ("--python-version", "3.12", "--override", "agent-host/requirements/overrides.txt")
-_OF_CHILDREN = ("dulwich", "urllib3")  # packages that only the operator's child processes import, which write no bytecode
+_OF_CHILDREN = ("dulwich", "urllib3")  # only the operator's child processes import these packages, and write no bytecode
 _STAMP = VENV / ".made-of"
 
 
@@ -50,7 +50,7 @@ def lock() -> None:
 
 
 def tools() -> Path:
-    """Return the directory of the build and install tools (uv, hatchling) in the cache; install them if necessary."""
+    """Return the directory of the build and install tools (uv, hatchling) in the cache. Installs the tools if necessary."""
     digest = digest_of([TOOLS_LOCK], sys.version, sys.executable)
     return cached("tools", digest, _install_tools) / "bin"
 
@@ -101,12 +101,12 @@ def _install_ourselves() -> None:
 
 
 def compile_modules() -> None:
-    """Compile the modules that several processes of a test run would otherwise compile, each for itself. Takes seconds in a new
-    checkout, and nothing later."""
+    """Compile the modules that several processes of a test run would otherwise each compile. This takes seconds in a new checkout,
+    and no time later."""
     packages = [next(VENV.glob("lib/python3*/site-packages")) / name for name in _OF_CHILDREN]
     ours = [ROOT / name for name in ("operator", "hack", "localkube", "tests")]
     command = [str(VENV / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", *map(str, [*packages, *ours])]
-    subprocess.run(command, capture_output=True, check=False)  # tests/conformance has files that are no Python on purpose
+    subprocess.run(command, capture_output=True, check=False)  # tests/conformance has invalid Python files on purpose
 
 
 def build_wheel(directory: Path, target: str = "wheel") -> None:

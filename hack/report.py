@@ -40,7 +40,7 @@ def _kinds(ended: Iterable[Ended], forgiven: Mapping[str, Rerun]) -> dict[str, s
 
 
 def _totals(ended: Iterable[Ended], forgiven: Mapping[str, Rerun]) -> Counter[str]:
-    """Return the totals of all runs; a flaky test counts as flaky, not as failed."""
+    """Return the totals of all runs. A flaky test counts as flaky, not as failed."""
     totals: Counter[str] = Counter()
     for each in ended:
         totals += each.totals

@@ -13,7 +13,7 @@ class Failure(Exception):
 
 
 def print_line(text: str) -> None:
-    """Print a progress line on stderr; stdout is for results."""
+    """Print a progress line on stderr, because stdout is for results."""
     print(text, file=sys.stderr, flush=True)
 
 

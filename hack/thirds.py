@@ -1,7 +1,7 @@
-"""Split the long tests into thirds, of which CI runs one in turn.
+"""Split the long tests into thirds. Each run of CI runs the next third.
 
-A third consists of whole test files, because tests of a file share fixtures; of tests that need no cluster, it consists of single
-tests. The thirds take about the same time: long_seconds.json has the seconds by which a file or a test prolongs a run.
+Tests on a cluster are divided by file, because the tests of a file share fixtures. Other tests are divided one by one. The thirds
+take about the same time, according to long_seconds.json, which has the seconds that a file or a test adds to a run.
 """
 
 import json
@@ -21,7 +21,7 @@ _ON_CLUSTER = ("tests/e2e/", "tests/simulated/")
 
 
 def third_of(test: str) -> int:
-    """Return the third, 1 to 3, of a test. test: pytest's id of the test."""
+    """Return the third, 1 to 3, of the test with this pytest id."""
     file = test.partition("::")[0]
     unit = file if file.startswith(_ON_CLUSTER) else test
     return _balanced().get(unit) or ALL[crc32(unit.encode()) % len(ALL)]
@@ -33,7 +33,8 @@ def _balanced() -> dict[str, int]:
 
 
 def balanced(seconds: Mapping[str, float]) -> dict[str, int]:
-    """Return the third of each key: the longest first, each to the third that takes the least time so far."""
+    """Return the third of each key. The keys are assigned in the order of their seconds, the longest first. Each key goes to the
+    third that has the fewest seconds so far."""
     found: dict[str, int] = {}
     sums = dict.fromkeys(ALL, 0.0)
     for key in sorted(seconds, key=lambda each: (-seconds[each], each)):
@@ -44,10 +45,12 @@ def balanced(seconds: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The long tests of a run. third: 1 to 3, or 0 for all tests; why: the reason, for the output."""
+    """The long tests of a run."""
 
     third: int = 0
+    """1 to 3, or 0 for all tests."""
     why: str = ""
+    """The reason, for the output."""
 
     @property
     def shown(self) -> str:
@@ -55,22 +58,22 @@ class Choice:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return pytest's options that select the tests."""
+        """The options of pytest that select the tests."""
         return (f"--third={self.third}",) if self.third else ()
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The third that is next on this machine: that after the last one that passed here.
+    """The record of the last third that passed on this machine. The third after it is the next to run.
 
-    A third that failed comes again, so three green runs in a row prove all thirds. On a machine without a record, the number of
-    commits decides, so that machines that keep nothing take turns, too.
+    A third that failed runs again, so three runs in a row that pass have run all thirds. On a machine without a record, the number
+    of commits decides, so that machines that keep no files run all thirds, too.
     """
 
     file: Path = CACHE / "long-third"
 
     def choice(self, commits: int) -> Choice:
-        """Return the choice of the next third. commits: number of first-parent commits of HEAD."""
+        """Return the choice of the next third. `commits` is the number of first-parent commits of HEAD."""
         try:
             last = int(self.file.read_text())
         except (FileNotFoundError, ValueError):
@@ -80,7 +83,7 @@ class Turn:
         return Choice(last % len(ALL) + 1, f"third {last} was the last that passed on this machine")
 
     def passed(self, third: int) -> None:
-        """Record that this third passed."""
+        """Store that this third passed."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new = self.file.with_suffix(".new")
         new.write_text(f"{third}\n")
@@ -88,7 +91,8 @@ class Turn:
 
 
 def chosen(wanted: str) -> Choice:
-    """Return the choice that LONG names: ``1/3``, ``2/3``, ``3/3``, ``turn``, or empty for all tests. Raises Failure for others."""
+    """Return the choice that the make variable LONG names: ``1/3``, ``2/3``, ``3/3``, ``turn``, or empty for all tests. Raises
+    Failure for any other text."""
     if not wanted:
         return Choice()
     if wanted == "turn":

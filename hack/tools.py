@@ -1,4 +1,4 @@
-"""Install tools that may be missing: Go, kubectl and Helm, a C compiler."""
+"""Install tools that may be missing, such as Go, kubectl, Helm and a C compiler."""
 
 import os
 import shutil
@@ -27,31 +27,31 @@ def go_environment(**more: str) -> dict[str, str]:
 
 
 def kubectl() -> Path:
-    """Return the path of kubectl; install it if it is not cached."""
+    """Return the path of kubectl. Installs it if it is not in the cache."""
     return ensure_clients(CACHE) / "kubectl"
 
 
 def helm() -> Path:
-    """Return the path of Helm; install it if it is not cached. Its `lint` and `template` assume Kubernetes 1.35."""
+    """Return the path of Helm. Installs it if it is not in the cache. This Helm's `lint` and `template` assume Kubernetes 1.35."""
     return ensure_clients(CACHE) / "helm"
 
 
 def c_compiler() -> None:
-    """Install a C compiler if it is missing; Go's race detector needs it."""
+    """Install a C compiler, which Go's race detector needs, if it is missing."""
     if not shutil.which("gcc"):
         with stage("a C compiler for Go's race detector"):
             apt_install("gcc", "libc6-dev")
 
 
 def network_tools() -> None:
-    """Install iproute2 if it is missing; the egress sidecar's tests build networks with it."""
+    """Install iproute2, with which the egress sidecar's tests create networks, if it is missing."""
     if not shutil.which("ip"):
         with stage("iproute2 for the tests of the egress sidecar"):
             apt_install("iproute2")
 
 
 def apt_install(*packages: str) -> None:
-    """Install Debian packages. Raises Failure without apt-get or root."""
+    """Install Debian packages. Raises Failure if apt-get is missing or the user is not root."""
     if not shutil.which("apt-get") or os.geteuid() != 0:
         raise Failure(f"missing packages: {' '.join(packages)}; install them (automatic only as root on Debian)")
     apt_get("update")

@@ -1,4 +1,4 @@
-"""Make targets that run trials: `demo`, `run` (the operator on the host), `bench`, `chaos` and `conformance`."""
+"""The Makefile's targets that run trials: `demo`, `run` (the operator on the host), `bench`, `chaos` and `conformance`."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ _MEASURES = "measures"  # name of a section of `make bench` and of the pytest ma
 
 
 def demo() -> None:
-    """Deploy the operator and run an example until it finishes. AGENT: the agent; default: oracle.
+    """Deploy the operator and run an example until it finishes. The environment variable AGENT names the agent (default: oracle).
 
     The oracle runs as a trial. Another agent runs as a sweep of one trial, because only a sweep has a report.
     """
@@ -52,7 +52,8 @@ def demo() -> None:
 
 
 def _example_image(cluster: Cluster) -> list[str]:
-    """Return the option that names the example's image where nodes pull it from a registry; `multistep run` loads it elsewhere."""
+    """Return the option that names the example's image, if the nodes pull images from a registry. Otherwise return no option,
+    because `multistep run` loads the image."""
     if not isinstance(cluster.target, Current):
         return []
     name = image.ensure(cluster.target, image.EXAMPLE)
@@ -61,7 +62,7 @@ def _example_image(cluster: Cluster) -> list[str]:
 
 
 def _run_sweep(cluster: Cluster, options: Sequence[str]) -> None:
-    """Run the example task for agents as a sweep; fetch the sweep's results and write its report."""
+    """Run the example task for agents as a sweep, fetch the sweep's results and write its report."""
     sweep, report = f"demo-{secrets.token_hex(3)}", f"{_DEMO_RESULTS}/report.html"
     _multistep(cluster, "sweep", "run", agent_demo.TASK, *options, "--name", sweep)
     _multistep(cluster, "sweep", "results", sweep, _DEMO_RESULTS)
@@ -87,7 +88,7 @@ def run() -> None:
         settings = _host_settings(names, Path(results), port)
         print_line(f"operator on http://127.0.0.1:{port}, results in {results} (deleted at exit); stop with Ctrl-C")
         with subprocess.Popen([str(VENV / "bin" / "python"), "-m", "multistep"], env=cluster.environment | settings):
-            # Ctrl-C also reaches the operator: wait until it has released its lease and exited
+            # Ctrl-C also reaches the operator. Wait until the operator has released its lease and exited.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -111,7 +112,7 @@ def bench() -> None:
 
 
 def chaos() -> None:
-    """Run trials while faults are injected."""
+    """Deploy the operator, and run trials while faults are injected."""
     _run(["python", "-m", "tests.chaos"], deployment.deploy())
 
 
@@ -131,7 +132,7 @@ def _host_settings(names: Mapping[image.Image, str], results: Path, port: int) -
         "MULTISTEP_LISTEN_HOST": "127.0.0.1",
         "MULTISTEP_RESULTS_PORT": str(port),
         "MULTISTEP_METRICS_PORT": "0",
-        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the lease of the cluster's operator, so that only one leads
+        "MULTISTEP_LEASE_NAMESPACE": deployment.NAMESPACE,  # the lease of the cluster's operator, so that only one of them leads
         "MULTISTEP_LEASE_NAME": deployment.RELEASE,
         "MULTISTEP_RESULTS_DIR": str(results),
         "MULTISTEP_RESULTS_URL": f"http://127.0.0.1:{port}",
@@ -146,7 +147,7 @@ def _free_port() -> Iterator[int]:
 
 
 def _run(command: Sequence[str], cluster: Cluster, **variables: str) -> None:
-    """Run a program of .venv. variables: additional environment variables."""
+    """Run a program of .venv with additional environment variables."""
     program = [str(VENV / "bin" / command[0]), *command[1:]]
     code = subprocess.run(program, env=cluster.environment | variables, cwd=ROOT, check=False).returncode
     if code:

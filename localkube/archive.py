@@ -21,7 +21,7 @@ class ImageConfig:
 
 
 def write_image(output: Path, name: str, layer: Path, config: ImageConfig, architecture: str) -> None:
-    """Write an image with one layer to `output`, atomically. layer: an uncompressed tar of the root filesystem."""
+    """Write an image with one layer to `output`, atomically. `layer` is an uncompressed tar archive of the root filesystem."""
     image = json.dumps(_image_document(_sha256(layer), config, architecture)).encode()
     image_file = hashlib.sha256(image).hexdigest() + ".json"
     manifest = json.dumps([{"Config": image_file, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()

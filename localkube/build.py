@@ -1,4 +1,4 @@
-"""Build the Go programs once; cache each module's programs by the digest of the build's inputs."""
+"""Build the Go programs, and cache each module's programs under the digest of the build's inputs."""
 
 import hashlib
 import os
@@ -14,31 +14,31 @@ from localkube.toolchain import find_go
 
 # The same flags for all modules, so that the standard library is compiled once. Without DWARF, compiling takes less time.
 BUILD_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-gcflags=all=-dwarf=false")
-FEWER_COLLECTIONS = {"GOGC": "400"}  # of the compiler's own garbage: less time for more memory
+FEWER_COLLECTIONS = {"GOGC": "400"}  # the compiler collects its garbage less often: it needs less time and more memory
 _SMALL = ("-s", "-w")  # linker flags: no symbols
 _KEPT_BUILDS = 2
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program of a Go module. cgo_options: options of `go build` for a program in Go and C; () for one in Go alone."""
+    """A program of a Go module."""
 
     name: str
     package: str
     cgo_options: tuple[str, ...] = ()
+    """Options of `go build` for a program in Go and C, or () for a program in Go alone."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A Go module of localkube, and the programs that are built from it.
-
-    name: name of the module's directory, and of its programs' directory in the cache. content, duration: what is built and how long
-    that takes, for the message to the user.
-    """
+    """A Go module of localkube, and the programs that are built from it."""
 
     name: str
+    """Name of the module's directory, and of its programs' directory in the cache."""
     content: str
+    """What is built, for the message to the user."""
     duration: str
+    """How long the build takes, for the message to the user."""
     programs: tuple[Program, ...]
     linker_flags: tuple[str, ...] = _SMALL
 
@@ -48,7 +48,8 @@ class Module:
 
 
 def _version_flags() -> tuple[str, ...]:
-    """Return the linker flags that set the Kubernetes version. Without them components report v0.0.0 and reject each other."""
+    """Return the linker flags that set the Kubernetes version. Without the flags, components report v0.0.0 and reject each
+    other."""
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return tuple(f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items())
@@ -62,7 +63,7 @@ KUBERNETES = Module(
     (*_SMALL, *_version_flags()),
 )
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
-# runc needs C: its program that enters namespaces, and libseccomp, which is linked statically.
+# runc needs C, for its program that enters namespaces and for libseccomp, which is linked statically.
 _RUNC_OPTIONS = ("-tags=seccomp,netgo,osusergo", f"-ldflags={' '.join(_SMALL)} -extldflags -static")
 RUNTIME = Module(
     "runtime",
@@ -76,7 +77,7 @@ RUNTIME = Module(
 
 
 def ensure_module(cache_dir: Path, module: Module) -> Path:
-    """Return the directory of the module's programs; build them if they are not cached."""
+    """Return the directory of the module's programs. Builds them if they are not in the cache."""
     directory, go = directory_of(cache_dir, module), _go(cache_dir, module)
     with exclusive(cache_dir / f"{module.name}.lock"):  # clusters of several checkouts may start at the same time
         if not directory.exists():
@@ -87,7 +88,7 @@ def ensure_module(cache_dir: Path, module: Module) -> Path:
 
 
 def directory_of(cache_dir: Path, module: Module) -> Path:
-    """Return the directory for the module's programs, whether they are built or not. Its name is the digest of the inputs."""
+    """Return the directory for the module's programs, whether they are built or not. The directory's name is the inputs' digest."""
     version = capture([str(_go(cache_dir, module)), "version"]).strip()
     options = [option for program in module.programs for option in program.cgo_options]
     return cache_dir / module.name / inputs_digest(module.directory, [version, *BUILD_FLAGS, *module.linker_flags, *options])

@@ -1,7 +1,7 @@
 """Manage the control group that contains all of the cluster's processes, so that `down` can find and kill them.
 
-Components and container shims are in `NAME/system`, each container in `NAME/ID`. cgroup v1 has one tree per controller;
-this module finds processes in the tree of `pids`.
+Components and container shims are in the group `NAME/system`. Each container is in a group `NAME/ID`. cgroup v1 has one tree per
+controller. This module finds processes in the tree of the controller `pids`.
 """
 
 import os
@@ -12,7 +12,8 @@ from localkube.commands import wait_until
 from localkube.errors import Unhealthy
 
 _ROOT = Path("/sys/fs/cgroup")
-_SHARES = 2048  # CPU shares per CPU. With the default, 1024 in total, all pods together would get as much CPU as one process.
+# CPU shares per CPU. With the default, 1024 in total, all pods together would get as much CPU as one process.
+_SHARES = 2048
 _KILL_TIMEOUT_SECONDS = 10.0
 
 
@@ -51,7 +52,7 @@ def _trees(root: Path) -> list[Path]:
 
 
 def _allow_all_processors(tree: Path, name: str) -> None:
-    """Allow all CPUs and memory nodes: a new cpuset group of cgroup v1 has none, and no process could join it."""
+    """Allow all CPUs and memory nodes. A new cpuset group of cgroup v1 has none, and no process can join such a group."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         source, target = tree / file, tree / name / file
         if source.exists() and not target.read_text().strip():

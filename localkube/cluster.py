@@ -24,15 +24,16 @@ _STOP_GRACE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class ComponentState:
-    """A row in the output of `localkube status`: one process. pid: None if the process does not run."""
+    """The state of one process of the cluster, a row in the output of `localkube status`."""
 
     name: str
     pid: int | None
+    """None if the process does not run."""
     log: Path
 
 
 def up(config: Config) -> None:
-    """Ensure that a healthy cluster runs: keep the running one, repair it, or create a new one."""
+    """Ensure that a healthy cluster runs. A running cluster is kept or repaired. Otherwise a new one is created."""
     with exclusive(config.paths.lock):
         if _inputs_differ(config) or not _has_programs(config) or health.problems(config):
             binaries = _binaries(config)
@@ -44,13 +45,14 @@ def up(config: Config) -> None:
 
 
 def ensure_binaries(config: Config) -> list[Path]:
-    """Return the directories of the programs; build or install them if needed. Start nothing."""
+    """Return the directories of the programs. Builds or installs the programs if needed, but does not start them."""
     with exclusive(config.paths.lock):
         return _binaries(config)
 
 
 def _binaries(config: Config) -> list[Path]:
-    """Return the directories of the programs. They are built side by side: to download modules and to link leave cores idle."""
+    """Return the directories of the programs. The programs are built in parallel, because downloading modules and linking leave
+    cores idle."""
     packages.check_installable()
     cache_dir = config.paths.cache_dir
     with ThreadPoolExecutor(1) as thread:
@@ -59,7 +61,7 @@ def _binaries(config: Config) -> list[Path]:
 
 
 def _runtime(cache_dir: Path) -> Path:
-    packages.ensure_packages()  # the build of runc needs some
+    packages.ensure_packages()  # the build of runc needs some of these packages
     return build.ensure_module(cache_dir, build.RUNTIME)
 
 
@@ -78,7 +80,7 @@ def restart(config: Config, name: str) -> None:
 
 
 def stop(config: Config, name: str) -> None:
-    """Stop a component; it stays stopped until `start` or `up`."""
+    """Stop a component until `start` or `up` starts it."""
     component = components.by_name(config, name)
     with exclusive(config.paths.lock):
         components.stop(config, component, _STOP_GRACE_SECONDS)
@@ -95,7 +97,7 @@ def start(config: Config, name: str) -> None:
 
 
 def add_node(config: Config, number: int, options: NodeOptions) -> None:
-    """Ensure that a healthy cluster with this node runs: create the node, or restart it."""
+    """Create or restart this node, and wait until the cluster is healthy."""
     added = config.added(number)
     with exclusive(config.paths.lock):
         if not node.is_up(config, config.first):
@@ -150,7 +152,7 @@ def states(config: Config) -> list[ComponentState]:
 
 
 def _start(config: Config, binaries: list[Path]) -> None:
-    """Start the components that do not run. Reuse the files of an earlier start (for example before a reboot)."""
+    """Start the components that do not run. Files of an earlier start are used again, for example after a reboot."""
     with step("starting the cluster"):
         _lay_out(config, binaries)
         if not node.is_up(config, config.first):
@@ -163,7 +165,7 @@ def _start(config: Config, binaries: list[Path]) -> None:
 
 
 def _start_components(config: Config) -> None:
-    """Start the first node's components; then load the pause image and create the cluster's objects."""
+    """Start the first node's components. Then load the pause image and create the cluster's objects."""
     daemon, api = Containerd.of(config, config.first), health.connect(config)
     with startups.recorded(config.paths.logs, "apiserver"):
         for component in components.of_node(config, config.first):
@@ -185,7 +187,7 @@ def _start_added(config: Config, added: Node) -> None:
     components.start(config, containerd)
     _wait(config, containerd.name, Containerd.of(config, added).answers)
     images.copy(config, added)
-    components.start(config, kubelet)  # started last: the kubelet exits if containerd does not answer
+    components.start(config, kubelet)  # started last, because the kubelet exits if containerd does not answer
 
 
 def _lay_out(config: Config, binaries: list[Path]) -> None:
@@ -238,7 +240,7 @@ def _made_of(config: Config) -> str:
 
 
 def _has_programs(config: Config) -> bool:
-    """Return whether the components' programs exist: they are links into the cache, which the user may have deleted."""
+    """Return whether the components' programs exist. They are links into the cache, which the user may have deleted."""
     return config.paths.bin.exists() and all(link.exists() for link in config.paths.bin.iterdir())
 
 

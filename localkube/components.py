@@ -23,8 +23,9 @@ def containerd(config: Config, node: Node) -> list[str]:
 
 
 def etcd(config: Config) -> list[str]:
-    """Return etcd's command line. Only root can open its socket. Data need not survive a crash of the machine, so fsync is off."""
-    advertised = "http://127.0.0.1"  # etcd requires an HTTP URL; nothing connects to it, because there are no other members
+    """Return etcd's command line. Only root can open etcd's socket. The data need not survive a crash of the machine, so fsync is
+    off."""
+    advertised = "http://127.0.0.1"  # etcd requires an HTTP URL, to which nothing connects, because there are no other members
     return [
         str(config.paths.bin / "etcd"),
         f"--name={config.first.name}",
@@ -97,7 +98,7 @@ def scheduler(config: Config) -> list[str]:
 
 
 def _as_user(config: Config, user: str) -> list[str]:
-    """Return the flags that scheduler and controller manager share. Without `--authentication-kubeconfig`, both serve only
+    """Return the flags that the scheduler and the controller manager share. Without `--authentication-kubeconfig`, both serve only
     /healthz."""
     kubeconfig = config.paths.config / f"{user}.kubeconfig"
     return [

@@ -55,14 +55,12 @@ class Network:
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the cluster. Node 1 runs the control plane; the names of its files and processes have no `nodeN-` prefix.
-
-    address: the address of the node's bridge, which is both the node's address and the gateway of its pods.
-    """
+    """One node of the cluster. Node 1 runs the control plane, and the names of its files and processes have no `nodeN-` prefix."""
 
     number: int
     namespace: str
     address: str
+    """Address of the node's bridge, which is both the node's address and the gateway of its pods."""
     pod_cidr: str
     cgroup: str
 
@@ -72,20 +70,21 @@ class Node:
 
     @property
     def holder(self) -> str:
-        """Return the name of the process that keeps the node's namespaces open; its directory has the same name."""
+        """The name of the process that keeps the node's namespaces open, and of the node's directory."""
         return "node" if self.number == 1 else self.name
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of the names of the node's processes, logs, files and certificates."""
+        """The prefix of the names of the node's processes, logs, files and certificates."""
         return "" if self.number == 1 else f"{self.name}-"
 
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """Options of an added node. stream_idle_seconds: idle timeout of exec streams."""
+    """Options of an added node."""
 
-    stream_idle_seconds: int = 4 * 60 * 60  # default of Kubernetes and containerd
+    stream_idle_seconds: int = 4 * 60 * 60  # the default of Kubernetes and containerd
+    """Idle timeout of exec streams."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -105,12 +104,13 @@ class Paths:
 
     @property
     def lock(self) -> Path:
-        """Return the lock file's path. It is outside `run_dir`, because `down` deletes `run_dir` while it holds the lock."""
+        """The path of the cluster's lock file. It is outside `run_dir`, because `down` deletes `run_dir` while it holds the
+        lock."""
         return Path("/run") / f"{self.run_dir.name}.lock"
 
     @property
     def images_lock(self) -> Path:
-        """Return the path of the lock for loading images. Without the lock, concurrent imports of one image fail in containerd."""
+        """The path of the lock for loading images. Without the lock, concurrent imports of one image fail in containerd."""
         return Path("/run") / f"{self.run_dir.name}-images.lock"
 
     @property
@@ -127,13 +127,13 @@ class Paths:
 
     @property
     def audit_log(self) -> Path:
-        """Return the path of the audit log, which has one JSON object per line. Rotated files are `audit-TIME.log` in the same
+        """The path of the audit log, which has one JSON object per line. Rotated files are named `audit-TIME.log`, in the same
         directory."""
         return self.logs / "audit.log"
 
     @property
     def registries(self) -> Path:
-        """Return the directory of containerd's registry settings, HOST:PORT/hosts.toml, which containerd reads at each pull."""
+        """The directory of containerd's registry settings. containerd reads their files, HOST:PORT/hosts.toml, at each pull."""
         return self.run_dir / "registries"
 
     @property
@@ -142,7 +142,7 @@ class Paths:
 
     @property
     def bin(self) -> Path:
-        """Return the directory with a link to each component's program. A link has the component's name; most links have the same
+        """The directory with a link to each component's program. A link has the component's name, and most links have the same
         target."""
         return self.run_dir / "bin"
 
@@ -175,12 +175,12 @@ class Paths:
 
     @property
     def kubeconfig(self) -> Path:
-        """Return the path of the administrator's kubeconfig."""
+        """The path of the administrator's kubeconfig."""
         return self.run_dir / "kubeconfig"
 
     @property
     def made_of(self) -> Path:
-        """Return the path of the file that records the programs and command lines with which this cluster was created."""
+        """The path of the file that records the programs and command lines with which this cluster was created."""
         return self.run_dir / "made-of"
 
 
@@ -198,7 +198,7 @@ class Config:
 
     @property
     def first(self) -> Node:
-        """Return the first node, which always exists."""
+        """The first node, which always exists."""
         network = self.network
         return Node(1, network.namespace, network.node_address, network.pod_cidr, self.cgroup)
 
@@ -209,12 +209,12 @@ class Config:
 
     @property
     def nodes(self) -> list[Node]:
-        """Return the first node and all added nodes that exist."""
+        """The first node and all added nodes that exist."""
         return [self.first, *(each for each in map(self.added, ADDED_NUMBERS) if self.paths.node(each).exists())]
 
 
 def load_config(environment: Mapping[str, str] = os.environ) -> Config:
-    """Read the configuration from environment variables (all optional; see README.md)."""
+    """Read the configuration from environment variables, which are all optional and described in README.md."""
     cache = environment.get("MULTISTEP_CACHE") or f"{environment.get('HOME', '/root')}/.cache/multistep"
     number = _number(environment)
     name = f"multistep-localkube-{number}" if number else "multistep-localkube"

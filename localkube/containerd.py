@@ -18,10 +18,11 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Containerd:
-    """A client of one node's containerd socket. It works from the host, outside the node's namespaces. program: ctr."""
+    """A client of one node's containerd socket. It works from the host, outside the node's namespaces."""
 
     socket: Path
     program: Path
+    """Path of ctr, containerd's command line client."""
 
     @classmethod
     def of(cls, config: Config, node: Node) -> Self:
@@ -31,12 +32,13 @@ class Containerd:
         return self.socket.exists() and succeeds([*self._ctr(), "version"])
 
     def digest(self, image: str) -> str | None:
-        """Return the digest of the image's manifest; None if the image does not exist."""
+        """Return the digest of the image's manifest, or None if the image does not exist."""
         lines = self._run("images", "list", f'name=="{image}"').splitlines()
         return lines[1].split()[2] if len(lines) > 1 else None
 
     def has(self, image: str, image_id: str) -> bool:
-        """Return whether the name refers to the image with this id. The CRI plugin also stores each image under its id."""
+        """Return whether the name refers to the image with this id. The CRI plugin of containerd also stores each image under its
+        id."""
         digest = self.digest(image)
         return digest is not None and digest == self.digest(f"sha256:{image_id}")
 

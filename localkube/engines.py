@@ -20,11 +20,11 @@ class Engine(Protocol):
         """Push the image to the registry in its name."""
 
     def save(self, image: str, file: Path) -> None:
-        """Write the image to a docker-archive."""
+        """Write the image to a file as a docker-archive."""
 
 
 class Docker:
-    """The engine that `docker` reaches."""
+    """The engine to which the program `docker` connects."""
 
     def build(self, wanted: Build) -> None:
         stream(["docker", "build", *wanted.options, str(wanted.context)])
@@ -67,10 +67,10 @@ class Buildah:
 
 
 def works() -> bool:
-    """Return whether `docker` reaches an engine."""
+    """Return whether `docker` can connect to an engine."""
     return succeeds(["docker", "info"])
 
 
 def find_engine(config: Config) -> Engine:
-    """Return docker if it reaches an engine, otherwise buildah."""
+    """Return docker if it can connect to an engine, otherwise buildah."""
     return Docker() if works() else Buildah(config)
