@@ -1,4 +1,5 @@
-"""`multistep-host setup|step`: hand the request on stdin to the trial's daemon, and write the daemon's outcome to a file."""
+"""Implements `multistep-host setup|step`, which passes the request on stdin to the trial's daemon and writes the outcome to a
+file."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ _NO_CLASS_STATUS = 78  # tells the operator that this command, and no code of th
 
 
 def main() -> None:
-    """Run the command. The exit code is 0 if an outcome was written, 78 if its error is that the agent's class does not exist, 1
-    for wrong arguments, 2 if stdin names no outcome file."""
+    """Run the command.
+
+    The exit code is 0 if an outcome was written, or 78 if this outcome's error is that the agent's class does not exist. It is 1
+    for wrong arguments, and 2 if stdin names no outcome file.
+    """
     if sys.argv[1:] not in (["setup"], ["step"]):
         sys.exit(_USAGE)
     request = sys.stdin.read()
@@ -70,7 +74,7 @@ def _step(directory: Path, request: bytes) -> Outcome:
 
 
 def _print_output(answers: BinaryIO) -> Outcome | None:
-    """Print the output of the agent's commands until the request is answered. Return the answer; None if the daemon ended."""
+    """Print the output of the agent's commands until the request is answered. Return the answer, or None if the daemon ended."""
     for line in answers:
         if not line.endswith(b"\n"):
             return None

@@ -1,4 +1,4 @@
-"""Print the options (keyword arguments) of Harbor's registered agents as JSON; the operator's table is generated from it."""
+"""Print the options (keyword arguments) of Harbor's registered agents as JSON, from which the operator's table is generated."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from harbor.models.agent.name import AgentName
 from pydantic import BaseModel
 
 Alternative = str | dict[str, Any]
-"""What a value can be: the name of a JSON type, `path` (a text), or a type with an enum or bounds as in JSON Schema."""
+"""A kind of value that an option accepts. It is the name of a JSON type, `path` (a text), or a type with an enum or bounds as in
+JSON Schema."""
 
-# Constructor parameters that are not options: the agent host sets them, or they make no sense in a trial.
+# Constructor parameters that are not options, because the agent host sets them or they have no use in a trial.
 _OF_THE_HOST = frozenset(
     {
         "self",
@@ -36,8 +37,8 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
-    """Return the alternatives that an agent class accepts as the value of each option, by option name; ["any"] if it accepts any
-    value.
+    """Return the kinds of value that an agent class accepts for each option, by option name. The list is ["any"] if the option
+    accepts any value.
 
     Return None for a class without an options model, because such a class ignores unknown options. Harbor 0.25 checks options
     against the model. The constructors' parameters are options, too, even if the model lacks them. Options that need a capability
@@ -83,7 +84,7 @@ def _lacking(agent: type[BaseAgent]) -> frozenset[str]:
 
 
 def _alternatives(schema: dict[str, Any], definitions: Mapping[str, dict[str, Any]]) -> list[Alternative]:
-    """Return the alternatives that a JSON Schema allows (the members of a union), each with its type and restrictions only."""
+    """Return the kinds of value that a JSON Schema allows (the members of a union), each with only its type and restrictions."""
     if "$ref" in schema:
         return _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     if "anyOf" in schema:

@@ -1,8 +1,8 @@
-"""The trial's daemon: keeps the agent object between steps and serves one request at a time on a Unix socket.
+"""The trial's daemon, which keeps the agent object between steps and serves one request at a time on a Unix socket.
 
-`multistep-host setup` creates the listening socket and passes it to the daemon. A request is one line of JSON, and so is its
-answer. Lines {"output": BASE64} with the output of the agent's commands precede a step's answer. If the client disconnects (the
-container's runner kills the client at the timeout), the daemon cancels the client's request.
+`multistep-host setup` creates the listening socket and passes it to the daemon. A request is one line of JSON, and its answer is
+another. Lines {"output": BASE64} with the output of the agent's commands precede a step's answer. The container's runner kills the
+client at the timeout. If the client disconnects, the daemon cancels the client's request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """Serves the requests of a trial. directory: Harbor's trial directory."""
+    """Serves the requests of a trial, whose Harbor trial directory is `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._turn = asyncio.Lock()
-        self._agent: Any = None  # a TrialAgent; typed Any because Harbor must be imported after the litellm stub
+        self._agent: Any = None  # a TrialAgent. Its type is not imported, because Harbor must be imported after the litellm stub
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, which carries one request."""
@@ -66,7 +66,7 @@ class Daemon:
         if self._agent is not None:
             self._agent.dismiss()
         await asyncio.wait({work}, timeout=_CANCEL_SECONDS)
-        if not work.done():  # the agent may be in any state, so the daemon exits
+        if not work.done():  # the agent's state is unknown, so the daemon exits
             _log.error("the agent did not stop within %s s: the daemon ends", _CANCEL_SECONDS)
             os._exit(1)
         return None
@@ -104,7 +104,7 @@ class Daemon:
 
 
 async def _send_output(writer: asyncio.StreamWriter, block: bytes) -> None:
-    with suppress(ConnectionError):  # the client disconnected: _while_connected cancels the request
+    with suppress(ConnectionError):  # if the client disconnected, _while_connected cancels the request
         writer.write(json.dumps({"output": base64.b64encode(block).decode()}).encode() + b"\n")
         await writer.drain()
 
@@ -121,9 +121,9 @@ async def _run(listener: socket.socket, directory: Path) -> None:
 
 
 def main(descriptor: int, directory: Path) -> None:
-    """Serve until the container ends. descriptor: file descriptor of the listening socket."""
+    """Serve on the listening socket with this file descriptor until the container ends."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else the import of litellm downloads a price list
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise the import of litellm downloads a price list
     with socket.socket(fileno=descriptor) as listener:
         listener.setblocking(False)
         asyncio.run(_run(listener, directory))

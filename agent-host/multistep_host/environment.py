@@ -32,9 +32,9 @@ class GuestEnvironment(BaseEnvironment):
     """
 
     def __init__(self, trial: str, directory: Path, workdir: str | None) -> None:
-        """Create the object. directory: Harbor's trial directory on the agent host."""
+        """Create the object. `directory` is Harbor's trial directory on the agent host."""
         self.guest = Guest()
-        self.exit_code: int | None = None  # of the last command
+        self.exit_code: int | None = None  # the exit code of the last command
         self._path = ""
         paths = TrialPaths(trial_dir=directory)
         paths.mkdir()
@@ -47,7 +47,7 @@ class GuestEnvironment(BaseEnvironment):
         )
 
     def configure(self, env: Mapping[str, str], workdir: str | None, path: str = "") -> None:
-        """Set the default variables and working directory of commands. path: directory to put before PATH, "" for none."""
+        """Set the default variables and working directory of commands. `path` is a directory to put before PATH, or "" for none."""
         self._persistent_env = dict(env)
         self._path = path
         self.task_env_config.workdir = workdir or None
@@ -59,17 +59,17 @@ class GuestEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """Return the optional capabilities that Harbor may use: none."""
+        """Return no optional capability, so that Harbor uses none."""
         return EnvironmentCapabilities()
 
     def _validate_definition(self) -> None:
-        """Do nothing: the operator has validated the definition."""
+        """Do nothing, because the operator has validated the definition."""
 
     async def start(self, force_build: bool) -> None:
-        """Do nothing: the operator has started the environment."""
+        """Do nothing, because the operator has started the environment."""
 
     async def stop(self, delete: bool) -> None:
-        """Do nothing: the operator stops the environment."""
+        """Do nothing, because the operator stops the environment."""
 
     async def exec(
         self,
@@ -137,7 +137,8 @@ class GuestEnvironment(BaseEnvironment):
         await self.download_tree(str(source_dir), Path(target_dir))
 
     async def download_tree(self, source: str, target: Path, keep: Collection[Path] = ()) -> set[Path]:
-        """Download a directory as `download_dir` does, without overwriting the files in `keep`. Return the paths written."""
+        """Download a directory as `download_dir` does, without overwriting the files in `keep`. Return the paths of the written
+        files."""
         with tempfile.TemporaryFile() as archive:
             await self.guest.download(source, "directory", archive.write, MAX_DOWNLOAD_BYTES)
             return await asyncio.to_thread(transfer.unpack_directory, archive, target, keep)

@@ -26,7 +26,7 @@ class TransferError(RuntimeError):
 
 
 class RefusedError(GuestError):
-    """The runner refused a request. code: the protocol's error code."""
+    """The runner refused a request. `code` is the protocol's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class Connection:
             raise GuestError(_CLOSED) from error
 
     async def request(self, request: Mapping[str, Any]) -> None:
-        """Write a request."""
+        """Write a request as a `J` frame."""
         await self.send(JSON, json.dumps(request).encode())
 
     async def frame(self) -> tuple[bytes, bytes]:
@@ -83,7 +83,7 @@ class Connection:
         return parse_answer(payload)
 
     async def send_body(self, source: IO[bytes]) -> None:
-        """Send the file's contents as a body: `D` frames, then an `E` frame with size and digest."""
+        """Send the file's contents as a body, which consists of `D` frames and an `E` frame with size and digest."""
         digest, size = hashlib.sha256(), 0
         while block := source.read(BODY_FRAME_BYTES):
             digest.update(block)
@@ -92,7 +92,7 @@ class Connection:
         await self.send(END, json.dumps({"size": size, "sha256": digest.hexdigest()}).encode())
 
     async def receive_body(self, write: Callable[[bytes], object], limit: int) -> None:
-        """Read a body and pass the payload of each `D` frame to `write`. limit: maximum size of the body in bytes.
+        """Read a body of at most `limit` bytes, and pass the payload of each `D` frame to `write`.
 
         Raises:
             TransferError: the body is larger than the limit.

@@ -27,37 +27,43 @@ _STDOUT, _STDERR = 1, 2
 
 @dataclass(frozen=True)
 class Admission:
-    """The right to use the environment's runner. token: shared secret; socket: the runner's abstract socket, without `@`."""
+    """The right to use the environment's runner."""
 
     id: str
     token: bytes = field(repr=False)
+    """The secret that the operator and the runner share."""
     socket: str
+    """Name of the runner's abstract socket, without `@`."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command for the environment. user: "" for the admission's user; cwd: "" for the container's workdir; timeout: seconds."""
+    """A command to run in the environment."""
 
     argv: Sequence[str]
     user: str = ""
+    """Empty for the admission's user."""
     cwd: str = ""
+    """Empty for the container's workdir."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
+    """In seconds, or None for no timeout."""
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A finished command. phase: the runner's result, with a phase's fields (`start` in docs/internals/runner-protocol.md)."""
+    """A finished command."""
 
     stdout: str
     stderr: str
     phase: Mapping[str, Any]
+    """The runner's result, with the fields of a phase (`start` in docs/internals/runner-protocol.md)."""
 
 
 class Guest:
     """Runs commands and transfers files in the environment, with the admission that `admit` sets and `dismiss` removes.
 
-    show: called with each block that a command prints to stdout or stderr.
+    `show` is called with each block that a command prints to stdout or stderr.
     """
 
     def __init__(self) -> None:
@@ -71,7 +77,7 @@ class Guest:
         self._admission = admission
 
     def dismiss(self) -> None:
-        """Close all connections, so that the runner kills their commands, and open none until the next `admit`."""
+        """Close all connections, so that the runner kills their commands. No connection can be opened until the next `admit`."""
         self._admission = None
         for connection in tuple(self._connections):
             connection.close()
@@ -110,7 +116,8 @@ class Guest:
             await connection.answer()
 
     async def download(self, path: str, kind: str, write: Callable[[bytes], object], limit: int) -> None:
-        """Pass a tar stream of the path to `write`. kind: "file" or "directory". limit: maximum bytes of the stream.
+        """Pass a tar stream of the path to `write`. The kind is "file" or "directory", and the limit is the stream's maximum number
+        of bytes.
 
         Raises:
             TransferError: the path does not exist, is not of this kind, or is larger than the limit.
@@ -165,7 +172,8 @@ async def _handshake(connection: Connection, admission: Admission) -> None:
 
 
 def proof(token: bytes, role: str, theirs: str, ours: str) -> str:
-    """Return the HMAC by which `role` proves that it knows the token. theirs: the verifying side's nonce; ours: `role`'s nonce."""
+    """Return the HMAC by which `role` proves that it knows the token. `theirs` is the verifying side's nonce, and `ours` is that of
+    `role`."""
     return hmac.new(token, f"{role}\0{theirs}\0{ours}\0".encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,5 +1,5 @@
-"""Finds out whether the class of an import path (package.module:Class) exists, without running any of its code: the code may be the
-agent's, which could fail on purpose."""
+"""Finds out whether the class of an import path (package.module:Class) exists, without running any of its code. The agent may have
+written the code, and could make it fail on purpose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def missing_part(import_path: str) -> str:
-    """Return which part of an import path does not exist, such as "module 'a.b'" or "class 'C'"; "" if none is known to be
+    """Return which part of an import path does not exist, such as "module 'a.b'" or "class 'C'", or "" if no part is known to be
     missing."""
     module, _, name = import_path.partition(":")
     spec: ModuleSpec | None = None
@@ -28,7 +28,7 @@ def missing_part(import_path: str) -> str:
 
 
 def _top_level(name: str) -> ModuleSpec | None:
-    """Return where a module is, as the daemon finds it, which also searches its working directory."""
+    """Return where the daemon finds a module. The daemon also searches its working directory."""
     try:
         return find_spec(name) or PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])
     except ValueError:  # a module of this program whose origin is unknown

@@ -1,7 +1,7 @@
-"""A small stand-in for litellm, for agents that only resolve a model's name with it.
+"""A small replacement for litellm, for agents that use it only to resolve a model's name.
 
-Importing litellm takes more than 100 MiB and 3 s of CPU time, per trial. Agents that run in the environment need it only to
-find the provider in a model's name. The stub has no price list, so Harbor cannot estimate the cost of an
+In each trial, importing litellm would take more than 100 MiB and 3 s of CPU time. Agents that run in the environment need litellm
+only to find the provider in a model's name. The stub has no price list, so Harbor cannot estimate the cost of an
 agent whose program does not report it.
 """
 
@@ -28,7 +28,7 @@ class UnknownProviderError(ValueError):
 def suffices(agent: Mapping[str, Any]) -> bool:
     """Return whether the agent of a setup request works with the stub as it does with litellm.
 
-    False for custom classes, because they may need litellm.
+    The result is False for custom classes, because they may need litellm.
     """
     name, model = agent.get("name"), agent.get("model")
     return bool(name) and ":" not in str(name) and name not in _NEED_LITELLM and (model is None or _provider(model) is not None)
@@ -58,7 +58,7 @@ def get_llm_provider(model: str) -> tuple[str, str, None, None]:
 
 
 def _provider(model: str) -> str | None:
-    """Return the provider in the name's first part; None if litellm needs more than that part to determine it."""
+    """Return the provider in the name's first part, or None if litellm needs more than that part to determine the provider."""
     provider, slash, name = model.partition("/")
     if not slash or provider not in PROVIDERS - _SPECIAL:
         return None

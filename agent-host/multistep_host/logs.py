@@ -23,7 +23,7 @@ class AgentLogs:
     def __init__(self, environment: GuestEnvironment, directory: Path) -> None:
         self._environment = environment
         self._directory = directory
-        self._in_environment: _Seen = {}  # size and mtime of each file of which the environment has an equal copy
+        self._in_environment: _Seen = {}  # size and mtime of each file that is the same in the environment
 
     def clear(self) -> None:
         """Delete the agent host's logs before a step that starts a new session. The operator deletes the environment's logs."""

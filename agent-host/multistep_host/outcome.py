@@ -12,7 +12,8 @@ MAX_BYTES = 48 << 10
 _MESSAGE_CHARACTERS = 2000  # at most 24 kB, because a character takes up to 12 bytes in JSON
 _METADATA_BYTES = 16 << 10
 _NAME_CHARACTERS = 100
-HOST_ERROR = "AgentHostError"  # type of the agent host's own errors; other types are exception classes of Harbor and agents
+# The type of the agent host's own errors. Other types are exception classes of Harbor and agents.
+HOST_ERROR = "AgentHostError"
 
 Outcome = dict[str, Any]
 
@@ -47,14 +48,15 @@ def host_error(message: str) -> dict[str, str]:
 
 
 def write(path: Path, value: Outcome) -> None:
-    """Write the outcome atomically: a reader never sees a partial file."""
+    """Write the outcome atomically, so that a reader never sees a partial file."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.write_text(json.dumps(value))
     unfinished.rename(path)
 
 
 def _cut(message: str) -> str:
-    """Return the message; of a long one only its start and its end, because programs usually report a failure at the end."""
+    """Return the message, of which only the start and the end are kept if it is long. Programs usually report a failure at the
+    end."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
     half = _MESSAGE_CHARACTERS // 2
@@ -62,7 +64,8 @@ def _cut(message: str) -> str:
 
 
 def _with_short_names(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the agent with truncated values: the version is output of a program in the environment, which may be hostile."""
+    """Return the agent's fields with truncated values. The version is output of a program in the environment, which may be
+    hostile."""
     return {
         key: _with_short_names(value) if isinstance(value, Mapping) else value and str(value)[:_NAME_CHARACTERS]
         for key, value in agent.items()

@@ -1,4 +1,4 @@
-"""Keeps a command's output: all of a short output, the start and the end of a long one."""
+"""Keeps a command's output in bounded memory. Of a long output, only the start and the end are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ TAIL_BYTES = 2 << 20
 
 
 class BoundedOutput:
-    """Collects one of a command's output streams in bounded memory, because a hostile agent may print without end.
+    """Collects one of a command's output streams. Its memory is bounded, because a hostile agent may print without end.
 
     The end is kept because Harbor classifies errors by the last output of a program.
     """
@@ -27,7 +27,7 @@ class BoundedOutput:
             del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:
-        """Return the output; a line in the middle reports how many bytes are left out. Invalid UTF-8 is replaced."""
+        """Return the output. If bytes are left out, a line in the middle states how many. Invalid UTF-8 is replaced."""
         tail = bytes(self._tail[-self._tail_bytes :])
         omitted = self._size - len(self._head) - len(tail)
         gap = f"\n[... {omitted} bytes left out ...]\n".encode() if omitted else b""

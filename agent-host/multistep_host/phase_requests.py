@@ -1,4 +1,4 @@
-"""The operator's requests to the agent host: one JSON object on the stdin of a setup or step phase."""
+"""The operator's requests to the agent host. A request is one JSON object on the stdin of a setup or step phase."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class _Request(BaseModel):
 
 
 class AdmissionRequest(_Request):
-    """The result of the operator's `admit` request to the runner. socket: name of the runner's abstract socket, without `@`."""
+    """The result of the operator's `admit` request to the runner."""
 
     id: str
     token: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
     socket: str
+    """Name of the runner's abstract socket, without `@`."""
 
     def admission(self) -> Admission:
         """Return the Admission that guest sessions use."""
@@ -27,16 +28,18 @@ class AdmissionRequest(_Request):
 
 
 class EnvironmentRequest(_Request):
-    """Defaults for the agent's commands. user: "" for the container's user; path: directory to put before PATH, "" for none."""
+    """Defaults for the agent's commands."""
 
     workdir: str = ""
     path: str = ""
+    """Directory to put before PATH, or empty for none."""
     user: str = ""
+    """Empty for the container's user."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
 class AgentRequest(_Request):  # type: ignore[no-redef]  # pydantic's mypy plugin adds **kwargs beside the alias kwargs
-    """The agent: a registered name or an import path. preinstalled: whether the environment already has the agent's program."""
+    """The agent, by its registered name or an import path."""
 
     name: str | None = None
     import_path: str | None = None
@@ -44,48 +47,53 @@ class AgentRequest(_Request):  # type: ignore[no-redef]  # pydantic's mypy plugi
     version: str | None = None
     options: dict[str, Any] = Field(default_factory=dict, alias="kwargs")
     preinstalled: bool = False
+    """Whether the environment already has the agent's program."""
 
 
 class StallsRequest(_Request):
-    """URL and token to ask the model gateway how long the provider stalled the step. max_seconds: maximum timeout extension."""
+    """The URL and token to ask the model gateway how long the provider stalled the step."""
 
     url: str
     token: str = Field(repr=False)
     max_seconds: float
+    """Maximum extension of the timeout."""
 
 
 class PhaseRequest(_Request):
-    """The fields that setup and step requests share. outcome: path of the outcome file; env: the agent's variables.
-
-    timeout_seconds: timeout of the agent's own work; None for no timeout.
-    """
+    """The fields that setup and step requests share."""
 
     outcome: str
+    """Path of the outcome file."""
     admission: AdmissionRequest
     env: dict[str, str] = Field(default_factory=dict, repr=False)
+    """The agent's variables."""
     environment: EnvironmentRequest = Field(default_factory=EnvironmentRequest)
     timeout_seconds: float | None = None
+    """Timeout of the agent's own work, or None for no timeout."""
 
 
 class SetupRequest(PhaseRequest):
-    """A request to create and set up the agent, once per attempt. mcp_servers: MCP servers as in task.toml."""
+    """A request to create and set up the agent, once per attempt."""
 
     agent: AgentRequest
     trial: str
     mcp_servers: list[dict[str, Any]] = Field(default_factory=list)
+    """MCP servers as in task.toml."""
     skills_dir: str | None = None
 
 
 class StepInstruction(_Request):
-    """A step of the task. resume: whether the agent continues its session of the previous step."""
+    """A step of the task."""
 
     name: str
     instruction: str
     resume: bool = False
+    """Whether the agent continues its session of the previous step."""
 
 
 class StepRequest(PhaseRequest):
-    """A request to run the agent on a step. stalls: None if the timeout cannot be extended."""
+    """A request to run the agent on a step."""
 
     step: StepInstruction
     stalls: StallsRequest | None = None
+    """None if the timeout cannot be extended."""

@@ -32,9 +32,13 @@ class NotPreinstalledError(Exception):
 
 
 async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
-    """Make the agent's `setup` skip the installation, and set the agent's version from the output of its version command. Change
-    nothing if the agent's `install` must run (CONFIGURED_BY_INSTALL). Raises NotPreinstalledError if the version command fails in
-    the environment."""
+    """Make the agent's `setup` skip the installation, and set the agent's version from the output of its version command.
+
+    Agents whose `install` must run (CONFIGURED_BY_INSTALL) are not changed.
+
+    Raises:
+        NotPreinstalledError: the version command fails in the environment.
+    """
     if not isinstance(agent, BaseInstalledAgent) or agent.name() in CONFIGURED_BY_INSTALL:
         return
     if command := agent.get_version_command():
@@ -52,4 +56,4 @@ async def skip_install(agent: BaseAgent, environment: BaseEnvironment) -> None:
 
 
 async def _install_nothing(environment: BaseEnvironment) -> None:
-    """Do nothing; replaces an agent's `install`."""
+    """Do nothing, in place of an agent's `install`."""

@@ -1,7 +1,7 @@
 """Asks the model gateway how long the provider stalled the step. The agent's timeout is extended by this duration.
 
-The gateway's name is resolved once, before an agent first runs: the containers of a pod share /etc/hosts, so an agent that is root
-could name a server of its own, whose answers extend the timeout.
+The gateway's name is resolved only once, before an agent first runs. Later, an agent that is root could redirect the name to its
+own server and extend its timeout, because the containers of a pod share /etc/hosts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from multistep_host.phase_requests import StallsRequest
 
 _TIMEOUT_SECONDS = 10.0
 _log = logging.getLogger(__name__)
-_addresses: dict[str, str] = {}  # by name; for the life of the process, which ends with the pod
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the gateway is in the cluster: use no proxy
+_addresses: dict[str, str] = {}  # resolved addresses by name, kept until the process ends
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without a proxy, because the gateway is in the cluster
 
 
 async def stalled_seconds(request: StallsRequest | None) -> float:
-    """Return how long the step was stalled, in seconds, at most `max_seconds`; 0 without a gateway, or if it does not answer."""
+    """Return how long the step was stalled, in seconds and at most `max_seconds`. Without a gateway, or if it does not answer,
+    return 0."""
     if request is None:
         return 0.0
     try:
@@ -35,7 +36,7 @@ async def stalled_seconds(request: StallsRequest | None) -> float:
 
 
 async def pin(request: StallsRequest | None) -> None:
-    """Resolve the gateway's name, unless it was resolved before. To be called before the agent runs."""
+    """Resolve the gateway's name, unless it was resolved before. Call this function before the agent runs."""
     if request is None:
         return
     try:
@@ -45,7 +46,7 @@ async def pin(request: StallsRequest | None) -> None:
 
 
 def _address(url: str) -> str:
-    """Return the address of the URL's host, as resolved first. Raises OSError."""
+    """Return the address to which the URL's host was first resolved. Raises OSError if it cannot be resolved."""
     name = urlsplit(url).hostname or ""
     if name not in _addresses:
         _addresses[name] = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-FILE = "output.txt"  # in the agent's logs of each step
+FILE = "output.txt"  # a file in the agent's logs of each step
 MAX_BYTES = 16 << 20  # maximum size of the file, and of the output that the client gets in one request
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -18,7 +18,8 @@ async def discard(_: bytes) -> None:
 
 
 class Transcript:
-    """The output of all commands of one request. A hostile agent may print without end: output beyond MAX_BYTES is left out."""
+    """The output of all commands of one request. Output beyond MAX_BYTES is left out, because a hostile agent may print without
+    end."""
 
     def __init__(self, file: BinaryIO, send: Send) -> None:
         self._file, self._send = file, send
@@ -36,7 +37,7 @@ class Transcript:
 
 @contextmanager
 def transcript(directory: Path, send: Send) -> Iterator[Transcript]:
-    """Write a transcript to FILE in the directory, and overwrite the previous one; delete the file at the end if it is empty."""
+    """Write a transcript to FILE in the directory, in place of the previous one. At the end, delete the file if it is empty."""
     path = directory / FILE
     directory.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:

@@ -52,7 +52,7 @@ def unpack_file(archive: IO[bytes], target: Path) -> None:
 
 
 def unpack_directory(archive: IO[bytes], target: Path, keep: Collection[Path] = ()) -> set[Path]:
-    """Unpack a download below `target`, without overwriting the files in `keep`. Return the paths written.
+    """Unpack a download below `target`, without overwriting the files in `keep`. Return the paths of the written files.
 
     The members are named `0/PATH`. The environment may be hostile, so Harbor's filter rejects members that lead out of the
     directory. Only the rejected members are skipped, so that a bad link does not prevent the download of the agent's other logs.

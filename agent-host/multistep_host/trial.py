@@ -1,5 +1,5 @@
-"""One trial's agent: Harbor's agent object, its setup and its steps, in the order in which Harbor 0.25's MultiStepTrial calls
-them."""
+"""Sets up and runs one trial's agent, which is an object of Harbor. The object's methods are called in the order of Harbor 0.25's
+MultiStepTrial."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TrialAgent:
 
     @classmethod
     def create(cls, request: SetupRequest, directory: Path) -> TrialAgent:
-        """Create the agent. directory: Harbor's trial directory, for the agent's logs.
+        """Create the agent, whose logs are below `directory`, Harbor's trial directory.
 
         Raises:
             Exception: Harbor or the agent's class rejects the configuration.
@@ -59,7 +59,7 @@ class TrialAgent:
         return cls(environment, agent, variables)
 
     async def setup(self, request: SetupRequest) -> Outcome:
-        """Set up the agent, which installs its program unless it is preinstalled."""
+        """Set up the agent, which includes the installation of its program unless the program is preinstalled."""
         with self._admitted(request):
             try:
                 with self._environment.scoped_exec_env(self._agent.extra_env):
@@ -76,7 +76,7 @@ class TrialAgent:
     async def step(self, request: StepRequest, send: Send = discard) -> Outcome:
         """Run the agent on a step, upload its logs to the environment, and return the outcome with its usage.
 
-        send: called with each block of output of the agent's commands.
+        `send` is called with each block of output of the agent's commands.
         """
         error: dict[str, Any] | None = None
         context, self._environment.exit_code = AgentContext(), None
@@ -143,9 +143,9 @@ class TrialAgent:
 def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> BaseAgent:
     """Create Harbor's agent object as Harbor 0.25's Trial does.
 
-    If an agent that can use the model gateway has a provider's key, check first, as Harbor 0.25's Job does, that the key is one for
-    the agent's model: with another key, the agent would fail without sending a request. An agent without a key is not checked,
-    because it may need none, or read it from a file of its image.
+    If an agent that can use the model gateway has a provider's key, first check that the key is for the agent's model, as Harbor
+    0.25's Job does. With another key, the agent would fail without sending a request. An agent without a key is not checked,
+    because it may need no key, or may read the key from a file of its image.
     """
     wanted = request.agent
     kwargs = dict(wanted.options)
@@ -185,7 +185,8 @@ def report(context: AgentContext) -> dict[str, Any]:
 
 
 def _error(exception: Exception) -> dict[str, Any]:
-    """Return the error of a setup or step. If the environment cannot be reached, it is an AgentHostError, not the agent's error."""
+    """Return the error of a setup or step. If the environment cannot be reached, the error is an AgentHostError, not the agent's
+    error."""
     if isinstance(exception, GuestError) and not isinstance(exception, RefusedError):
         return host_error(str(exception))
     return error_of(exception)

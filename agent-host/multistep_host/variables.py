@@ -1,7 +1,7 @@
-"""The agent's environment variables, which the operator replaces for each step (they contain the step's own model token).
+"""The agent's environment variables. The operator replaces them for each step, because they contain the step's own model token.
 
-Harbor's agents read the variables from `os.environ` and from their `extra_env`, most of them again in each run. Values that
-Harbor 0.25 copies when it constructs the agent are refreshed here.
+Harbor's agents read the variables from `os.environ` and from their `extra_env`, and most agents read them again in each run. This
+module updates the values that Harbor 0.25 copies when it constructs the agent.
 """
 
 from __future__ import annotations
