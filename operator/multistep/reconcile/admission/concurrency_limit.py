@@ -283,9 +283,7 @@ class BackgroundJobs(Generic[I, T]):
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = (
-            OrderedDict()
-        )  # by waiting UID: ID and outcome of the job
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting UID: ID and outcome of the job
 
     def __contains__(self, id: I) -> bool:
         return id in self._running

@@ -105,9 +105,7 @@ class Quotas:
     def rejection(self, key: Key) -> str:
         """Return the message of the last rejection in the key's queue."""
         text = self._queues[self._kinds[key]].rejection
-        return text[
-            max(0, text.find(EXCEEDED)) :
-        ]  # without the start, which names the pod of only one trial
+        return text[max(0, text.find(EXCEEDED)) :]  # without the start, which names the pod of only one trial
 
     def pause(self, key: Key) -> float | None:
         """Return the seconds until a queued key may retry.

@@ -77,9 +77,7 @@ class Builds:
         self._jobs: BackgroundJobs[str, str] = BackgroundJobs(settings.builds.parallelism, wake)
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by the build's id
         self._reports: dict[str, BuildPause] = {}  # last report of each running build, by the build's id
-        self._absent: OrderedDict[str, str] = (
-            OrderedDict()
-        )  # by a trial's UID: id of its build whose image does not exist
+        self._absent: OrderedDict[str, str] = OrderedDict()  # by a trial's UID: id of its build whose image does not exist
 
     @property
     def wanted(self) -> Collection[str]:

@@ -21,9 +21,7 @@ from multistep.store.evidence.statement import MAX_BYTES, Predicate, parse_predi
 from multistep.store.files.trial_key import ResultsStore, TrialKey
 from multistep.store.results_volume import ResultsVolume
 
-GRACE_SECONDS: Final = (
-    30.0  # wait for a missing source, as one manifest may create the trial before its source
-)
+GRACE_SECONDS: Final = 30.0  # wait for a missing source, as one manifest may create the trial before its source
 SOURCE_ACTIVE: Final = "SourceActive"
 SOURCE_SECONDS: Final = 10.0  # interval at which a source that has not finished is read
 
