@@ -1,6 +1,6 @@
 """Multistep: a Kubernetes operator that runs multi-step agent evaluation trials.
 
-``from multistep import Client, AsyncClient`` imports the Python client (docs/how-to/python.md), which loads at first use.
+``from multistep import Client, AsyncClient`` imports the Python client (docs/how-to/python.md). It is loaded at its first use.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ __all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step", "__ver
 
 
 def __getattr__(name: str) -> Any:
-    """Import the Python client, and return its object with this name."""
+    """Import the Python client, and return its class with this name."""
     if name in __all__:
         return getattr(import_module("multistep.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

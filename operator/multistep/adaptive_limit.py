@@ -1,10 +1,11 @@
-"""An adaptive concurrency limit (AIMD, as in TCP): refusals by a server lower the limit, successes raise it again."""
+"""An adaptive concurrency limit. Refusals by a server lower the limit, and successes raise it again (AIMD, as in TCP)."""
 
 from __future__ import annotations
 
 
 class AdaptiveLimit:
-    """A limit between 1 and ``most``, its initial value. A refusal halves it; N successes at a limit of N raise it by one."""
+    """A limit between 1 and ``most``, its initial value. A refusal halves the limit. N successes at a limit of N raise it by
+    one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -12,7 +13,7 @@ class AdaptiveLimit:
 
     @property
     def allowed(self) -> int:
-        """The current limit."""
+        """Return the current limit."""
         return int(self._value)
 
     def succeeded(self, times: int = 1) -> None:
@@ -20,9 +21,9 @@ class AdaptiveLimit:
         self._value = min(float(self._most), self._value + times / self._value)
 
     def refused(self) -> bool:
-        """Halve the limit. Return False if it is 1 already, so that it cannot be lowered.
+        """Halve the limit. Return False if it is already 1 and cannot be lowered.
 
-        Call it only if the refused work started after the last reduction: work that started earlier was under a higher limit.
+        The caller must ignore refusals of work that started before the last reduction, because a higher limit applied to this work.
         """
         if self._value <= 1.0:
             return False

@@ -1,12 +1,12 @@
-"""The hierarchy of Multistep's errors whose messages are shown to users.
+"""All errors of Multistep whose messages users see, as one tree.
 
 MultistepError
-├── InvalidTask        the task directory is not a valid task; names the field or file, the value, and what is expected
-├── InvalidSpec        the resource's spec cannot be run as written
+├── InvalidTask        the task is invalid
+├── InvalidSpec        the resource's spec is invalid
 │   └── InvalidRequest the runner would refuse an operation, because of a value of the task or the spec
 ├── SourceError        a task's files could not be read or fetched (missing, wrong digest, no access)
 ├── PodError           the pod cannot be used
-│   ├── StreamLost     the connection broke: the outcome is unknown; retry
+│   ├── StreamLost     the connection broke, so the outcome of the request is unknown
 │   │   ├── ExecKilled the kubelet reports that something in the container ended the exec session
 │   │   └── HostUnreachable  the environment's runner cannot pass a request to the agent host's runner
 │   ├── ContradictoryRecords  the runner's records lack or contradict records in the trial's status
@@ -16,17 +16,17 @@ MultistepError
 │       └── EgressRefused  the egress sidecar refused to switch the network
 ├── StoreError         results could not be written or read
 ├── CheckpointLost     the checkpoint from which an attempt continues is missing or was changed
-├── ResultsLost        the results volume lacks what the status says was stored
-├── CollectionCut      a download exceeds its size limit or timeout; the received part is kept, the rest is reported
+├── ResultsLost        the results volume lacks results that are stored according to the status
+├── CollectionCut      a download exceeds its size limit or timeout
 ├── ClusterError       the API server rejected the request or could not be reached
 │   ├── NotFound       the object does not exist
-│   ├── Conflict       the object changed since it was read: reconcile again
+│   ├── Conflict       the object changed since it was read
 │   │   └── AlreadyExists  another object has the name
-│   └── Unavailable    no answer, 429 or 5xx: retry with back-off
+│   └── Unavailable    the API server did not answer, or answered with 429 or 5xx
 ├── GatewayError       the model gateway rejected a request of the operator
-│   ├── StepUnknownToGateway  the gateway has no request of the step: its usage is unknown
-│   └── GatewayUnavailable    no answer or 5xx: retry with back-off
-├── NotLeading         this replica does not hold the lease: nothing was sent
+│   ├── StepUnknownToGateway  the gateway received no request of the step
+│   └── GatewayUnavailable    the gateway did not answer, or answered with 5xx
+├── NotLeading         this replica does not hold the leader lease
 └── UsageError         the command line, or an argument of the Python client, is invalid
 """
 
@@ -41,13 +41,14 @@ class MultistepError(Exception):
 
 
 class InvalidTask(MultistepError):
-    """The task is invalid, or needs a feature that Multistep does not support.
-
-    kind: Harbor's class of the error (ValidationError, FileNotFoundError, ValueError, TOMLDecodeError).
-    field: the field or path at fault, e.g. ``steps[1].healthcheck.command``; "" for the whole file.
-    """
+    """The task is invalid, or needs a feature that Multistep does not support. The message has the value and what is expected."""
 
     def __init__(self, message: str, *, kind: str = "ValidationError", field: str = "") -> None:
+        """Create the error.
+
+        ``kind`` is Harbor's class of the error (ValidationError, FileNotFoundError, ValueError, TOMLDecodeError). ``field`` is the
+        path of the invalid field or file, e.g. ``steps[1].healthcheck.command``, "" for the whole file.
+        """
         super().__init__(f"{field}: {message}" if field else message)
         self.kind = kind
         self.field = field
@@ -55,7 +56,7 @@ class InvalidTask(MultistepError):
 
     @classmethod
     def joined(cls, parts: Sequence[InvalidTask]) -> InvalidTask:
-        """Return one error with a line for each part. Its kind and field are the first part's."""
+        """Return one error with a line for each part. It has the kind and field of the first part."""
         first = parts[0]
         text = "\n".join([str(first).removeprefix(f"{first.field}: "), *map(str, parts[1:])])
         whole = cls(text, kind=first.kind, field=first.field)
@@ -65,7 +66,7 @@ class InvalidTask(MultistepError):
 
 @contextmanager
 def collected(faults: list[InvalidTask]) -> Iterator[None]:
-    """Add the parts of an InvalidTask that the block raises to ``faults``, so that later checks find more."""
+    """Return a context manager that adds an InvalidTask of its block to ``faults``, so that later checks can find more."""
     try:
         yield
     except InvalidTask as error:
@@ -73,7 +74,7 @@ def collected(faults: list[InvalidTask]) -> Iterator[None]:
 
 
 class InvalidSpec(MultistepError):
-    """A trial's spec cannot be run as written. The text names the field, the value and what is expected."""
+    """A resource's spec is invalid. The message has the field, the value and what is expected."""
 
 
 class InvalidRequest(InvalidSpec):
@@ -81,13 +82,14 @@ class InvalidRequest(InvalidSpec):
 
 
 class SourceError(MultistepError):
-    """A task's files could not be read or fetched. transient: whether a retry may succeed.
-
-    reason: condition reason (docs/reference/failures.md); retry_seconds: pause before the retry, None if an event requeues the
-    trial.
-    """
+    """A task's files could not be read or fetched."""
 
     def __init__(self, message: str, *, transient: bool = False, reason: str = "", retry_seconds: float | None = 10.0) -> None:
+        """Create the error.
+
+        ``transient`` means that a retry may succeed. ``reason`` is the condition reason (docs/reference/failures.md).
+        ``retry_seconds`` is the pause before the retry, None if an event requeues the trial.
+        """
         super().__init__(message)
         self.transient = transient
         self.reason = reason or ("TaskUnavailable" if transient else "InvalidSpec")
@@ -99,13 +101,14 @@ class PodError(MultistepError):
 
 
 class StreamLost(PodError):
-    """An exec stream ended without a status: it is unknown whether the request was executed."""
+    """An exec stream ended without a status, so it is unknown whether the request was executed."""
 
 
 class ExecKilled(StreamLost):
     """The kubelet reports that the exec session's process was killed or could not start, because of something in the container.
 
-    Such a report shows that API server, kubelet and container runtime work."""
+    Such a report shows that API server, kubelet and container runtime work.
+    """
 
 
 class HostUnreachable(StreamLost):
@@ -117,15 +120,16 @@ class ContradictoryRecords(PodError):
 
 
 class RunnerError(PodError):
-    """The runner answered with an error. code: error code (docs/internals/runner-protocol.md)."""
+    """The runner answered with an error."""
 
     def __init__(self, message: str, *, code: str) -> None:
+        """Create the error. ``code`` is the error code (docs/internals/runner-protocol.md)."""
         super().__init__(message)
         self.code = code
 
 
 class NoCommonProtocol(PodError):
-    """Operator and runner share no protocol version, because their releases differ too much; the pod itself works."""
+    """Operator and runner share no protocol version, because their releases differ too much. The pod itself works."""
 
 
 class EgressError(PodError):
@@ -133,12 +137,10 @@ class EgressError(PodError):
 
 
 class EgressRefused(EgressError):
-    """A pod's egress sidecar refused to switch the network, or gave an invalid answer.
-
-    invalid_hosts: whether the sidecar rejected the list of hosts; a retry would be rejected, too.
-    """
+    """A pod's egress sidecar refused to switch the network, or gave an invalid answer."""
 
     def __init__(self, message: str, *, invalid_hosts: bool = False) -> None:
+        """Create the error. ``invalid_hosts`` means that the sidecar rejected the list of hosts, so a retry would fail too."""
         super().__init__(message)
         self.invalid_hosts = invalid_hosts
 
@@ -148,22 +150,26 @@ class StoreError(MultistepError):
 
 
 class CheckpointLost(MultistepError):
-    """The checkpoint from which an attempt continues is missing or was changed: the attempt cannot continue."""
+    """The checkpoint from which an attempt continues is missing or was changed, so the attempt cannot continue."""
 
 
 class ResultsLost(MultistepError):
-    """The results volume lacks what the status says was stored, because an older copy of the volume was put back: the attempt
-    cannot continue."""
+    """The results volume lacks results that are stored according to the status, because an older copy of the volume was restored.
+
+    The attempt cannot continue.
+    """
 
 
 class CollectionCut(MultistepError):
-    """A download exceeds its size limit or timeout. The text names the limit."""
+    """A download exceeds its size limit or timeout, which the message names. The received part is kept, and the rest is
+    reported."""
 
 
 class ClusterError(MultistepError):
-    """The API server rejected a request. status: HTTP status, 0 without an answer; reason: Kubernetes' reason, e.g. NotFound."""
+    """The API server rejected a request."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        """Create the error. ``status`` is the HTTP status, 0 without an answer. ``reason`` is Kubernetes' reason, e.g. NotFound."""
         super().__init__(message)
         self.status = status
         self.reason = reason
@@ -174,17 +180,18 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """The object changed since it was read (resourceVersion, uid), or a quota that others use changed: reconcile again."""
+    """The object changed since it was read, or a quota that others use changed. The object is reconciled again."""
 
 
 class AlreadyExists(Conflict):
-    """An object to create exists already."""
+    """An object to create already exists."""
 
 
 class Unavailable(ClusterError):
-    """The API server did not answer, or answered with 429 or 5xx. retry_after: seconds from the Retry-After header, if any."""
+    """The API server did not answer, or answered with 429 or 5xx. The request is retried with back-off."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None) -> None:
+        """Create the error. ``retry_after`` is the number of seconds in the header Retry-After, if any."""
         super().__init__(message, status=status, reason=reason)
         self.retry_after = retry_after
 
@@ -194,15 +201,15 @@ class GatewayError(MultistepError):
 
 
 class StepUnknownToGateway(GatewayError):
-    """The model gateway has no request of the step: none was sent, or the ledger was lost. The step's usage is unknown, not 0."""
+    """The model gateway knows no request of the step, because none was sent or its ledger was lost. The usage is unknown, not 0."""
 
 
 class GatewayUnavailable(GatewayError):
-    """The model gateway did not answer, or answered with 5xx. Retry with back-off."""
+    """The model gateway did not answer, or answered with 5xx. The request is retried with back-off."""
 
 
 class NotLeading(MultistepError):
-    """This replica does not hold the lease, or lost it: the request was not sent."""
+    """This replica does not hold the leader lease, or lost it. The request was not sent."""
 
 
 class UsageError(MultistepError):

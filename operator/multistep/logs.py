@@ -1,7 +1,7 @@
-"""The operator's log: one JSON object per line, or lines of text on a terminal (docs/how-to/operations.md, Log).
+"""Sets up the log of all processes: one JSON object per line, or lines of text on a terminal (docs/how-to/operations.md, Log).
 
-The fields of a line (trial, step, attempt, reconcile id) come from the context, so callers need not pass them. Messages may
-contain agents' text, so control characters are escaped and long messages are cut.
+The fields of a line, such as trial and step, come from the context, so callers need not pass them. Messages may contain text of
+agents, so control characters are escaped and long messages are cut.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Form = Literal["auto", "json", "text"]
 _ABOUT: Final = ("namespace", "sweep", "trial", "uid", "attempt", "step", "reconcile")
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default=MappingProxyType({}))
 
+# Patterns of secrets and what replaces them. The first is the token in a results URL, which grants access to the results.
 _SECRETS: Final = (
     (
         re.compile(r"(/results/[^/\s]+/[^/\s]+/[^/\s]+/)[0-9a-f]{32}"),
         r"\1[REDACTED]",
-    ),  # the token in a results URL, which grants access to the results
+    ),
     (re.compile(r"(://)[^/\s@]+@"), r"\1[REDACTED]@"),
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}"), r"\1[REDACTED]"),
     (re.compile(r"(?i)([?&](?:[\w-]*(?:signature|credential|token|password|secret)|sig)=)[^&\s]+"), r"\1[REDACTED]"),
@@ -39,7 +40,7 @@ _SECRETS: Final = (
 
 @contextmanager
 def about(**fields: Any) -> Iterator[None]:
-    """Add these fields to every log line inside the context: namespace, sweep, trial, uid, attempt, step, reconcile."""
+    """Return a context manager in which every log line has these fields, such as namespace, trial and step."""
     former = _about.set({**_about.get(), **fields})
     try:
         yield
@@ -48,12 +49,12 @@ def about(**fields: Any) -> Iterator[None]:
 
 
 def also_about(**fields: Any) -> None:
-    """Add fields to all following log lines inside the innermost ``about`` context."""
+    """Add fields to all further log lines inside the innermost ``about`` context."""
     _about.set({**_about.get(), **fields})
 
 
 def set_up(level: str, form: Form = "auto") -> None:
-    """Set up logging to stderr, also of uncaught exceptions. form auto: text on a terminal, else JSON."""
+    """Set up logging to stderr, also of uncaught exceptions. The form "auto" means text on a terminal, else JSON."""
     handler = logging.StreamHandler(sys.stderr)
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
@@ -71,7 +72,10 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 class JsonFormatter(logging.Formatter):
-    """``{"time": ..., "level": ..., "logger": ..., "message": ..., ...}``: ASCII only, so every control character is escaped."""
+    """Formats a record as a line of JSON with time, level, logger, message and the fields from the context.
+
+    The line is ASCII, so every control character is escaped.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, Any] = {
@@ -87,7 +91,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``TIME LEVEL LOGGER: MESSAGE (trial=NAMESPACE/NAME ...)``; a traceback follows on separate lines."""
+    """Formats a record as ``TIME LEVEL LOGGER: MESSAGE (trial=NAMESPACE/NAME ...)``, followed by the lines of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
@@ -99,7 +103,7 @@ class TextFormatter(logging.Formatter):
 
 
 def escaped(text: str) -> str:
-    """Return the text with control and invisible characters escaped: ``^[`` for ESC, like less and cat -v."""
+    """Return the text with control and invisible characters escaped, e.g. ESC as ``^[``, like less and cat -v."""
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
@@ -119,7 +123,7 @@ def _time(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # a library passed invalid format arguments: log the line anyway
+    except Exception:  # a library passed invalid format arguments; log the line anyway
         return f"{record.msg} {record.args}"
 
 
@@ -131,7 +135,7 @@ def _text(text: str) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the line's fields, from the context or from kopf's own records."""
+    """Return the fields of a line, from the context or from kopf's own records."""
     found = {**_of_kopf(record), **_about.get()}
     return {name: found[name] for name in _ABOUT if found.get(name) not in (None, "")}
 

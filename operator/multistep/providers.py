@@ -1,4 +1,4 @@
-"""The model providers whose APIs the gateway proxies, and the environment variables from which agents read key and URL."""
+"""The model providers whose APIs the gateway proxies, with the environment variables from which agents read key and URL."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 BASE_URL: Final = r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[!\"$->@-~]*)?$"
-"""Pattern of a base URL: without user, query and fragment."""
+"""Pattern of a base URL, which has no user, query or fragment."""
 
 ProviderName = Literal["anthropic", "openai", "gemini"]
 
 
 @dataclass(frozen=True)
 class Provider:
-    """A model provider. base_url: of its own API; key_variables, url_variables: variables for API key and base URL; path: base path
-    at the gateway."""
+    """A model provider."""
 
     name: ProviderName
     base_url: str
+    """Base URL of the provider's own API."""
     key_variables: tuple[str, ...]
+    """Environment variables for the API key."""
     url_variables: tuple[str, ...]
+    """Environment variables for the base URL."""
     path: str
+    """Base path at the gateway."""
 
     @property
     def host(self) -> str:
-        """Return the host name of its own API."""
+        """Return the host name of the provider's own API."""
         return urlsplit(self.base_url).hostname or ""
 
 
@@ -48,21 +51,21 @@ PROVIDERS: Final = (
     ),
 )
 
-_NAMES: Final[Mapping[str, str]] = {"google": "gemini"}  # other names of providers, as first part of a model's name
+_NAMES: Final[Mapping[str, str]] = {"google": "gemini"}  # other names of providers in models' names
 BY_KEY_VARIABLE: Final[Mapping[str, Provider]] = {name: each for each in PROVIDERS for name in each.key_variables}
-"""Provider by the name of the variable with its key."""
+"""The providers, by the name of the variable with the API key."""
 
 
 def provider_of(model: str | None) -> Provider | None:
-    """Return the provider of a model, which is the first part of its name; None if it is none of PROVIDERS."""
+    """Return the provider in the first part of a model's name, None if it is none of PROVIDERS."""
     name = (model or "").partition("/")[0]
     return next((each for each in PROVIDERS if each.name == _NAMES.get(name, name)), None)
 
 
 def url_variables(model: str | None) -> tuple[str, ...]:
-    """Return the variables for the URL of a model's provider; none for a model without a provider."""
+    """Return the variables for the base URL of a model's provider, () for a model without a provider."""
     if (known := provider_of(model)) is not None:
         return known.url_variables
     name, slash, _ = (model or "").partition("/")
-    prefix = name.upper().replace("-", "_")  # as Harbor 0.25 names the variables of most other providers
+    prefix = name.upper().replace("-", "_")  # Harbor 0.25 names the variables of most other providers in this way
     return (f"{prefix}_BASE_URL", f"{prefix}_API_BASE") if slash else ()

@@ -1,3 +1,3 @@
-"""The version of all that one release contains: the package, the images, the chart."""
+"""The version of a release, which is that of the package, the images and the chart."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Selects the script that runs a trial's agent: a generator of operations for the runner and the agent host."""
+"""Selects the script that runs a trial's agent, which is a generator of operations for the runner and the agent host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUILT_IN: Mapping[str, AgentScript] = {
 """The operator's own agents, by spec.agent.name."""
 
 HARBOR = AgentScript(harbor.run, harbor.setup)
-"""The script of every Harbor agent; the agent host runs the agent itself."""
+"""The script of every Harbor agent. The agent host runs the agent itself."""
 
 
 def script_of(plan: TrialPlan) -> AgentScript:

@@ -1,4 +1,4 @@
-"""The command agent: runs spec.agent.command as the step's agent user, and passes the instruction in a file."""
+"""The command agent, which runs spec.agent.command as the step's agent user and passes the instruction in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multistep.engine.plan.plan import StepPlan
 from multistep.engine.script.operation_scope import Scope, fault_of, fault_type, how_it_ended
 
 NO_PROGRAM: Final = 127
-"""Exit status of the lookup if a program does not exist."""
+"""Exit status of the command from ``lookup`` if a program does not exist."""
 _SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _NO_INSTALLER: Final = r"(?:cd|set|cat|echo|printf|mkdir|sleep|test|ulimit|umask)"
 _FIRST: Final = re.compile(
@@ -25,17 +25,20 @@ _FIRST: Final = re.compile(
     r"(/[\w./+-]+|\w[\w.+-]*)(?=[\s;&|]|$)(?!\s*\()",
     re.ASCII,
 )
-"""The first program of a script, after comments, assignments and commands that create no program. What comes later may exist only
-then."""
+"""Matches the first program of a script, after comments, assignments and commands that create no program.
+
+A program that comes later may be created by the script itself.
+"""
 _INTERPRETER: Final = re.compile(r"#![ \t]*(?:/usr/bin/env[ \t]+(?:-S[ \t]+)?)?([\w./+-]+)", re.ASCII)
 _LOOKUP: Final = 'for each do case $each in */*) [ -x "$each" ];; *) command -v "$each" >/dev/null;; esac || exit 127; done'
 
 
 def lookup(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command, for the same user and variables, that exits with 127 if a program does not exist that spec.agent.command
-    runs first; () if the command is no shell's, or its first program is not certain.
+    """Return a command that exits with 127 if the program that spec.agent.command runs first does not exist.
 
-    An argument of the shell that starts with "#!" is a script that it runs (cli.trial.run.agent_script).
+    It must run as the same user and with the same variables. Return () if spec.agent.command does not start a shell, or if its
+    first program is not certain. If an argument of the shell starts with "#!", it is a script that the shell runs
+    (cli.trial.run.agent_script).
     """
     if len(command) < 3 or PurePosixPath(command[0]).name not in _SHELLS or not re.fullmatch(r"-[a-z]*c", command[1]):
         return ()
@@ -52,7 +55,7 @@ _LOOKUP_SECONDS = 30.0
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Run spec.agent.command in WORKDIR. Return the step's exception, e.g. NonZeroAgentExitCodeError; None for exit status 0."""
+    """Run spec.agent.command in the working directory. Return the step's exception, e.g. NonZeroAgentExitCodeError, or None."""
     file = Content("file", name="instruction.md", text=step.instruction or "")
     record = yield Upload(scope.id("instruction"), scope.runtime_dir, file)
     run.began(AGENT, record)

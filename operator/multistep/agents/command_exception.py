@@ -1,4 +1,4 @@
-"""Converts the result of an agent's command into the step's exception, if the command failed; used by all agents."""
+"""Converts the result of an agent's command into the step's exception if the command failed. All agents use it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from multistep.engine.plan.plan import StepPlan
 from multistep.engine.script.operation_scope import Scope, at_timeout, how_it_ended, killed_for_memory
 
 NOT_STARTED = (126, 127)
-"""Exit statuses of a shell whose command cannot be executed, or does not exist."""
+"""Exit statuses of a shell whose command cannot be executed or does not exist."""
 SECONDS_TO_START = 30.0
-"""An agent that ended later than this had started, whatever its exit status."""
+"""An agent that ended later than this counts as started, whatever its exit status is."""
 _NO_PROGRAM = ("NoSuchCommand", "Permission")
 _KILLED = 128 + 9  # exit status of a shell whose child got SIGKILL
 
@@ -25,7 +25,7 @@ def timed_out(step: StepPlan, result: PhaseResult) -> StepException | None:
 
 
 def out_of_memory(result: PhaseResult) -> StepException | None:
-    """Return OutOfMemoryError if the OOM killer killed the agent's own process, or a child process of the agent; else None.
+    """Return OutOfMemoryError if the OOM killer killed the agent's own process or a child process of the agent, else None.
 
     The agent's shell exits with status 128 + 9 if its child process was killed.
     """
@@ -40,16 +40,15 @@ def not_startable(result: PhaseResult) -> StepException | None:
 
 
 def is_first(scope: Scope) -> bool:
-    """Return whether no step of the trial's own agent ran before this one: then the agent cannot have removed its own
-    program."""
+    """Return whether this is the first step of the trial's own agent, so that the agent cannot have removed its own program."""
     return scope.step is not None and scope.step.index == len(scope.kept) and not scope.has_own_files
 
 
 def not_started(scope: Scope, result: PhaseResult, *, lacks_program: bool) -> AttemptLost | None:
     """Return why the trial fails if the program of spec.agent.command does not exist or cannot be executed, None if it started.
 
-    lacks_program: whether a lookup before the agent's start found that a program of the shell's command does not exist. Without it,
-    the exit status of a shell is the agent's own, who could exclude its trial with it.
+    ``lacks_program`` means that a lookup before the agent's start did not find a program of the shell's command. Without that
+    lookup, the agent could choose the exit status of its shell, and so exclude its trial from the score.
     """
     missing = result.error is not None and result.error.code in _NO_PROGRAM
     by_shell = lacks_program and result.exit_code in NOT_STARTED and result.duration_seconds <= SECONDS_TO_START

@@ -1,5 +1,7 @@
-"""The script for Harbor's agents, which the agent host runs: one agent object per trial, one setup before step 1, and one run or
-resume per step, as in a trial of Harbor 0.25."""
+"""The script for Harbor's agents, which the agent host runs.
+
+As in a trial of Harbor 0.25, there is one agent object per trial, one setup before step 1, and one run or resume per step.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class HostError:
 
 @dataclass(frozen=True)
 class HostOutcome:
-    """The outcome of a setup or a step."""
+    """The outcome of a setup or a step, which the agent host wrote."""
 
     error: HostError | None = None
     agent: AgentInfo | None = None
@@ -57,7 +59,7 @@ class HostOutcome:
 
 
 def parse_outcome(result: PhaseResult) -> HostOutcome:
-    """Return the outcome of a finished agent host command; an error of type HOST_ERROR if the host wrote no valid outcome."""
+    """Return the outcome of a finished command of the agent host, with an error of type HOST_ERROR if the outcome is invalid."""
     if result.error is not None or result.timed_out:
         return HostOutcome(HostError(HOST_ERROR, f"the agent host {how_it_ended(result)}"))
     capture = result.captures.get(HOST_OUTCOME)
@@ -103,13 +105,13 @@ def _usage(fields: Fields) -> Usage | None:
 
 _Command: TypeAlias = Literal["setup", "step"]
 _GRACE_SECONDS: Final = 60.0  # time for the agent host to collect usage and logs of an agent that it stopped
-_CLOCK_SECONDS: Final = 5.0  # tolerance: the agent host and the runner measure the elapsed time separately
+_CLOCK_SECONDS: Final = 5.0  # tolerance, because the agent host and the runner measure the elapsed time separately
 _MAX_STALLED_SECONDS: Final = 3600.0
-_NO_CLASS: Final = "AgentClassNotFoundError"  # the agent host's own: it found no such module or class before it ran any code of it
-_NO_CLASS_STATUS: Final = 78  # exit status of the agent host's command then: no code of the class can have caused it
-_WRONG_OPTIONS: Final = "ValueError"  # Harbor's agents raise it in a step for an option or a model that they lack
-_NOT_PREINSTALLED: Final = "NotPreinstalledError"  # the agent host found no program (agent-host: preinstalled.py)
-_NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent lacks the key of its model's provider
+_NO_CLASS: Final = "AgentClassNotFoundError"  # the agent host did not find the module or class, before it ran any code of it
+_NO_CLASS_STATUS: Final = 78  # exit status of the agent host's command with _NO_CLASS, which no code of the class can have caused
+_WRONG_OPTIONS: Final = "ValueError"  # Harbor's agents raise it in a step if an option or a model is missing
+_NOT_PREINSTALLED: Final = "NotPreinstalledError"  # the agent host did not find the agent's program
+_NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent does not have the key of its model's provider
 # The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
 
@@ -140,9 +142,9 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
     A failed setup of one of Harbor's own agents is an infrastructure failure, because the agent has not seen an instruction. A
     failed setup of a custom agent class is an agent failure, because the class can read the environment and could fail on purpose
     if the task is hard. As in a step, this does not apply if the model gateway reports a failed model request or its own downtime.
-    The downtime ends the attempt also if the class's setup succeeded, as the class may go on without the answer that it lost. If
-    the environment lacks the agent's user, the task or the restored checkpoint is to blame: the environment's runner reports this
-    before any code of the agent runs.
+    A downtime ends the attempt even if the setup of the class succeeded, because the class may have continued without the answer
+    that it lost. If the environment lacks the agent's user, the task or the restored checkpoint is to blame. The environment's
+    runner reports this before any code of the agent runs.
     """
     hosted, user = _hosted(scope), scope.plan.steps[0].agent_user
     request = {**_environment(scope, user), **_agent(scope), "env": _variables(scope), "trial": scope.trial_uid}
@@ -186,7 +188,8 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, m
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Run the agent on the step's instruction; from step 2 on, resume its trajectory if spec.resumeTrajectory is true."""
+    """Run the agent on the step's instruction. From step 2 on, the agent resumes its trajectory if spec.resumeTrajectory is
+    true."""
     hosted = _hosted(scope)
     instruction = {"name": step.name, "instruction": step.instruction, "resume": hosted.resumes(step.index)}
     request = {**_environment(scope, step.agent_user), "env": _variables(scope), "step": instruction}
@@ -226,8 +229,11 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
 
 
 def _not_started(scope: Scope, error: HostError, called: _Called, run: StepRun) -> bool:
-    """Return whether one of Harbor's own agents failed before its first model request because its program, an option or its key is
-    missing. A custom class could claim this."""
+    """Return whether one of Harbor's own agents failed before its first model request, for lack of its program, an option or its
+    key.
+
+    Return False for a custom class, which could claim this.
+    """
     spec = _hosted(scope).spec
     if spec.name is None or not is_first(scope) or run.usage is not None:
         return False
@@ -242,8 +248,11 @@ def _hint(hosted: HostedAgent) -> str:
 
 
 def _lost_by_requests(hosted: HostedAgent, called: _Called, models: ModelReport) -> AttemptLost | None:
-    """Return why the agent's model requests end the attempt, None if they do not. A downtime comes first: the gateway may have lost
-    the record that shows that the key and the model are right, or what the trial had used."""
+    """Return why the agent's model requests end the attempt, None if they do not.
+
+    A downtime takes precedence, because the gateway may have lost the record that shows that key and model are right, or the record
+    of what the trial had used.
+    """
     if (lost := _lost_by_downtime(called, models)) is not None:
         return lost
     failure = models.failure
@@ -251,8 +260,10 @@ def _lost_by_requests(hosted: HostedAgent, called: _Called, models: ModelReport)
 
 
 def _lost_by_downtime(called: _Called, models: ModelReport) -> AttemptLost | None:
-    """Return why the attempt is lost if the model gateway was down while the agent ran: a request may not have reached it. No agent
-    can cause a downtime."""
+    """Return why the attempt is lost if the model gateway was down while the agent ran, else None.
+
+    A request of the agent may not have reached the gateway, and no agent can cause a downtime.
+    """
     error = called.outcome.error
     if (down := models.downtime(called.ended)) is None:
         return None
@@ -261,17 +272,20 @@ def _lost_by_downtime(called: _Called, models: ModelReport) -> AttemptLost | Non
 
 
 def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
-    """Return whether the agent ran longer than its timeout plus the stalled seconds that the gateway reported. A custom class can
-    cause this, because it controls the agent host, which applies the timeout.
+    """Return whether the agent ran longer than its timeout plus the stalled seconds that the gateway reported.
 
-    seconds: how long the agent ran, by a monotonic clock, because corrections of the node's clock change the record's times.
+    A custom class can cause this, because it controls the agent host, which applies the timeout. ``seconds`` is how long the agent
+    ran according to a monotonic clock, because corrections of the node's clock change the record's times.
     """
     return timeout is not None and seconds > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
 
 
 def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost:
-    """Return why the attempt failed: the provider failed or rejected the last model request, or this request could have exceeded
-    the sweep's budget, or the trial's budget, of which failed attempts had used a part."""
+    """Return why the attempt or the trial failed because of a model request.
+
+    The provider failed or rejected the request, or the request could have exceeded the sweep's budget, or the trial's budget, of
+    which lost attempts had used a part.
+    """
     if failure.kind == "SweepBudget":
         return AttemptLost(SWEEP_BUDGET_SPENT, failure.message)
     if failure.kind == "LostBudget":
@@ -283,7 +297,7 @@ def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost
 
 
 def _keys(hosted: HostedAgent) -> str:
-    """Return the hint for the error message about a rejected key or model: which field and which Secrets to check."""
+    """Return the hint for the message about a rejected key or model, with the field and the Secrets to check."""
     refs = [credential.value_from.secret_key_ref for credential in hosted.spec.credentials if credential.value_from]
     places = [f"key {ref.key!r} of Secret {ref.name!r}" for ref in refs if ref]
     return f"check spec.agent.model ({hosted.spec.model}) and {' and '.join(places) or 'spec.agent.credentials'}"
@@ -297,7 +311,7 @@ def _setup_error(called: _Called, timeout: float | None) -> StepException | None
 
 
 def _admit(scope: Scope, command: _Command, user: str) -> Script[Record]:
-    """Allow the agent host to run processes in the environment for a command, and return the record, which may have an error.
+    """Allow the agent host to run processes in the environment for a command. Return the record, which may have an error.
 
     Harbor's own agent classes may act as root, as in Harbor. A custom class may act as root only if its program is not
     preinstalled, because the class must then install the program.
@@ -307,11 +321,11 @@ def _admit(scope: Scope, command: _Command, user: str) -> Script[Record]:
 
 
 def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str, Any], timeout: float | None) -> Script[_Called]:
-    """Run a command of the agent host, then end its admission. Processes that the agent left in the environment keep running,
-    unless the agent was stopped at its timeout.
+    """Run a command of the agent host, then revoke its permission to run processes in the environment.
 
-    The agent host applies the timeout, so that it can collect usage and logs of a stopped agent. If the host itself does not end,
-    the runner stops the host _GRACE_SECONDS later.
+    Processes that the agent left in the environment keep running, unless the agent was stopped at its timeout. The agent host
+    applies the timeout, so that it can collect usage and logs of a stopped agent. If the host's command does not end, the runner
+    stops it _GRACE_SECONDS later.
     """
     spec, name = _hosted(scope).spec, _NAMES[command]
     access = (scope.step.name if scope.step else SETUP_ACCESS) if spec.uses_gateway else ""
@@ -325,9 +339,11 @@ def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str,
 
 
 def _max_stalled(scope: Scope) -> float:
-    """Return the maximum number of seconds by which the step's agent timeout is extended while the provider refuses requests. The
-    maximum limits the time that an agent can gain by provoking refusals. A custom class gets no extension, because it controls the
-    agent host, which applies the timeout."""
+    """Return the maximum number of seconds by which the step's agent timeout is extended while the provider refuses requests.
+
+    The maximum limits the time that an agent can gain by provoking refusals. A custom class gets no extension, because it controls
+    the agent host, which applies the timeout.
+    """
     spec = _hosted(scope).spec
     timeout = scope.step.agent_timeout if scope.step and spec.uses_gateway and spec.name is not None else None
     return 0.0 if timeout is None else min(timeout, _MAX_STALLED_SECONDS)
@@ -353,8 +369,10 @@ def _agent(scope: Scope) -> dict[str, Any]:
 
 
 def _options(scope: Scope) -> dict[str, Any]:
-    """Return the agent's options. The agent does not search the web, unless its options say otherwise, if any step's network is
-    limited, as in Harbor 0.25, or if the gateway refuses tools of the provider."""
+    """Return the agent's options, with web search disabled by default if the agent should not use it.
+
+    That is the case if any step's network is limited, as in Harbor 0.25, or if the gateway refuses tools of the provider.
+    """
     spec = _hosted(scope).spec
     closed = spec.provider_tools == "Refuse" or any(step.network.limited for step in scope.plan.steps)
     limited = spec.name in WEB_TOOLS and closed
@@ -362,12 +380,15 @@ def _options(scope: Scope) -> dict[str, Any]:
 
 
 def _variables(scope: Scope) -> dict[str, str]:
-    """Return the agent's environment variables. If the agent uses the model gateway, the driver later adds the variables with
-    the gateway's address and with the step's token, which the agent uses as its API key."""
+    """Return the agent's environment variables.
+
+    If the agent uses the model gateway, reconcile.trial later adds the variables with the gateway's URL and with the step's token,
+    which the agent uses as its API key.
+    """
     hosted = _hosted(scope)
     return {**({} if hosted.spec.uses_gateway else hosted.direct_variables), **scope.plan.agent_env}
 
 
 def _hosted(scope: Scope) -> HostedAgent:
-    assert scope.plan.hosted is not None  # script_of selects this module for hosted agents only
+    assert scope.plan.hosted is not None  # script_of selects this module only for hosted agents
     return scope.plan.hosted

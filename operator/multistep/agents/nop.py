@@ -1,4 +1,4 @@
-"""The nop agent: records an agent phase in which nothing runs."""
+"""The nop agent, whose phase is recorded although nothing runs in it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from multistep.engine.script.operation_scope import Scope
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:  # noqa: ARG001 - an agent's signature
-    """Record the start and end time of the agent's phase, without running anything."""
+    """Record the start and end of the agent's phase without running anything."""
     run.timed(AGENT, (yield Note(scope.id("agent"))))
     return None

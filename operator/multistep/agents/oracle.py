@@ -1,4 +1,4 @@
-"""The oracle agent: runs the task's own solution, as Harbor 0.25's oracle."""
+"""The oracle agent, which runs the task's own solution, as in Harbor 0.25."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from multistep.engine.script.operation_scope import Scope, fault_of, fault_type
 
 
 def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | None]:
-    """Upload the step's solution (the task's if the step has none) to /solution and run solve.sh, whose exit status is ignored."""
+    """Upload the solution to /solution and run its solve.sh, whose exit status is ignored.
+
+    It is the step's solution, or the task's if the step has none.
+    """
     if not step.solve_script:
         return (yield from _fail(scope, run, "FileNotFoundError", "the step has no solution/solve.sh"))
     if isinstance(scope.plan.solution_env, Unresolved):

@@ -1,4 +1,4 @@
-"""The agent host: a sidecar that runs one of Harbor's agents against the environment's runner. Pure functions on manifests."""
+"""Builds the container of the agent host, a sidecar that runs one of Harbor's agents against the environment's runner."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
 CONTAINER: Final = "agent-host"
-_SOCKET: Final = "multistep/host"  # a name of its own, because the containers of a pod share the names of abstract sockets
+_SOCKET: Final = "multistep/host"  # unique in the pod, because the containers of a pod share the names of abstract sockets
 CALL: Final = (RUNNER, "call", "--socket", _SOCKET)
 KEY_VARIABLE: Final = "MULTISTEP_OPERATOR_KEY"
 _STATE: Final = "multistep-host"
 
 
 def host_container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, Any]:
-    """Return the agent host's container. Its file system is read-only; it has no credentials of the pod and does not run as root.
+    """Return the agent host's container. Its file system is read-only, it has no credentials of the pod, and it is not root.
 
-    key: the operator encrypts requests to the container's runner with this key (docs/internals/runner-protocol.md). In the pod,
-    only the runner has the key; a user who reads the key in the pod object also needs a process in the pod to use it.
+    The operator encrypts requests to the container's runner with ``key`` (docs/internals/runner-protocol.md). In the pod, only the
+    runner has the key. A user who reads the key in the pod object can use it only with a process in the pod.
 
     Raises InvalidSpec if the chart sets no image for the agent host, or no gateway for an agent that needs one.
     """
@@ -54,7 +54,7 @@ def host_container(agent: AgentSpec, settings: Settings, key: str) -> dict[str, 
 
 
 def host_volumes() -> list[dict[str, Any]]:
-    """Return the volume for the agent host's files: sockets, outcomes, and the agent's logs until the environment has them."""
+    """Return the volume for the agent host's files: sockets, outcomes, and the agent's logs before they are in the environment."""
     return [{"name": _STATE, "emptyDir": {"sizeLimit": "1Gi"}}]
 
 
@@ -66,22 +66,27 @@ Mount = Literal["Volume", "Copy"]
 
 
 def program_mount(how: Mount) -> dict[str, Any]:
-    """Return the mount of the program in the environment's container. The mount is read-only, so that no agent can change the
-    program that a later step runs."""
+    """Return the mount of the agent's program in the environment's container.
+
+    The mount is read-only, so that no agent can change the program that a later step runs.
+    """
     inside = {"subPath": PROGRAM_DIR.strip("/")} if how == "Volume" else {}
     return {"name": _VOLUME, "mountPath": PROGRAM_DIR, "readOnly": True, **inside}
 
 
 def program_volume(image: str, how: Mount) -> dict[str, Any]:
-    """Return the volume with the program: an image volume, or an emptyDir into which an init container copies the program."""
+    """Return the volume with the agent's program: an image volume, or an emptyDir into which an init container copies the
+    program."""
     if how == "Volume":
         return {"name": _VOLUME, "image": {"reference": image}}
     return {"name": _VOLUME, "emptyDir": {"sizeLimit": _SIZE_LIMIT}}
 
 
 def program_init_containers(image: str, how: Mount) -> list[dict[str, Any]]:
-    """Return the init container that copies the program; [] for an image volume. The image has no shell, so the
-    container runs the runner's command ``copy``."""
+    """Return the init container that copies the agent's program, [] for an image volume.
+
+    The image has no shell, so the container runs the runner's command ``copy``.
+    """
     if how == "Volume":
         return []
     return [

@@ -1,4 +1,4 @@
-"""The pod in which buildah builds an image and skopeo pushes it. Pure functions on manifests.
+"""Builds the manifest of the pod in which buildah builds an image and skopeo pushes it. All functions are pure.
 
 A Dockerfile's commands can control the container ``main``, but not the container ``push``, which has its own file system, user and
 process namespace. The containers share only the file with the built image, which ``push`` cannot write.
@@ -18,22 +18,22 @@ from multistep.pods.runner_mount import RUNNER
 from multistep.settings import Settings
 
 PUSH: Final = "push"
-_SOCKET: Final = "multistep/push"  # a name of its own, because the containers of a pod share the names of abstract sockets
+_SOCKET: Final = "multistep/push"  # unique in the pod, because the containers of a pod share the names of abstract sockets
 CALLS: Final[Mapping[str, tuple[str, ...]]] = {CONTAINER: (RUNNER, "call"), PUSH: (RUNNER, "call", "--socket", _SOCKET)}
 LABEL_BUILD: Final = f"{GROUP}/build"
-ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the build's whole digest, which is too long for a label
-LABEL_OPERATOR: Final = f"{GROUP}/operator"  # lease of the operator that created the pod; several operators may share a namespace
+ANNOTATION_BUILD: Final = f"{GROUP}/build"  # the whole digest of the build, which is too long for a label
+LABEL_OPERATOR: Final = f"{GROUP}/operator"  # lease of the operator that created the pod, as several may share a namespace
 _NAME_DIGITS: Final = 40
 _BUILDER = 1000  # user and group ID
 
 
 def pod_name(build: str) -> str:
-    """Return the name of a build's pod. build: the build's digest."""
+    """Return the name of a build's pod. ``build`` is the build's digest."""
     return f"multistep-build-{build[:_NAME_DIGITS]}"
 
 
 def build_of(pod: Mapping[str, Any]) -> str:
-    """Return the digest of the build that a pod is for; "" if it is no builder's pod."""
+    """Return the digest of the build for which a pod was created, "" if it is not a builder's pod."""
     return str((pod["metadata"].get("annotations") or {}).get(ANNOTATION_BUILD, ""))
 
 
@@ -47,7 +47,7 @@ def _operator(settings: Settings) -> str:
 
 
 def push_ended(pod: Mapping[str, Any]) -> str:
-    """Return how the container ``push`` ended; "" while it runs."""
+    """Return how the container ``push`` ended, "" while it runs."""
     container = container_statuses.container_named(PUSH, (pod.get("status") or {}).get("containerStatuses"))
     ended = (container.get("state") or {}).get("terminated")
     return f"the container {PUSH} ended with status {ended.get('exitCode')} ({ended.get('reason')})" if ended else ""
@@ -65,7 +65,7 @@ def builds_namespace(settings: Settings) -> str:
 
 
 def builder_manifest(build: str, about: str, settings: Settings) -> dict[str, Any]:
-    """Return the manifest of a build's pod. about: the trial whose Dockerfile is built, for an annotation that people read."""
+    """Return the manifest of a build's pod. ``about`` is the trial whose Dockerfile is built, for an annotation."""
     builds = settings.builds
     return {
         "apiVersion": "v1",
@@ -103,9 +103,11 @@ def builder_manifest(build: str, about: str, settings: Settings) -> dict[str, An
 
 
 def _main(settings: Settings) -> dict[str, Any]:
-    """Return the container that builds. newuidmap and newgidmap need SETUID and SETGID: a RUN command runs in a user namespace,
-    whose root has no privileges outside it. The container has no seccomp profile, because the default profile forbids user
-    namespaces."""
+    """Return the container that builds the image.
+
+    A RUN command runs in a user namespace, whose root has no privileges outside of it. newuidmap and newgidmap, which set up the
+    namespace, need SETUID and SETGID. The container has no seccomp profile, because the default profile forbids user namespaces.
+    """
     return {
         **_serving(CONTAINER, settings, "multistep/runner", settings.runner_port),
         "resources": settings.builds.resources,

@@ -1,4 +1,4 @@
-"""Reads the statuses of a pod's containers, as the API server sends them. Pure functions."""
+"""Reads facts from the statuses of a pod's containers, as the API server sends them. All functions are pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multistep.timestamps import seconds_of
 
 
 def container_named(name: str, containers: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any]:
-    """Return the status (or spec) of the container with this name; {} if there is none."""
+    """Return the status (or spec) of the container with this name, {} if there is none."""
     return next((container for container in containers or [] if container["name"] == name), {})
 
 
@@ -23,8 +23,10 @@ def before_restart(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return why an init container waits, for example because its image is missing; None if none waits. The message names the
-    service that the container runs."""
+    """Return why an init container waits, for example because its image is missing, None if no init container waits.
+
+    The message names the service that the container runs.
+    """
     for container in status.get("initContainerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") != "PodInitializing":
@@ -36,7 +38,7 @@ def waiting_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how a failed pod ended before its main container started; None if the pod has not failed."""
+    """Return how a failed pod ended before its main container started, None if the pod has not failed."""
     if status.get("phase") != "Failed":
         return None
     if (ended := ended_init(status)) is not None:
@@ -45,8 +47,8 @@ def failed_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how the first failed init container ended, with its name, except the egress sidecar and services
-    (pods.container_statuses); None if none failed."""
+    """Return name and end of the first init container that failed, None if none failed. The egress sidecar and services are
+    ignored."""
     for container in status.get("initContainerStatuses") or []:
         if container["name"] == egress_sidecar.CONTAINER or container["name"].startswith(CONTAINER_PREFIX):
             continue
@@ -57,13 +59,13 @@ def ended_init(status: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 RESTARTING: Final = f"{GROUP}/restarting-services"
-"""Annotation: containers, separated by commas, of services that may end, because their compose file lets them restart."""
+"""Annotation that lists, separated by commas, the containers of services that may end, because their compose file restarts them."""
 _MESSAGE_CHARACTERS = 500
 _DOWN_SECONDS = 30.0
 
 
 def ended_service(pod: Mapping[str, Any]) -> ServiceEnd | None:
-    """Return the termination of the first service that ended although it must not end; None if no such service ended."""
+    """Return the termination of the first service that ended although it must not, None if no such service ended."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     may_end = str((pod["metadata"].get("annotations") or {}).get(RESTARTING) or "").split(",")
     for container_status in status.get("initContainerStatuses") or []:
@@ -75,8 +77,10 @@ def ended_service(pod: Mapping[str, Any]) -> ServiceEnd | None:
 
 
 def stopped_service(pod: Mapping[str, Any], container: str, now: float) -> str | None:
-    """Return how a service's container ended if it does not run and ended _DOWN_SECONDS ago or earlier; None otherwise. (The
-    kubelet's back-off delays each further restart of a container longer.)"""
+    """Return how a service's container ended if it has not run for at least _DOWN_SECONDS, else None.
+
+    The kubelet waits longer before each further restart of a container.
+    """
     status = container_named(container, (pod.get("status") or {}).get("initContainerStatuses"))
     last = _last_end(status) or {}
     if "running" in (status.get("state") or {}) or not last.get("finishedAt"):
@@ -88,7 +92,7 @@ def stopped_service(pod: Mapping[str, Any], container: str, now: float) -> str |
 
 
 def _last_end(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return how a container ended last, also if it runs again; None if it never ended."""
+    """Return how a container ended last, even if it runs again, None if it never ended."""
     return (status.get("state") or {}).get("terminated") or (status.get("lastState") or {}).get("terminated")
 
 
@@ -110,8 +114,10 @@ def _end(container: Mapping[str, Any], status: Mapping[str, Any]) -> ServiceEnd 
 
 
 def _was_unhealthy(probe: Mapping[str, Any] | None, last: Mapping[str, Any]) -> bool:
-    """Return whether the container ran so long that its startup probe may have failed. The status does not
-    show whether the kubelet ended it."""
+    """Return whether the container ran so long that its startup probe may have failed.
+
+    The status does not show whether the kubelet ended the container for that reason.
+    """
     started, finished = seconds_of(last.get("startedAt")), seconds_of(last.get("finishedAt"))
     if probe is None or started is None or finished is None:
         return False

@@ -1,9 +1,9 @@
-"""The egress sidecar: it controls all egress from a pod's network namespace. Pure functions on manifests.
+"""Adds the egress sidecar to a pod, which controls all egress from the pod's network namespace. All functions are pure.
 
-It is the first init container, so nothing in the pod runs before the network is closed. It also installs the runner, because a
-separate init container for this would delay the pod's start by about a second. No other container may change the rules: each drops
-NET_RAW, with which a process could mark its packets as the sidecar's or bypass the rules, and adds only capabilities that the Pod
-Security Standard ``baseline`` allows.
+The sidecar is the first init container, so nothing in the pod runs before the network is blocked. It also installs the runner,
+because a separate init container for this would delay the pod's start by about a second. No other container may change the
+network's rules. Each drops NET_RAW, with which a process could mark its packets as those of the sidecar or bypass the rules, and
+adds only capabilities that the Pod Security Standard ``baseline`` allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multistep.settings import Settings
 CONTAINER: Final = "egress"
 _PROGRAM: Final = "/multistep/egress"
 CALL: Final = (_PROGRAM, "call")
-PORTS: Final = (15001, 15053)  # on the loopback addresses, for the proxy and the name server
+PORTS: Final = (15001, 15053)  # ports of the sidecar's proxy and name server, on the loopback addresses
 _STATE: Final = "multistep-egress"
 # The capabilities that `baseline` lets a container add, without NET_RAW.
 _HARMLESS: Final = frozenset(
@@ -30,9 +30,10 @@ _HARMLESS: Final = frozenset(
 
 
 def with_sidecar(pod: Mapping[str, Any], settings: Settings, *, gateway: bool) -> dict[str, Any]:
-    """Return the pod with the sidecar; the pod starts without a network. gateway: whether the pod's agent calls the model gateway.
+    """Return the pod with the sidecar. The pod then starts without a network.
 
-    Raises InvalidSpec if the pod template would let a container change the network's rules.
+    ``gateway`` is whether the pod's agent calls the model gateway. Raises InvalidSpec if the pod template would let a container
+    change the network's rules.
     """
     spec = pod["spec"]
     if spec.get("hostNetwork"):
@@ -56,7 +57,7 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
         "restartPolicy": "Always",
         "command": [_PROGRAM, "serve", "--runner", runner_mount.INSTALL_DIR, "--probes", ",".join(map(str, probes)), *to_gateway],
         "env": [{"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}],
-        # The next container starts when this hook has ended. A probe would take up to a second longer.
+        # The next container starts when this hook has finished. A probe would take up to a second longer.
         "lifecycle": {"postStart": {"exec": {"command": [_PROGRAM, "ready"]}}},
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
         "securityContext": {
@@ -72,8 +73,10 @@ def _container(settings: Settings, probes: list[int], *, gateway: bool) -> dict[
 
 
 def _without_raw(container: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the container without the capability NET_RAW. Raises InvalidSpec if it could change the network's
-    rules, or mounts the sidecar's volume."""
+    """Return the container without the capability NET_RAW.
+
+    Raises InvalidSpec if the container could change the network's rules, or mounts the sidecar's volume.
+    """
     at = f"{where}[{container['name']}]"
     if any(mount.get("name") == _STATE for mount in container.get("volumeMounts") or []):
         raise InvalidSpec(f"{at}.volumeMounts: {_STATE!r} is the egress sidecar's own volume")

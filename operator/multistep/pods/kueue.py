@@ -1,8 +1,8 @@
-"""Kueue's contract for plain pods: the labels that queue a pod, and whether Kueue queued or evicted it.
+"""Sets the labels that queue a pod with Kueue, and reads whether Kueue queued or evicted a pod.
 
-Kueue's webhook adds a scheduling gate to a pod with a queue; Kueue's controller removes the gate when it admits the pod. The
+Kueue's webhook adds a scheduling gate to a pod with a queue. Kueue's controller removes the gate when it admits the pod. The
 operator sets no gate itself, because in a cluster without Kueue the pod would never start. Kueue also adds a finalizer to the pod,
-and removes it.
+and removes it again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _TERMINATION = "TerminationTarget"  # the condition that Kueue sets before it de
 
 
 def queue_labels(trial: Mapping[str, str], template: Mapping[str, str], *, verifier: bool) -> dict[str, str]:
-    """Return a pod's labels for Kueue, from the labels of the trial and of its pod template. The template takes precedence.
+    """Return a pod's labels for Kueue, from the labels of the trial and of its pod template, which takes precedence.
 
-    A verifier's pod has its own queue or none: while it is queued, the agent's pod keeps its quota, so trials that need a
+    A verifier's pod has a queue of its own or none. While it is queued, the agent's pod keeps its quota, so trials that need a
     second pod from the same queue could deadlock.
     """
     given = {**trial, **template}
@@ -34,19 +34,19 @@ def queue_labels(trial: Mapping[str, str], template: Mapping[str, str], *, verif
 
 
 def without_queue_labels(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod template's metadata without the labels that the function ``labels`` sets."""
+    """Return a pod template's metadata without the labels that ``queue_labels`` returns."""
     kept = {name: value for name, value in (template.get("labels") or {}).items() if name not in (QUEUE, PRIORITY)}
     return {**template, "labels": kept}
 
 
 def queue_of(metadata: Mapping[str, Any]) -> str | None:
-    """Return the queue's name if Kueue manages the pod ("" if the pod names no queue); None if Kueue does not manage the pod."""
+    """Return the name of the pod's queue, "" if the pod names none, None if Kueue does not manage the pod."""
     pod_labels = metadata.get("labels") or {}
     return pod_labels.get(QUEUE, "") if pod_labels.get(MANAGED) == "true" else None
 
 
 def eviction_reason(conditions: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return why Kueue evicts a pod (for example preemption), by the pod's conditions; None if it does not."""
+    """Return why Kueue evicts a pod, for example preemption, from the pod's conditions, None if Kueue does not evict it."""
     condition = conditions.get(_TERMINATION) or {}
     if condition.get("status") != "True":
         return None

@@ -1,4 +1,4 @@
-"""Reads the facts that the engine's decisions need from a pod object. Pure functions."""
+"""Reads the facts that the engine's decisions need from a pod object. All functions are pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _CONTAINER_ID_CHARACTERS = 256
 
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
-    """Return the facts about a pod that decisions need. Anyone may have written the pod: none of its labels and times raises."""
+    """Return the facts about a pod that decisions need.
+
+    No value of a label or a time raises an error, because any user may have written the pod.
+    """
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     labels, container = metadata.get("labels") or {}, container_statuses.container_named(CONTAINER, status.get("containerStatuses"))
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
@@ -54,8 +57,10 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
 
 
 def _ready(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Return whether no runner of the pod has a result that the operator must fetch: a runner with such a result is not ready. The
-    readiness of services is ignored, because services have no results."""
+    """Return whether no runner of the pod has a result that the operator must fetch. A runner with such a result is not ready.
+
+    The readiness of services is ignored, because services have no results.
+    """
     own = [container_statuses.container_named(name, status.get("containerStatuses")) for name in (CONTAINER, agent_host.CONTAINER)]
     own = [container for container in own if container]
     whole = (conditions.get("Ready") or {}).get("status") == "True"
@@ -76,8 +81,10 @@ def _scheduling(conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _disruption(status: Mapping[str, Any], conditions: Mapping[str, Any], *, managed: bool) -> dict[str, Any]:
-    """Return why the pod is being disrupted (for example preemption), with its message. managed: Kueue manages the pod, so that
-    an eviction by Kueue also counts as a disruption."""
+    """Return why the pod is being disrupted, for example preempted, with its message.
+
+    ``managed`` is whether Kueue manages the pod. An eviction by Kueue then also counts as a disruption.
+    """
     target = conditions.get("DisruptionTarget") or {}
     if managed and (evicted := kueue.eviction_reason(conditions)) is not None:
         target = {"status": "True", "reason": kueue.EVICTED, "message": evicted}
@@ -109,7 +116,8 @@ def _container(status: Mapping[str, Any], container: Mapping[str, Any]) -> dict[
 
 
 def _sidecar_end(prefix: str, ended: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the facts about the end of a sidecar, with their names' prefix; {} if it has not ended."""
+    """Return the fields of PodFacts about the end of a sidecar, whose names start with ``prefix``, {} if the sidecar has not
+    ended."""
     if ended is None:
         return {}
     reason = str(ended.get("reason") or "no reason given")
@@ -142,5 +150,5 @@ def _memory_limit(spec: Mapping[str, Any]) -> str:
 
 def _host_key(spec: Mapping[str, Any]) -> str:
     env = container_statuses.container_named(agent_host.CONTAINER, spec.get("containers")).get("env") or []
-    # Of several variables with this name, the last one counts, as in Kubernetes.
+    # If several variables have this name, the last one counts, as in Kubernetes.
     return str({variable.get("name"): variable.get("value") for variable in env}.get(agent_host.KEY_VARIABLE) or "")

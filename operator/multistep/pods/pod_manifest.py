@@ -1,4 +1,4 @@
-"""The manifests of a trial's pods. Pure functions on dicts in the API server's format."""
+"""Builds the manifests of a trial's pods, as dicts in the API server's format. All functions are pure."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ from multistep.settings import Settings
 
 RUNNER_CALL = (RUNNER, "call")
 
-# Annotations for autoscalers; the trial's pod template can override them.
+# Annotations for cluster autoscalers, which the trial's pod template can override.
 _DRAINS = {
     "Move": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
     "Wait": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"},
 }
 _FEW_RESOURCES: Mapping[str, Any] = {"requests": {"cpu": "10m", "memory": "16Mi"}}
-# The default hostname is the pod's name, which contains the trial's name and attempt: an agent could adapt its behaviour to them.
+# Hostname of all pods. The default would be the pod's name, with the trial's name and attempt, to which an agent could adapt
+# itself.
 _HOSTNAME = "multistep"
 
 
 @dataclass(frozen=True)
 class PodRequest:
-    """The inputs of a pod's manifest."""
+    """Everything from which a pod's manifest is built."""
 
     trial: MultiStepTrial
     environment: EnvironmentConfig
@@ -58,7 +59,7 @@ class PodRequest:
     verifier: VerifierStatus | None = None
     """Status of a step's separate verifier, None for the agent's pod."""
     own_image: bool = False
-    """Whether the verifier's environment sets another image than spec.environment."""
+    """Whether the verifier's environment has another image than the trial."""
     network: Network = PUBLIC
     sidecar: bool = False
     """Whether the pod has an egress sidecar."""
@@ -67,7 +68,7 @@ class PodRequest:
     services: PodServices | None = None
     """The services of the pod's compose file."""
     host_key: str = ""
-    """The agent host's key for sealed requests, "" for a pod without an agent host."""
+    """The key with which the agent host's requests are sealed, "" for a pod without an agent host."""
 
     @property
     def name(self) -> str:
@@ -75,8 +76,7 @@ class PodRequest:
 
     @property
     def image_user(self) -> str | None:
-        """Return the user as which phases run by default, if the pod's container itself must run as root. Return None if the
-        container runs as its own user."""
+        """Return the default user of phases if the pod's container itself must run as root, None if it runs as the image's user."""
         own = self.services.main.user if self.services else ""
         return own or (self.verifier.image_user if self.verifier else self.trial.status.image_user)
 
@@ -88,7 +88,7 @@ class PodRequest:
 
     @property
     def records_only(self) -> bool:
-        """Return whether the pod is a regrade's own pod, which only stores records: no agent and no verifier runs in it."""
+        """Return whether the pod is a regrade's own pod, which only stores records. Neither an agent nor a verifier runs in it."""
         return self.verifier is None and self.trial.spec.regrade is not None
 
     @property
@@ -98,7 +98,7 @@ class PodRequest:
 
     @property
     def agent_image(self) -> str | None:
-        """Return the image with the agent's program; None if the pod mounts no such program."""
+        """Return the image with the agent's program, None if the pod mounts no such program."""
         return self.trial.spec.agent.image if self.hosted else None
 
     @property
@@ -107,15 +107,19 @@ class PodRequest:
 
 
 def reserved_ports(settings: Settings, *, sidecar: bool) -> dict[int, str]:
-    """Return the ports on which the operator's own programs listen in a pod, with their purpose. sidecar: whether the pod has the
-    egress sidecar."""
+    """Return the ports on which the operator's own programs listen in a pod, each with its purpose.
+
+    ``sidecar`` is whether the pod has an egress sidecar.
+    """
     sidecars = dict.fromkeys(egress_sidecar.PORTS, "the egress sidecar") if sidecar else {}
     return {settings.runner_port: "the runner", settings.agent_host_port: "the agent host", **sidecars}
 
 
 def pod_manifest(request: PodRequest) -> dict[str, Any]:
-    """Return the manifest of the pod. Raises InvalidSpec for a field of the pod template that is not allowed, and InvalidTask for
-    an unknown type of device."""
+    """Return the manifest of the pod.
+
+    Raises InvalidSpec for a field of the pod template that is not allowed, and InvalidTask for an unknown type of device.
+    """
     template = request.trial.spec.environment.pod_template or {}
     _check_template(template, hosted=request.hosted)
     own = _own_pod(request)
@@ -131,7 +135,7 @@ def pod_manifest(request: PodRequest) -> dict[str, Any]:
 
 
 def chooses_user(trial: MultiStepTrial) -> bool:
-    """Return whether the pod template sets the container's user; the operator then does not change the user."""
+    """Return whether the pod template sets the container's user. The operator then does not change the user."""
     spec = (trial.spec.environment.pod_template or {}).get("spec") or {}
     contexts = [spec.get("securityContext"), *(container.get("securityContext") for container in spec.get("containers") or [])]
     return any(context and (context.get("runAsUser") is not None or context.get("runAsNonRoot")) for context in contexts)
@@ -185,10 +189,11 @@ def _labels(request: PodRequest) -> dict[str, str]:
 
 
 def _runner_parts(request: PodRequest) -> dict[str, Any]:
-    """Return the parts of the pod's spec for the runner (read-only in the container), the agent host, the agent's program and the
-    services: the volumes, and the init containers that fill them.
+    """Return the volumes for the runner, the agent host, the agent's program and the services, and the init containers that fill
+    them.
 
-    The runner is installed even if the trial's image contains it: root in the container could replace the image's file.
+    The runner is installed in a read-only volume even if the trial's image contains it, because root in the container could replace
+    the image's file.
     """
     settings, spec = request.settings, request.trial.spec.environment
     own = container_image(settings.operator_image, settings.operator_image_pull_policy)
@@ -213,7 +218,10 @@ def _runner_parts(request: PodRequest) -> dict[str, Any]:
 
 
 def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the pod's spec that its services add. runner: image that contains the runner, with its pull policy."""
+    """Return the parts of the pod's spec that its services add.
+
+    ``runner`` is an image that contains the runner, with its pull policy.
+    """
     if request.services is None:
         return {}
     policy = partial(_pull_policy, request.trial.spec.environment)
@@ -225,8 +233,11 @@ def _services(request: PodRequest, runner: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pull_policy(spec: EnvironmentSpec, image: str) -> str | None:
-    """Return an image's pull policy; None for Kubernetes' default. Never is for spec.environment.image, which `multistep run` loads
-    into the nodes; other images, of services and verifiers, may have to be pulled."""
+    """Return an image's pull policy, None for Kubernetes' default.
+
+    Never applies only to spec.environment.image, which `multistep run` loads into the nodes. Images of services and verifiers may
+    have to be pulled.
+    """
     other = spec.image is not None and image != spec.image
     return "IfNotPresent" if other and spec.image_pull_policy == "Never" else spec.image_pull_policy
 
@@ -299,19 +310,18 @@ def _check_template(template: Mapping[str, Any], *, hosted: bool) -> None:
 
 
 def _containers(template: Mapping[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the operator's containers, each merged over the template's container of the same name, then the template's other
-    containers."""
+    """Return the operator's containers, each merged with the template's container of the same name, then the template's others."""
     given = (template.get("spec") or {}).get("containers") or []
     names = [container["name"] for container in own["spec"]["containers"]]
     merged = [
         _merge(container_statuses.container_named(container["name"], given), container) for container in own["spec"]["containers"]
     ]
-    # The agent host's container is changed in the pod that has one: not in a verifier's, nor in that of an agent without a host.
+    # The template's agent-host container only changes the operator's own. It is ignored in a pod that has no agent host.
     return [*merged, *(container for container in given if container.get("name") not in (*names, agent_host.CONTAINER))]
 
 
 def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two objects: nested objects are merged, lists concatenated, other values taken from ``override``."""
+    """Return two objects merged. Nested objects are merged, lists are concatenated, and other values come from ``override``."""
     merged = dict(base)
     for key, value in override.items():
         former = merged.get(key)
@@ -325,10 +335,10 @@ def _merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, An
 
 
 def network_policy(request: PodRequest) -> dict[str, Any] | None:
-    """Return the NetworkPolicy of one pod, under the pod's name; None if policies do not limit networks.
+    """Return the NetworkPolicy of one pod, which has the pod's name, None if the operator does not use NetworkPolicies.
 
-    Ingress is always denied: other pods could flood the runner's readiness port. The kubelet's probes still arrive:
-    policies admit traffic from the pod's node. Egress is limited only if the task limits the network.
+    Ingress is always denied, because other pods could flood the runner's readiness port. The kubelet's probes still arrive, because
+    policies allow traffic from the pod's node. Egress is limited only if the task limits the network.
     """
     if request.settings.egress != "NetworkPolicy":
         return None
@@ -357,15 +367,18 @@ def _egress(network: Network) -> dict[str, Any]:
 
 
 def disruption_budget_name(trial: MultiStepTrial, pod_name: str) -> str:
-    """Return the budget's name. It contains the trial's uid, so that the operator can delete it without reading it first."""
+    """Return the name of a pod's PodDisruptionBudget.
+
+    It contains the trial's UID, so that the operator can delete the budget without reading it first.
+    """
     return f"{pod_name}-{trial.metadata.uid}"
 
 
 def disruption_budget(request: PodRequest) -> dict[str, Any] | None:
-    """Return the PodDisruptionBudget that makes a drain wait for one pod; None if drains may evict pods of trials.
+    """Return the PodDisruptionBudget that makes a drain wait for one pod, None if drains may evict pods of trials.
 
-    A pod is not ready while it has a result that the operator must fetch. The budget protects such a pod, too: the default of
-    unhealthyPodEvictionPolicy ensures this.
+    A pod is not ready while it has a result that the operator must fetch. The budget protects such a pod too, because of the
+    default of unhealthyPodEvictionPolicy.
     """
     if request.settings.drain != "Wait":
         return None

@@ -1,6 +1,6 @@
-"""The services of a task's compose file as parts of a pod's manifest: native sidecars, in the order of their dependencies.
+"""Builds the parts of a pod's manifest for the services of a compose file: native sidecars, in the order of their dependencies.
 
-All parts comply with the Pod Security Standard ``baseline``. Pure functions on dicts in the API server's format.
+All parts comply with the Pod Security Standard ``baseline``. All functions are pure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from multistep.pods.runner_mount import RUNNER
 _COPY_DIR: Final = "/multistep-volumes"
 _FILES_DIR: Final = "/multistep-files"
 _FILL: Final = "fill-"
-_FILL_FILES: Final = "fill-files"  # init container for the task's files; for a service named files it is fill-svc-files
-_CHUNK: Final = 96 << 10  # size of one command-line argument in bytes; Linux allows at most 128 KiB
+_FILL_FILES: Final = "fill-files"  # init container for the task's files, unlike fill-svc-files for a service named "files"
+_CHUNK: Final = 96 << 10  # size of one command-line argument in bytes, of which Linux allows at most 128 KiB
 _STATE: Final = "multistep-service"
 _STATE_DIR: Final = "/run/multistep-service"
 Policy = Callable[[str], str | None]
@@ -38,8 +38,8 @@ STATE: Final = f"{_STATE_DIR}/records"
 def service_parts(services: PodServices, policy: Policy, runner: Mapping[str, Any], reserved: Mapping[int, str]) -> dict[str, Any]:
     """Return the parts of a pod's spec that its services add: volumes, initContainers, hostAliases.
 
-    policy: returns an image's pull policy; runner: image that contains the runner, with its pull policy; reserved: ports that
-    services must not use, with their purpose. Raises InvalidSpec for a service with such a port.
+    ``policy`` returns an image's pull policy. ``runner`` is an image that contains the runner, with its pull policy. ``reserved``
+    are ports that services must not use, with their purpose. Raises InvalidSpec for a service with such a port.
     """
     refuse_ports(services, reserved)
     mounts = plan_mounts(services)
@@ -54,8 +54,7 @@ def service_parts(services: PodServices, policy: Policy, runner: Mapping[str, An
 
 
 def main_copies(services: PodServices, image: str, policy: str | None) -> list[dict[str, Any]]:
-    """Return the init container that fills the volumes that the trial's container mounts and no service mounts; [] if there are
-    none."""
+    """Return the init container that fills the volumes that only the trial's container mounts, [] if there are none."""
     return _copies(MAIN, image, policy, plan_mounts(services).of(MAIN))
 
 
@@ -65,7 +64,7 @@ def main_mounts(services: PodServices) -> list[dict[str, Any]]:
 
 
 def refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
-    """Raise InvalidSpec for a service with a port of the operator's own programs. reserved: these ports, with their purpose."""
+    """Raise InvalidSpec for a service with a port of the operator's own programs, which ``reserved`` has with their purpose."""
     for service in (*(plan.service for plan in services.order), services.main):
         for port in service.ports:
             number, _, protocol = port.partition("/")
@@ -75,7 +74,7 @@ def refuse_ports(services: PodServices, reserved: Mapping[int, str]) -> None:
 
 
 def filled_by(container: str) -> str:
-    """Return the service whose volumes this init container fills from the service's image; "" if it fills none."""
+    """Return the service whose volumes an init container fills from the service's image, "" if it fills none."""
     name = container.removeprefix(_FILL)
     return "" if name == container or container == _FILL_FILES else name.removeprefix(CONTAINER_PREFIX)
 
@@ -109,7 +108,10 @@ def _files(packed: str) -> dict[str, Any]:
 
 
 def _copies(name: str, image: str, policy: str | None, mounts: tuple[PodMount, ...]) -> list[dict[str, Any]]:
-    """Return the init container that copies the image's files at each mount's target into the new volume, as Docker does."""
+    """Return the init container that copies the image's files at each mount's target into the new volume, as Docker does.
+
+    Return [] if no mount needs this.
+    """
     copied = [mount for mount in mounts if mount.copied]
     if not copied:
         return []
@@ -135,7 +137,7 @@ def _copies(name: str, image: str, policy: str | None, mounts: tuple[PodMount, .
 def _container(plan: ServicePlan, policy: str | None, mounts: tuple[PodMount, ...]) -> dict[str, Any]:
     service = plan.service
     mounted = [_mount(mount) for mount in mounts]
-    if not plan.once:  # the operator runs hooks and collects files through the runner in the service's container
+    if not plan.once:  # the runner in the service's container runs hooks and sends files to the operator
         mounted += [runner_mount.runner_mount(), {"name": _state(plan), "mountPath": _STATE_DIR}]
     container: dict[str, Any] = {
         "name": plan.container,
@@ -161,8 +163,10 @@ def _container(plan: ServicePlan, policy: str | None, mounts: tuple[PodMount, ..
 
 
 def _argv(service: Service) -> dict[str, Any]:
-    """Return command and args of a service's container. In Kubernetes, an empty command is the image's entrypoint; in a compose
-    file, an empty entrypoint is none."""
+    """Return command and args of a service's container.
+
+    In Kubernetes, an empty command means the image's entrypoint. In a compose file, an empty entrypoint means none.
+    """
     entrypoint, command = service.entrypoint, service.command
     if entrypoint == ():
         entrypoint, command = command, None
@@ -184,7 +188,7 @@ def _state(plan: ServicePlan) -> str:
 
 
 def _literal(value: str) -> str:
-    """Return the value with each $ escaped, because the kubelet would expand $(NAME), and replace $$ by $."""
+    """Return the value with each $ escaped as $$, because the kubelet would expand $(NAME)."""
     return value.replace("$", "$$")
 
 
@@ -201,7 +205,10 @@ def _resources(service: Service) -> dict[str, Any]:
 
 
 def _security(service: Service) -> dict[str, Any]:
-    """Return the security context. NET_RAW is dropped: with it, a process could forge packets of another process of the pod."""
+    """Return the security context of a service's container.
+
+    NET_RAW is dropped, because with it a process could forge packets of another process of the pod.
+    """
     uid, _, gid = service.user.partition(":")
     return {
         "capabilities": {

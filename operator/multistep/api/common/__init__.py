@@ -1,8 +1,7 @@
-"""What the documents of tasks, trials and sweeps share. Open base_model.py first.
+"""Types and functions that the documents of tasks, trials and sweeps share. Open base_model.py first.
 
-base_model    base class of the models of custom resources, common types, environment variables, metadata
+base_model    base class of the models of custom resources, common types, environment variables, metadata, quantities
 labels        labels and annotations that identify an object's trial or sweep
 plural        a count with its noun, for messages
-problems      pydantic's errors as lines: path of the field, problem, value
-quantity      Kubernetes quantities, such as 500m or 2Gi
+problems      pydantic's errors as readable lines
 """

@@ -1,6 +1,6 @@
-"""Base model, common types, environment variables and metadata, used by the models of both custom resources.
+"""Base model, common types, environment variables and metadata of the models of both custom resources.
 
-Field names are snake case here and camelCase in the resource. Durations are in seconds.
+Field names are in snake case here and in camelCase in the resource. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class Model(BaseModel):
-    """Base of all models. A null counts as absent, as it does for the API server."""
+    """Base of all models. A null counts as an absent field, as it does for the API server."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
 
@@ -55,8 +55,10 @@ class Model(BaseModel):
 
 
 def cel(*rules: tuple[str, str]) -> ConfigDict:
-    """Return CEL validation rules for the CRD, from pairs of rule and message. The models check the same rules in Python, for specs
-    that are read from files."""
+    """Return CEL validation rules for the CRD, from pairs of rule and message.
+
+    The models check the same rules in Python, for specs that are read from files.
+    """
     validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in rules]
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
 
@@ -69,7 +71,7 @@ class KeySelector(Model):
     key: DataKey
     """Key in the data of the Secret or ConfigMap."""
     optional: bool = False
-    """If true, a missing object or key leaves the variable unset; if false, the trial waits until object and key exist."""
+    """If true, a missing object or key leaves the variable unset. If false, the trial waits until object and key exist."""
 
 
 class EnvVarSource(Model):
@@ -97,9 +99,9 @@ class EnvVar(Model):
     model_config = cel(("!has(self.value) || !has(self.valueFrom)", "must have only one of value and valueFrom"))
 
     name: Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=1024)]
-    """Letters, digits, '_', '.' and '-'; must not start with a digit."""
+    """Name of letters, digits, '_', '.' and '-', which must not start with a digit."""
     value: str | None = None
-    """Literal value; defaults to "" if valueFrom is unset."""
+    """Literal value. Defaults to "" if valueFrom is unset."""
     value_from: EnvVarSource | None = None
     """Source of the value."""
 
@@ -123,8 +125,10 @@ def _kept_if_text(value: object, known: ValidatorFunctionWrapHandler) -> object:
 
 
 OPEN_CHOICE: Final = (WrapValidator(_kept_if_text), PlainSerializer(str), WithJsonSchema({"type": "string"}))
-"""Annotation of a choice in a status to which later releases may add: after a rollback, an unknown value is kept, because a status
-that cannot be parsed fails its trial."""
+"""Annotation of a choice in a status to which later releases may add values.
+
+After a rollback of the operator an unknown value is kept, because a trial whose status cannot be parsed fails.
+"""
 
 
 class Metadata(Model):
@@ -143,9 +147,10 @@ class Metadata(Model):
 
 
 def parsed(model: type[_M], document: Mapping[str, Any], under: str = "") -> _M:
-    """Parse a document into a model. under: prefix of the field paths in errors.
+    """Parse a document into a model. Raises InvalidSpec with one line per problem, each starting with the field's path.
 
-    Raises InvalidSpec with one line per problem, each starting with the field's path."""
+    ``under`` is a prefix of the field paths.
+    """
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -158,7 +163,7 @@ _SUFFIXES |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 
 
 
 def quantity(text: str) -> float | None:
-    """Return the quantity as a number; None if the text is not a quantity."""
+    """Return a Kubernetes quantity such as 500m or 2Gi as a number, None if the text is not a quantity."""
     found = _QUANTITY.fullmatch(text)
     if found is None or (suffix := found[3] or "") not in _SUFFIXES:
         return None

@@ -1,4 +1,4 @@
-"""Labels and annotations that identify an object's trial or sweep. Labels are cut to 63 characters, annotations are not."""
+"""Labels and annotations that identify an object's trial or sweep. Values of labels are cut to 63 characters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MANAGED_SELECTOR: Final = ",".join(f"{name}={value}" for name, value in MANAGED.
 TRIAL: Final = f"{GROUP}/trial"
 TASK: Final = f"{GROUP}/task"
 AGENT: Final = f"{GROUP}/agent"
-# On a pod: the attempt of its trial. On a sweep's trial: the number of this trial among those with the same task and agent, from 1.
+# On a pod, the number of its trial's attempt. On a sweep's trial, its number among the trials of the same task and agent, from 1.
 ATTEMPT: Final = f"{GROUP}/attempt"
 SWEEP: Final = f"{GROUP}/sweep"
-NUMBER: Final = f"{GROUP}/number"  # on a trial: its number in the sweep, from 0
-RETRY_OF: Final = f"{GROUP}/retry-of"  # on a retry of a sweep's trial: number of the retried trial
-SHARD: Final = f"{GROUP}/shard"  # on a trial or a sweep: the shard whose operator reconciles the object
-# On a reference trial, which runs a task's solutions for trials with spec.fromStep: the digest in the reference trial's name.
+NUMBER: Final = f"{GROUP}/number"  # a trial's number in its sweep, from 0
+RETRY_OF: Final = f"{GROUP}/retry-of"  # the number of the trial that a retry repeats
+SHARD: Final = f"{GROUP}/shard"  # the shard whose operator reconciles a trial or sweep
+# The digest in the name of a reference trial, which runs a task's solutions for trials with spec.fromStep.
 REFERENCE: Final = f"{GROUP}/reference"
-SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # on a trial that its sweep suspended and will resume: name of the sweep
-BRANCH: Final = f"{GROUP}/branch"  # on a sweep's trial of a single step (branch): its start state: Start, Own or Reference
-SUBMISSION: Final = f"{GROUP}/submission"  # on a trial or a sweep that the CLI created: a random value for the create request
-RENEWAL: Final = f"{GROUP}/renewal"  # on a sweep with spec.lease: any value; a new value renews the lease
-STEP: Final = f"{GROUP}/step"  # on a sweep's trial of a single step (branch): name of the step
+SUSPENDED_BY: Final = f"{GROUP}/suspended-by"  # the sweep that suspended a trial and will resume it
+BRANCH: Final = f"{GROUP}/branch"  # the state from which a branch (a sweep's trial of one step) starts: Start, Own or Reference
+SUBMISSION: Final = f"{GROUP}/submission"  # a random value that identifies the CLI's request to create a trial or sweep
+RENEWAL: Final = f"{GROUP}/renewal"  # any text; a new value renews the lease of a sweep with spec.lease
+STEP: Final = f"{GROUP}/step"  # the step of a branch

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """Return the count and ``one`` if it is 1, else the count and ``many`` (default: ``one`` with an "s")."""
+    """Return the count followed by ``one`` if the count is 1, else by ``many``, which defaults to ``one`` with an "s"."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"

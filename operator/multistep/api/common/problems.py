@@ -16,9 +16,10 @@ _VALUE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Problem:
-    """One validation error. path: e.g. ``steps[1].healthcheck.command``; "" for the whole document."""
+    """A validation error."""
 
     path: str
+    """Path of the field, e.g. ``steps[1].healthcheck.command``, "" for the whole document."""
     message: str
 
     def __str__(self) -> str:
@@ -26,7 +27,7 @@ class Problem:
 
 
 def problems(error: ValidationError, document: object) -> list[Problem]:
-    """Return one problem per path, in the order of the models' fields. document: the validated document."""
+    """Return one problem per path, in the order of the models' fields. ``document`` is the validated document."""
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_place.setdefault(_place(detail, document), []).append(detail)
@@ -34,7 +35,7 @@ def problems(error: ValidationError, document: object) -> list[Problem]:
 
 
 def dotted(place: Sequence[int | str]) -> str:
-    """Return a path as text: keys separated by dots, indexes in brackets, keys with special characters in quotes."""
+    """Return a path as text, with dots between keys, indexes in brackets, and keys with special characters in quotes."""
     text = ""
     for part in place:
         if isinstance(part, int):
@@ -46,7 +47,7 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message, cut to one short line."""
+    """Return a value as text for an error message, cut to one short line."""
     text = repr(value)
     return text if len(text) <= _VALUE_LENGTH else text[: _VALUE_LENGTH - 3] + "..."
 

@@ -1,6 +1,6 @@
-"""The TrialSweep resource: tasks x agents x attempts. The CRD is generated from these models.
+"""The models of TrialSweep, a benchmark of tasks x agents x attempts. The CRD is generated from them.
 
-Defaults are applied here and not by the CRD, as for trials. Durations are in seconds.
+As for trials, the models and not the CRD apply defaults. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SweepBranch(Model):
     model_config = cel((f"!has(self.at) || self.at.size() < 2 || !self.at.exists(name, name == '{EACH}')", f"at: {_EACH_ALONE}"))
 
     at: Annotated[list[Name], Field(min_length=1, max_length=64)] = [EACH]
-    """Names of the steps; [each]: every step of every task. A task without a step of these names has no branches."""
+    """Names of the steps. [each] means every step of every task. A task without a step of these names has no branches."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of trials per task, agent, step and state from which the step starts."""
 
@@ -60,13 +60,13 @@ class SweepBranch(Model):
 
 
 class SweepBranchesStatus(Model):
-    """The branches, planned when the ordinary trials had finished."""
+    """The branches, which are planned when the ordinary trials have finished."""
 
     trials: int
     """Number of trials of single steps."""
     missing: int = 0
-    """Number of steps, over all tasks and agents, without branches from the agent's own state: no ordinary trial has a checkpoint
-    before the step."""
+    """Number of steps, over all tasks and agents, without branches from the agent's own state, because no ordinary trial has a
+    checkpoint before the step."""
     unknown: list[str] = []
     """Names in spec.branch.at that no task has as a step."""
     config_map: str
@@ -76,8 +76,10 @@ class SweepBranchesStatus(Model):
 
 
 def check_branch_states(where: str, spec: TrialTemplateSpec) -> None:
-    """Raise ValueError if the spec of a sweep with branches forbids the checkpoints that branches start from. where: path of
-    ``spec`` in the sweep, for the message."""
+    """Raise ValueError if the spec of a sweep with branches forbids the checkpoints from which branches start.
+
+    ``where`` is the path of ``spec`` in the sweep, for the message.
+    """
     made = spec.checkpoints
     for name, wanted, value in (("policy", "AfterStep", made.policy), ("keep", "WithResults", made.keep)):
         if name in made.model_fields_set and value != wanted:
@@ -87,7 +89,8 @@ def check_branch_states(where: str, spec: TrialTemplateSpec) -> None:
 
 
 class SweepLease(Model):
-    """Ends the sweep when its client stops renewing the lease. A new value of the annotation multistep.dev/renewal renews it."""
+    """Ends the sweep when its client stops renewing the lease. A new value of the annotation multistep.dev/renewal renews the
+    lease."""
 
     seconds: Annotated[int, Field(ge=5, le=86_400)]
     """Seconds without a renewal after which active trials are stopped and the sweep is Failed, LeaseExpired."""
@@ -97,25 +100,25 @@ class SweepLeaseStatus(Model):
     """The last renewal that the operator saw."""
 
     renewal: str
-    """Value of the annotation multistep.dev/renewal, or its SHA-256 if it is longer than 64 characters; empty before the first
+    """Value of the annotation multistep.dev/renewal, or its SHA-256 if it is longer than 64 characters. Empty before the first
     renewal."""
     renew_time: datetime
-    """Time at which the operator first saw this value, by the operator's clock: the client's clock does not matter."""
+    """Time at which the operator first saw this value, according to the operator's clock."""
 
 
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
 MAX_RETRIES = 10_000
-MAX_TRIALS = 50_000  # maximum per sweep: the operator keeps 200 bytes per trial in memory
+MAX_TRIALS = 50_000  # maximum per sweep, because the operator keeps 200 bytes per trial in memory
 
 
 class SweepTask(TaskSource):
-    """A task of a sweep: as spec.task of a trial, with a name."""
+    """A task of a sweep, with a name and the fields of a trial's spec.task."""
 
     name: Name
-    """Name of the task in trials, overrides and reports; also the task's name if its config has none."""
+    """Name of the task in trials, overrides and reports, and the task's own name if its config has none."""
     environment: EnvironmentSpec = EnvironmentSpec()
-    """Environment of this task's trials; overrides the template's."""
+    """Environment of this task's trials, which overrides the template's."""
 
 
 class SweepAgent(Model):
@@ -149,11 +152,11 @@ class TrialOverride(Model):
     """Changes to some trials of a sweep."""
 
     tasks: Annotated[list[Name], Field(max_length=1000)] = []
-    """Names of the tasks to change; empty: all."""
+    """Names of the tasks whose trials are changed. Empty means all tasks."""
     agents: Annotated[list[Name], Field(max_length=64)] = []
-    """Names of the agents to change; empty: all."""
+    """Names of the agents whose trials are changed. Empty means all agents."""
     spec: TrialTemplateSpec
-    """Merged into the template's spec: objects field by field; lists and values are replaced."""
+    """Changes of the template's spec. Objects are merged field by field. Lists and other values are replaced."""
 
 
 _CLASSES = get_args(FailureClass)
@@ -175,14 +178,14 @@ class StopWhen(Model):
     failures: Annotated[
         dict[FailureClass, Annotated[int, Field(ge=0)]], Field(max_length=len(_CLASSES), json_schema_extra=_KNOWN_CLASSES)
     ] = {}
-    """Tolerated number of failed trials, scored or excluded, by failure class; one more stops the sweep."""
+    """Tolerated number of failed trials, scored or excluded, by failure class. One more stops the sweep."""
 
 
 class SweepBudget(Model):
     """Budget of the model requests of all trials of a sweep together."""
 
     cost_usd: Annotated[float, Field(alias="costUSD", gt=0, allow_inf_nan=False)]
-    """US dollars, by the model gateway's price table, which must list the models."""
+    """Budget in US dollars, according to the model gateway's price table, which must list the models."""
 
 
 ScoringChoice = Literal["Score", "Exclude"]
@@ -191,30 +194,31 @@ TamperingChoice = Literal["Report", "Zero", "Exclude"]
 
 
 class Scoring(Model):
-    """How trials are scored, also those whose agent may have caused a failure or changed the verdict. Trials with failures that
-    only the infrastructure, task or user can cause are always excluded."""
+    """How trials are scored, including those whose agent may have caused a failure or changed the verdict. Trials with failures
+    that only the infrastructure, task or user can cause are always excluded."""
 
     key: Annotated[str | None, Field(min_length=1, max_length=128)] = None
-    """Name of the only reward that counts; a step without this reward scores 0. Unset: the reward "reward" counts, or, in a step
+    """Name of the only reward that counts. A step without this reward scores 0. If unset, the reward "reward" counts, or, in a step
     without "reward", the mean of all its rewards."""
     strategy: Literal["DeclaredSteps", "AsTask"] = "DeclaredSteps"
-    """DeclaredSteps: the score, over all declared steps, with 0 for steps that did not run. AsTask: the task's own reward, over the
-    steps that ran, as in Harbor; an agent can then gain by not meeting a gate."""
+    """DeclaredSteps computes the score over all declared steps, with 0 for steps that did not run. AsTask uses the task's own
+    reward over the steps that ran, as in Harbor, so an agent can gain by not meeting a gate."""
     pass_: Annotated[float | None, Field(alias="pass", gt=0, allow_inf_nan=False)] = None
-    """Minimum score of a passed trial, for pass@k. Unset: a trial passed if every declared step ran and passed."""
+    """Minimum score of a passed trial, for pass@k. If unset, a trial passes if every declared step ran and passed."""
     agent_errors: ScoringChoice = "Score"
-    """Trials in which an agent exited with an error, ran out of memory or disk, or killed its container. Score: they count; a step
-    without a verdict counts 0. Exclude: they do not count, as in Harbor; an agent can then avoid a 0 by crashing."""
+    """Scoring of trials in which an agent exited with an error, ran out of memory or disk, or killed its container. With Score they
+    count, and a step without a verdict counts 0. With Exclude they do not count, as in Harbor, so an agent can avoid a 0 by
+    crashing."""
     environment_errors: ScoringChoice = "Score"
-    """Trials whose verifier, setup.sh or healthcheck failed after an agent had run. Score: a step without a verdict counts 0.
-    Exclude: they do not count; an agent can then avoid a 0 by breaking its environment."""
+    """Scoring of trials whose verifier, setup.sh or healthcheck failed after an agent had run. With Score they count, and a step
+    without a verdict counts 0. With Exclude they do not count, so an agent can avoid a 0 by breaking its environment."""
     provider_errors: ProviderChoice = "Exclude"
-    """Trials that ended, after their retries, because the model's provider failed. Exclude: they do not count. Zero: they count 0,
-    so that an agent cannot avoid a 0 by requests at which its provider fails; honest agents lose by outages, too."""
+    """Scoring of trials that ended, after their retries, because the model's provider failed. With Exclude they do not count. With
+    Zero they count 0, so an agent cannot avoid a 0 by requests at which its provider fails, but honest agents lose by outages."""
     tampering: TamperingChoice = "Report"
-    """Trials with evidence of tampering in status.tampering. Report: they count as any other, and reports mark them.
-    Zero: they count 0. Exclude: they do not count, and reports list them separately. Kinds of findings that honest agents cause,
-    too, are no evidence."""
+    """Scoring of trials with evidence of tampering in status.tampering. With Report they count as any other, and reports mark them.
+    With Zero they count 0. With Exclude they do not count, and reports list them separately. Findings of kinds that honest agents
+    cause too are no evidence."""
 
 
 class SweepSpec(Model):
@@ -226,48 +230,50 @@ class SweepSpec(Model):
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""
     tasks_from: TasksSource | None = None
-    """Source of the tasks: all tasks of one source, sorted by name, or of a dataset, in the dataset's order. Resolved once, when
-    the sweep starts."""
+    """Source of the tasks: all tasks of one source, sorted by name, or of a dataset, in the dataset's order. The source is resolved
+    once, when the sweep starts."""
     agents: Annotated[list[SweepAgent], Field(min_length=1, max_length=64)]
     """Agents that work on each task, with unique names."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of trials per task and agent."""
     regrade: SweepRegrade | None = None
-    """Verify the trials of another sweep again instead of running agents, which must be nop; docs/how-to/regrade.md."""
+    """Verify the trials of another sweep again instead of running agents. The agents must be nop. See docs/how-to/regrade.md."""
     parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Maximum number of active trials. Lowering it stops no trial."""
+    """Maximum number of active trials. A lower value stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of further trials, beyond parallelism, whose pods are created early. They are suspended before their first step."""
     branch: SweepBranch | None = None
     """Trials of single steps, which start when the ordinary trials have finished. The ordinary trials store checkpoints, which are
     retained with their results."""
     order: Literal["Attempts", "Tasks"] = "Attempts"
-    """Attempts: first attempts of all tasks before second ones, for an early estimate; Tasks: one task after the other."""
+    """Attempts runs the first attempts of all tasks before the second ones, for an early estimate. Tasks runs one task after the
+    other."""
     template: TrialTemplate = TrialTemplate()
     """Template of the trials."""
     overrides: Annotated[list[TrialOverride], Field(max_length=64)] = []
-    """Changes to some trials; if several overrides match a trial, the last one takes precedence."""
+    """Changes to some trials. If several overrides match a trial, the last one takes precedence."""
     stop_when: StopWhen = StopWhen()
     """Limits at which the sweep creates no more trials. If it reaches one before it has created all trials, it is Failed."""
     budget: SweepBudget | None = None
-    """Budget of the trials' model requests. The model gateway refuses a request that might exceed the budget; the sweep is then
+    """Budget of the trials' model requests. The model gateway refuses a request that might exceed the budget. The sweep is then
     suspended until the budget is raised. Every agent with a model needs access Gateway."""
     scoring: Scoring = Scoring()
     """How trials are scored."""
     active_deadline_seconds: DeadlineSeconds | None = None
-    """Timeout in seconds of the whole sweep, excluding suspended time; active trials are stopped then, and the sweep is Failed."""
+    """Timeout in seconds of the whole sweep, excluding suspended time. Then active trials are stopped, and the sweep is Failed."""
     lease: SweepLease | None = None
-    """Ends the sweep when its client no longer renews the lease. The Python client renews it while it runs. Unset: no lease."""
+    """Ends the sweep when its client no longer renews the lease. The Python client renews it while it runs. If unset, the sweep
+    has no lease."""
     retries: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_RETRIES)] = []
-    """Numbers of trials to run again, after all others; a number may occur more than once. A number counts once: with its first
+    """Numbers of trials to run again, after all others. A number may occur more than once, but counts only once: with its first
     trial that has a score, or with its newest trial if none has a score. New entries make a finished sweep continue."""
     suspend: bool = False
     """If true, no trial is created, and active trials are suspended."""
     stop: bool = False
-    """If true, no trial is created, and active trials are stopped; the sweep is then Failed. After stop is set back to false, the
+    """If true, no trial is created, active trials are stopped, and the sweep is then Failed. After stop is set back to false, the
     sweep continues if retries has new entries."""
     ttl_seconds_after_finished: WholeSeconds | None = None
-    """Seconds after which a finished sweep and its trials are deleted, as for a Job; unset: never."""
+    """Seconds after which a finished sweep and its trials are deleted, as for a Job. If unset, they are not deleted."""
 
     @model_validator(mode="after")
     def _one_kind_of_tasks(self) -> Self:
@@ -341,7 +347,7 @@ class SweepTrials(Model):
     """Number of trials by state."""
 
     total: int = 0
-    """Trials that the sweep will create in total; those of spec.branch are included once they are planned."""
+    """Trials that the sweep will create in total. Those of spec.branch are included once they are planned."""
     created: int = 0
     """Trials created so far."""
     active: int = 0
@@ -378,40 +384,40 @@ class SweepAgentStatus(Model):
     passed: int = 0
     """Scored trials that passed."""
     mean: float | None = None
-    """Mean over tasks of each task's mean score, as in reports; unset while no trial is scored."""
+    """Mean over tasks of each task's mean score, as in reports. Unset while no trial is scored."""
 
 
 class SweepBudgetStatus(Model):
     """The budget in effect."""
 
     cost_usd: Annotated[float, Field(alias="costUSD")]
-    """US dollars: spec.budget.costUSD."""
+    """The budget in US dollars, from spec.budget.costUSD."""
     since: datetime
     """Time at which the operator first saw this budget. Refusals of steps that started earlier do not count."""
 
 
 class SweepTasksStatus(Model):
-    """Resolved source of the tasks; the same for all trials."""
+    """Resolved source of the tasks, which is the same for all trials."""
 
     revision: str
     """Commit of the git repository, or digest of the image manifest, of the archive or of the dataset's registry.json."""
     count: int
     """Number of tasks found."""
     config_map: str
-    """Immutable ConfigMap with the names of the tasks; for a dataset also with their repositories, commits and directories."""
+    """Immutable ConfigMap with the names of the tasks. For a dataset it also has their repositories, commits and directories."""
     digest: str
     """Digest of the ConfigMap's content."""
 
 
 class SweepStatus(Model):
-    """Observed state of the sweep: counts, no lists of trials."""
+    """Observed state of the sweep. It has counts of trials, but does not list them."""
 
     observed_generation: int | None = None
-    """Generation of the spec that this status describes; -1 until an operator has seen the sweep."""
+    """Generation of the spec that this status describes. -1 until an operator has seen the sweep."""
     phase: str | None = None
-    """For display: Pending, Running, Suspended, Halting, Complete or Failed; programs should read the conditions."""
+    """Pending, Running, Suspended, Halting, Complete or Failed, for display. Programs should read the conditions."""
     conditions: list[Condition] = []
-    """Ready, and Complete, Failed, Reconciling, Stalled and Suspended, as for a trial."""
+    """The conditions Ready, Complete, Failed, Reconciling, Stalled and Suspended, as for a trial."""
     start_time: datetime | None = None
     """Start time."""
     completion_time: datetime | None = None
@@ -419,29 +425,29 @@ class SweepStatus(Model):
     suspended_seconds: int | None = None
     """Seconds for which the sweep was suspended, until it last resumed."""
     tasks_from: SweepTasksStatus | None = None
-    """What spec.tasksFrom was resolved to."""
+    """The resolved spec.tasksFrom."""
     source_uid: Annotated[str | None, Field(alias="sourceUID")] = None
     """UID of the sweep that spec.regrade names, if it existed when this sweep started."""
     branches: SweepBranchesStatus | None = None
-    """The trials of spec.branch; unset until they are planned."""
+    """The trials of spec.branch. Unset until they are planned."""
     trials: SweepTrials = SweepTrials()
     """Number of trials by state."""
     excluded: dict[Annotated[FailureClass, *OPEN_CHOICE], int] = {}
     """Excluded trials, by failure class."""
     scored_failures: dict[Annotated[FailureClass, *OPEN_CHOICE], int] = {}
-    """Trials that are scored although a failure ended them, because their agent may have caused it, by failure class."""
+    """Number of trials, by failure class, that are scored although a failure ended them, because their agent may have caused it."""
     agents: list[SweepAgentStatus] = []
     """Results of each agent so far."""
     score: str | None = None
     """The agents' mean scores as text, for the printer column."""
     pod_hours: float = 0.0
-    """Total pod-hours of the sweep's trials: for each attempt, the time from its first step to its end."""
+    """Total pod-hours of the sweep's trials. For each attempt, the time from its first step to its end counts."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
-    """US dollars that the trials' model requests cost so far, as far as known; unset: no request with a known price."""
+    """Known cost of the trials' model requests so far, in US dollars. Unset if no request has a known price."""
     budget: SweepBudgetStatus | None = None
-    """The budget in effect; unset without spec.budget."""
+    """The budget in effect. Unset without spec.budget."""
     lease: SweepLeaseStatus | None = None
-    """The last renewal of the lease; unset without spec.lease."""
+    """The last renewal of the lease. Unset without spec.lease."""
 
 
 class TrialSweep(Model):
@@ -457,7 +463,7 @@ class TrialSweep(Model):
 
 
 def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:
-    """Parse the resource. Raises InvalidSpec with one line per problem, each starting with the field's path."""
+    """Parse a TrialSweep. Raises InvalidSpec with one line per problem, each starting with the field's path."""
     found = parsed(TrialSweep, obj)
     if found.status.start_time is None and not is_finished(found.status):
         refuse_pod_templates((f"spec.{field}.podTemplate", each.pod_template) for field, each in _environments(found.spec))
@@ -473,10 +479,10 @@ def _environments(spec: SweepSpec) -> Iterator[tuple[str, EnvironmentSpec]]:
 
 
 def parse_sweep_status(obj: Mapping[str, Any]) -> SweepStatus:
-    """Parse only the status, which is possible even if the spec is invalid."""
+    """Parse only the status of a TrialSweep, which is possible even if the spec is invalid. Raises InvalidSpec."""
     return parsed(SweepStatus, obj.get("status") or {}, under="status.")
 
 
 def parse_scoring(obj: Mapping[str, Any]) -> Scoring:
-    """Parse only spec.scoring of the resource."""
+    """Parse only spec.scoring of a TrialSweep. Raises InvalidSpec."""
     return parsed(Scoring, (obj.get("spec") or {}).get("scoring") or {}, under="spec.scoring.")

@@ -1,4 +1,4 @@
-"""Where the tasks of a sweep come from: spec.tasksFrom, exactly one of oci, git, url and dataset."""
+"""The models of spec.tasksFrom, the source of a sweep's tasks: an image, a git repository, a URL or a dataset."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class DatasetSource(Model):
     name: Name
     """Name of the dataset."""
     version: Name | None = None
-    """Version of the dataset; unset: the version `head`, or the highest version if the dataset has no `head`."""
+    """Version of the dataset. If unset, it is the version `head`, or the highest version if the dataset has no `head`."""
     include: Annotated[list[_Pattern], Field(max_length=256)] = []
-    """Patterns (*, ?, [...]) of the names of the tasks to include; empty: all. A task's name is its directory's name."""
+    """Patterns (*, ?, [...]) of the names of the tasks to include. Empty means all tasks. A task's name is its directory's name."""
     exclude: Annotated[list[_Pattern], Field(max_length=256)] = []
     """Patterns of the names of the tasks to exclude."""
     limit: Annotated[int, Field(ge=1, le=50_000)] | None = None
-    """Maximum number of tasks: the first ones that include and exclude select."""
+    """Maximum number of tasks. The first ones that include and exclude select are used."""
     secret_ref: SecretReference | None = None
-    """A Secret with username and password, or token, for the registry and for repositories on its server; ca.crt is optional."""
+    """A Secret with username and password, or token, and optionally ca.crt, for the registry and for repositories on its server."""
 
     @model_validator(mode="after")
     def _named_here(self) -> Self:
@@ -65,11 +65,11 @@ class TasksSource(Model):
     model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
 
     oci: OCISource | None = None
-    """An image; path is the parent of the task directories."""
+    """An image, in which path is the parent of the task directories."""
     git: GitSource | None = None
-    """A git repository; path is the parent of the task directories."""
+    """A git repository, in which path is the parent of the task directories."""
     url: URLSource | None = None
-    """A tar.gz; path is the parent of the task directories."""
+    """A tar.gz, in which path is the parent of the task directories."""
     dataset: DatasetSource | None = None
     """A dataset of a registry.json."""
 

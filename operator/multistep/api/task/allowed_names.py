@@ -34,7 +34,7 @@ def step_name(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return the name in NFC and case-folded; the results are equal for names that some filesystems treat as equal."""
+    """Return the name in NFC and case-folded. The results are equal for names that some filesystems treat as equal."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -60,12 +60,12 @@ def path_in_source(path: str) -> str:
 
 
 def has_credentials(url: str) -> bool:
-    """Report whether a URL contains a user name or password."""
+    """Return whether a URL contains a user name or password."""
     return "@" in re.sub(r"^[a-z0-9]+://", "", url).split("/", 1)[0]
 
 
 def same_server(url: str, other: str) -> bool:
-    """Report whether two URLs have the same scheme, host and port."""
+    """Return whether two URLs have the same scheme, host and port."""
     return _server(url) == _server(other)
 
 

@@ -1,4 +1,4 @@
-"""Finds keys of a task.toml that Harbor ignores, and numbers that are nan or infinite, each of which switches a limit off."""
+"""Finds keys of a task.toml that Harbor ignores, and numbers that are nan or infinite, which disable a limit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _GATE = "min_reward"
 
 @dataclass(frozen=True)
 class NotFinite:
-    """A number that is nan or infinite, and what that means. path: e.g. ``steps[0].min_reward``."""
+    """A number that is nan or infinite."""
 
     path: str
+    """Path of the key, e.g. ``steps[0].min_reward``."""
     text: str
+    """The number's effect, and what to write instead."""
 
     def __str__(self) -> str:
         return f"{self.path} {self.text}"
@@ -50,7 +52,7 @@ def _numbers(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tupl
 
 
 def _effect(place: tuple[int | str, ...], number: float) -> str:
-    """Return what the number does, and what would be right."""
+    """Return the number's effect, and what to write instead."""
     if _GATE in place:
         effect = "no reward reaches it, so no later step runs" if number > 0 else "every reward passes it"
         return f"{effect}; set a finite number, or remove it"
@@ -64,10 +66,12 @@ _OLD_ROOT_KEYS = frozenset({"version"})  # deprecated alias of schema_version
 
 @dataclass(frozen=True)
 class UnknownKey:
-    """An unknown key, which is ignored. path: e.g. ``steps[0].min_rewards``; suggestion: a similar known key, if any."""
+    """An unknown key, which is ignored."""
 
     path: str
+    """Path of the key, e.g. ``steps[0].min_rewards``."""
     suggestion: str | None
+    """A similar known key, None if there is none."""
 
     @property
     def text(self) -> str:
@@ -78,7 +82,7 @@ class UnknownKey:
 
 
 def unknown_keys(task: str | Mapping[str, Any], *, most: int | None = None) -> list[UnknownKey]:
-    """Return the unknown keys of a task.toml in file order. task: text or parsed table; most: maximum number of keys."""
+    """Return at most ``most`` unknown keys of a task.toml, in the order of the file. ``task`` is its text or the parsed table."""
     table = toml_table(task) if isinstance(task, str) else task
     return list(islice(_walk(TaskConfig, table, ()), most))
 
@@ -103,7 +107,7 @@ def _below(model: type[BaseModel], value: object, place: tuple[int | str, ...]) 
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models in a field's annotation, e.g. M for each of the annotations M, M | None and list[M]."""
+    """Yield the models in a field's annotation, e.g. M for the annotations M, M | None and list[M]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in typing.get_args(annotation):

@@ -1,6 +1,6 @@
-"""Models of task.toml: fields, defaults and rules of Harbor 0.25. Attributes have the names of the keys.
+"""Models of task.toml, with the fields, defaults and rules of Harbor 0.25. Attributes have the names of the keys.
 
-They tolerate what Harbor tolerates (unknown keys, numbers written as strings); `unknown_keys` lists the unknown keys.
+They tolerate what Harbor tolerates: unknown keys, and numbers that are written as strings. suspicious_values lists unknown keys.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class _Table(BaseModel):
 
 
 class ArtifactConfig(_Table):
-    """A path to collect: after every step (`artifacts`), or after one (`steps.artifacts`). In task.toml a string is short for
+    """A path to collect after every step (`artifacts`) or after one step (`steps.artifacts`). In task.toml a string is short for
     ``{source = "..."}``."""
 
     source: Annotated[str, AfterValidator(allowed_names.artifact_source)]
-    """Path in the environment, without `..`; a relative path starts at WORKDIR."""
+    """Path in the environment, without `..`. A relative path starts at WORKDIR."""
     destination: Annotated[str | None, AfterValidator(allowed_names.artifact_destination)] = None
-    """Relative path below the step's `artifacts/`. Unset: the base name of the source."""
+    """Relative path below the step's `artifacts/`. If unset, it is the base name of the source."""
     exclude: list[str] = []
-    """Patterns of paths to exclude from a directory, as for tar's `--exclude`: `*.log` matches at any depth."""
+    """Patterns of paths to exclude from a directory, as for tar's `--exclude`. For example, `*.log` matches at any depth."""
     service: Annotated[str, AfterValidator(allowed_names.service_name)] | None = None
     """Compose service that has the source. `main` is the trial's container."""
 
@@ -61,39 +61,40 @@ class HealthcheckConfig(_Table):
     """A command that must exit 0 before the agent starts. Times are in seconds."""
 
     command: str
-    """Command for bash, run in WORKDIR; exit status 0 means healthy."""
+    """Command for bash, run in WORKDIR. Exit status 0 means healthy."""
     interval_sec: float = 5.0
     """Seconds to wait after a failed attempt outside of the start period."""
     timeout_sec: float = 30.0
-    """Timeout of one attempt in seconds, truncated to whole seconds; 0: no timeout. An attempt that times out has failed."""
+    """Timeout of one attempt in seconds, truncated to whole seconds. 0 means no timeout. An attempt that times out has failed."""
     start_period_sec: float = 0.0
     """Failures of attempts that start within these seconds do not count."""
     start_interval_sec: float = 5.0
     """Seconds to wait after a failed attempt within the start period."""
     retries: int = 3
-    """Number of failed attempts, without those in the start period, after which the healthcheck fails; 1 or less: one attempt."""
+    """Number of failed attempts, without those in the start period, after which the healthcheck fails. With 1 or less there is one
+    attempt."""
 
 
 class CollectConfig(_Table):
     """A command that runs after the agent and prepares files for the verifier. Failures are ignored."""
 
     command: str
-    """Command for bash, run in WORKDIR; in another service than main for `sh`."""
+    """Command for bash, run in WORKDIR. In another service than main the command is for `sh`."""
     service: Annotated[str, AfterValidator(allowed_names.service_name)] = "main"
     """Compose service in whose container the command runs. `main` is the trial's container."""
     timeout_sec: float = 60.0
     """Timeout of the command in seconds."""
     user: User | None = None
-    """User name or uid. Unset: the image's user."""
+    """User name or uid. If unset, it is the image's user."""
 
 
 class _NetworkPhase(_Table):
-    """Fields of both agent and verifier: the network policy of the phase."""
+    """The network policy of a phase, for both agent and verifier."""
 
     network_mode: NetworkMode | None = None
-    """Network mode of the phase. Unset: the environment's mode. Any other mode needs the operator's egress sidecar."""
+    """Network mode of the phase. If unset, it is the environment's mode. Any other mode needs the operator's egress sidecar."""
     allowed_hosts: AllowedHosts = None
-    """Host names, also with a leading `*.`, addresses and CIDRs; only with network_mode `allowlist`."""
+    """Allowed host names, also with a leading `*.`, addresses and CIDRs, only with network_mode `allowlist`."""
 
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> _NetworkPhase:
@@ -104,19 +105,21 @@ class _NetworkPhase(_Table):
 
 
 class AgentConfig(_NetworkPhase):
-    """[agent] and [steps.agent]."""
+    """The tables [agent] and [steps.agent]."""
 
     timeout_sec: float | None = None
-    """Agent timeout in seconds. Unset in a step: the task's; unset in the task: none. 0: AgentTimeoutError without a start."""
+    """Agent timeout in seconds. A step without one inherits the task's, which defaults to none. With 0 the agent is not started,
+    and fails with AgentTimeoutError."""
     user: User | None = None
-    """User (name or uid) of agent, setup.sh and step healthcheck. Unset in a step: the task's; unset in the task: the image's."""
+    """User (name or uid) of the agent, setup.sh and the step's healthcheck. A step without one inherits the task's, which defaults
+    to the image's user."""
 
 
 class TpuConfig(_Table):
-    """[environment.tpu]: the TPU of the environment."""
+    """The table [environment.tpu], which requests a TPU for the environment."""
 
     type: str = Field(min_length=1)
-    """Type of TPU: an alias (`v6e`, `trillium`) or GKE's name (`tpu-v6e-slice`)."""
+    """Type of TPU, which is an alias (`v6e`, `trillium`) or GKE's name (`tpu-v6e-slice`)."""
     topology: Annotated[str, AfterValidator(allowed_names.tpu_topology)]
     """Topology, such as `2x2` or `2x2x4`."""
 
@@ -131,15 +134,15 @@ class McpServerConfig(_Table):
     name: str
     """Name of the server."""
     transport: Annotated[Literal["sse", "streamable-http", "stdio"], BeforeValidator(_http_transport)] = "sse"
-    """Transport protocol; `http` is an alias of `streamable-http`."""
+    """Transport protocol. `http` is an alias of `streamable-http`."""
     url: str | None = None
-    """URL of the server; required for the HTTP transports."""
+    """URL of the server, required for the HTTP transports."""
     command: str | None = None
-    """Program to run; required for `stdio`."""
+    """Program to run, required for `stdio`."""
     args: list[str] = []
     """Arguments of the command."""
     headers: Env = {}
-    """HTTP headers; only for the HTTP transports. `${NAME}` is a variable of `spec.agent.env`."""
+    """HTTP headers, only for the HTTP transports. `${NAME}` is a variable of `spec.agent.env`."""
 
     @model_validator(mode="after")
     def _transport_fields(self) -> McpServerConfig:
@@ -171,22 +174,22 @@ def _lower(value: object) -> object:
 
 
 class EnvironmentConfig(_Table):
-    """[environment] and [verifier.environment]."""
+    """The tables [environment] and [verifier.environment]."""
 
     build_timeout_sec: float = 600.0
     """Timeout in seconds from pod scheduled to pod running (not for the image build, despite the name)."""
     docker_image: str | None = None
-    """Image of the environment; overrides `environment/Dockerfile`. `spec.environment.image` of the trial overrides both."""
+    """Image of the environment, which overrides `environment/Dockerfile`. `spec.environment.image` of the trial overrides both."""
     workdir: str | None = None
-    """Working directory of all processes; overrides the image's WORKDIR."""
+    """Working directory of all processes, which overrides the image's WORKDIR."""
     env: Env = {}
-    """Variables of every process: setup, healthchecks, agent, verifier. Values may be templates."""
+    """Variables of every process, which are setup, healthchecks, agent and verifier. Values may be templates."""
     healthcheck: HealthcheckConfig | None = None
     """Healthcheck that runs once, before the first step, as the image's user."""
     os: Annotated[Literal["linux", "windows"], BeforeValidator(_lower)] = "linux"
-    """Operating system; Multistep supports `linux` only."""
+    """Operating system. Multistep supports only `linux`."""
     cpus: Annotated[int | float | None, AfterValidator(_cpus)] = None
-    """CPU cores, as request and limit of the container; may be a fraction."""
+    """Number of CPU cores, as request and limit of the container. It may be a fraction."""
     memory_mb: int | None = None
     """Memory in mebibytes, as request and limit."""
     storage_mb: int | None = None
@@ -194,23 +197,24 @@ class EnvironmentConfig(_Table):
     gpus: int | None = None
     """Number of GPUs (`nvidia.com/gpu`)."""
     gpu_types: list[str] | None = None
-    """Types of GPU, such as `H100`: the pod is scheduled to a node that has one of them ([types](#devices))."""
+    """Types of GPU, such as `H100`. The pod is scheduled to a node that has one of them ([types](#devices))."""
     tpu: TpuConfig | None = None
-    """TPU slice on GKE (`google.com/tpu`); the number of chips follows from its topology."""
+    """TPU slice on GKE (`google.com/tpu`). The number of chips follows from its topology."""
     mcp_servers: list[McpServerConfig] = []
-    """Given to agents of Harbor; ignored, with a warning, by oracle, nop and command."""
+    """MCP servers for agents of Harbor. The agents oracle, nop and command ignore them, with a warning."""
     skills_dir: str | None = None
-    """Directory of skills for agents of Harbor; ignored, with a warning, by oracle, nop and command."""
+    """Directory of skills for agents of Harbor. The agents oracle, nop and command ignore it, with a warning."""
     network_mode: NetworkMode = "public"
-    """Network access. Other modes than `public` need an operator that enforces them; docs/how-to/egress.md."""
+    """Network access. Other modes than `public` need an operator that enforces them. See docs/how-to/egress.md."""
     allowed_hosts: AllowedHosts = None
-    """Host names (these need the egress sidecar), also with a leading `*.`, addresses and CIDRs; only with mode `allowlist`."""
+    """Allowed host names (these need the egress sidecar), also with a leading `*.`, addresses and CIDRs, only with mode
+    `allowlist`."""
     memory: OldSize = Field(default=None, exclude=True)
-    """Deprecated form of memory_mb: a number with K, M or G."""
+    """Deprecated form of memory_mb, as a number with K, M or G."""
     storage: OldSize = Field(default=None, exclude=True)
-    """Deprecated form of storage_mb: a number with K, M or G."""
+    """Deprecated form of storage_mb, as a number with K, M or G."""
     allow_internet: bool | None = Field(default=None, exclude=True)
-    """Deprecated form of network_mode: false is `no-network`, true is `public`."""
+    """Deprecated form of network_mode. False means `no-network`, true means `public`."""
 
     @model_validator(mode="after")
     def _old_keys(self) -> EnvironmentConfig:
@@ -229,8 +233,10 @@ class EnvironmentConfig(_Table):
 
 
 def _old_size(key: str, text: str | None, megabytes: int | None) -> int | None:
-    """Return the size in MiB that a deprecated key such as memory = "2G" sets; if it is unset, the value of memory_mb, which
-    replaced it."""
+    """Return the size in MiB that a deprecated key such as memory = "2G" sets.
+
+    If the key is unset, return ``megabytes``, the value of the key that replaced it, such as memory_mb.
+    """
     if text is None:
         return megabytes
     size = text.strip()
@@ -245,20 +251,22 @@ def _old_size(key: str, text: str | None, megabytes: int | None) -> int | None:
 
 
 class VerifierConfig(_NetworkPhase):
-    """[verifier] and [steps.verifier]. The task's timeout_sec does not apply to steps (Harbor 0.25)."""
+    """The tables [verifier] and [steps.verifier]. The task's timeout_sec does not apply to steps, as in Harbor 0.25."""
 
     timeout_sec: float = 600.0
-    """Verifier timeout in seconds. Steps do **not** inherit the task's (as in Harbor): each step has this default."""
+    """Verifier timeout in seconds. Steps do **not** inherit the task's timeout, as in Harbor. Each step has this default."""
     env: Env = {}
-    """Variables of the verifier only; a step's override the task's. Values may be templates."""
+    """Variables of only the verifier. A step's variables override the task's. Values may be templates."""
     user: User | None = None
-    """User name or uid of the verifier. Unset in a step: the task's; unset in the task: the image's user, not the agent's."""
+    """User name or uid of the verifier. A step without one inherits the task's, which defaults to the image's user, not the
+    agent's."""
     environment_mode: Literal["shared", "separate"] | None = None
-    """`shared`: in the agent's pod; `separate`: in its own pod. Unset: `separate` if `environment` is set, else `shared`."""
+    """`shared` verifies in the agent's pod, `separate` in a pod of its own. If unset, it is `separate` if `environment` is set,
+    else `shared`."""
     environment: EnvironmentConfig | None = None
     """Environment of a separate verifier."""
     collect: list[CollectConfig] = []
-    """Commands to run between agent and verifier: the task's, then the step's."""
+    """Commands to run between agent and verifier. The task's run first, then the step's."""
 
     @model_validator(mode="after")
     def _shared_has_no_environment(self) -> VerifierConfig:
@@ -268,7 +276,7 @@ class VerifierConfig(_NetworkPhase):
 
 
 class SolutionConfig(_Table):
-    """[solution], for the oracle agent."""
+    """The table [solution], for the oracle agent."""
 
     env: Env = {}
     """Variables of solve.sh. Values may be templates."""
@@ -278,13 +286,15 @@ class StepConfig(_Table):
     """An entry of [[steps]]."""
 
     name: Annotated[str, AfterValidator(allowed_names.step_name)]
-    """Name of the step and of its directory under `steps/`: a portable directory name; names must differ by more than case."""
+    """Name of the step and of its directory under `steps/`. It must be a portable directory name, and names must differ by more
+    than case."""
     agent: AgentConfig = AgentConfig()
     """Agent settings of this step."""
     verifier: VerifierConfig = VerifierConfig()
     """Verifier settings of this step."""
     min_reward: float | dict[str, float] | None = None
-    """Gate: if the reward is lower, no further step runs. A number applies to the key `reward`, a table has a threshold per key."""
+    """Gate of the step. If the reward is lower, no further step runs. A number applies to the key `reward`. A table has a minimum
+    per key."""
     healthcheck: HealthcheckConfig | None = None
     """Healthcheck that runs after setup.sh and before the agent, as the step's agent user, in addition to the environment's."""
     artifacts: list[ArtifactConfig] = []
@@ -301,7 +311,7 @@ class AuthorConfig(_Table):
 
 
 class PackageConfig(_Table):
-    """[task]: name and description. They label trials and have no other effect."""
+    """The table [task], with name and description. They label trials and have no other effect."""
 
     name: Annotated[str, AfterValidator(allowed_names.package_name)]
     """Name in the form `org/name`, of letters, digits, `.`, `_` and `-`."""
@@ -331,19 +341,19 @@ class TaskConfig(_Table):
     """A whole task.toml. A task without steps is a single-step task with its files at the task's root."""
 
     schema_version: Annotated[str, Field(validation_alias=AliasChoices("schema_version", "version"))] = "1.4"
-    """Any text; it has no effect. `version` is a deprecated alias."""
+    """Any text, which has no effect. `version` is a deprecated alias."""
     task: PackageConfig | None = None
-    """Name and description of the task. Unset: the directory's name is used."""
+    """Name and description of the task. If unset, the directory's name is used."""
     metadata: dict[str, Any] = {}
-    """Any data; it has no effect."""
+    """Any data, which has no effect."""
     source: str | None = None
-    """Origin of the task; any text, it has no effect."""
+    """Origin of the task, which is any text and has no effect."""
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
-    """How to compute the trial's reward from the steps' rewards. Unset: mean."""
+    """How to compute the trial's reward from the steps' rewards. If unset, it is mean."""
     artifacts: list[ArtifactConfig] = []
     """Artifacts to collect after each step."""
     steps: Annotated[list[StepConfig] | None, AfterValidator(_unique_names)] = None
-    """Steps, in the order in which they run. Unset or empty: a single-step task."""
+    """Steps, in the order in which they run. If unset or empty, the task is a single-step task."""
     agent: AgentConfig = AgentConfig()
     """Defaults of the agent for all steps."""
     verifier: VerifierConfig = VerifierConfig()
@@ -355,18 +365,12 @@ class TaskConfig(_Table):
 
 
 def parse_task(text: str) -> TaskConfig:
-    """Parse the text of a task.toml.
-
-    Raises InvalidTask with one line per problem.
-    """
+    """Parse the text of a task.toml. Raises InvalidTask with one line per problem."""
     return task_from_dict(toml_table(text))
 
 
 def task_from_dict(table: Mapping[str, Any]) -> TaskConfig:
-    """Validate the table of a task.toml.
-
-    Raises InvalidTask with one line per problem.
-    """
+    """Validate the parsed table of a task.toml. Raises InvalidTask with one line per problem."""
     try:
         return TaskConfig.model_validate(table)
     except ValidationError as error:
@@ -376,10 +380,7 @@ def task_from_dict(table: Mapping[str, Any]) -> TaskConfig:
 
 
 def toml_table(text: str) -> dict[str, Any]:
-    """Return the text of a task.toml as a table.
-
-    Raises InvalidTask of kind TOMLDecodeError.
-    """
+    """Return the text of a task.toml as a table. Raises InvalidTask of kind TOMLDecodeError if it is not TOML."""
     try:
         return tomli.loads(text)
     except (tomli.TOMLDecodeError, RecursionError) as error:
@@ -392,7 +393,7 @@ TPU_RESOURCE: Final = "google.com/tpu"
 TPU_TYPE_LABEL: Final = "cloud.google.com/gke-tpu-accelerator"
 TPU_TOPOLOGY_LABEL: Final = "cloud.google.com/gke-tpu-topology"
 
-# Labels of NVIDIA's GPU feature discovery, of GKE and of Karpenter on AWS.
+# Node labels of NVIDIA's GPU feature discovery, of GKE and of Karpenter on AWS.
 _PRODUCT, _GKE, _KARPENTER = "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name"
 
 GpuLabels = Mapping[str, Mapping[str, tuple[str, ...]]]

@@ -1,6 +1,7 @@
-"""Who is to blame: every way in which an agent's step can end, with its failure class, its score and whether it is retried.
+"""The table of every way in which an agent's step can end, with failure class, score and whether the attempt is retried.
 
-docs/reference/failures.md shows the table; tests/unit/blame runs each row through the real gateway and the real engine.
+It decides who is to blame. docs/reference/failures.md shows the table, and tests/unit/blame runs each row through the real gateway
+and the real engine.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ from multistep.api.trial.failure_table import (
 from multistep.api.trial.status import FailureClass
 
 Score = Literal["verdict", "none"]
-"""verdict: the step is verified, and counts 0 without a reward; none: the trial has no score."""
+"""``verdict`` means that the step is verified, and counts 0 without a reward. ``none`` means that the trial has no score."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """One way in which a step can end.
-
-    key: name of the row's test; what: what happened, for the docs; failure_class: None if the step did not fail; reason: failure
-    reason (failure_table) or type of exception (exception_table), "" for none; retried: whether a new attempt starts. if_failed:
-    whether the row holds only for an agent that exits with an error or reaches its timeout; a step of another agent has no failure.
-    """
+    """One way in which a step can end."""
 
     key: str
+    """Name of the row's test."""
     what: str
+    """Description of what happened, for the docs."""
     failure_class: FailureClass | None
+    """None if the step did not fail."""
     reason: str = ""
+    """Failure reason or type of exception (failure_table), "" for none."""
     score: Score = "none"
     retried: bool = False
+    """Whether a new attempt starts."""
     if_failed: bool = False
+    """Whether the row applies only to an agent that exits with an error or reaches its timeout. The step of another agent then has
+    no failure."""
 
 
 def _provider(key: str, what: str, *, if_failed: bool = False) -> Blame:
@@ -60,7 +63,7 @@ AGENT: Final = (
     _agent("agent-fails", "all model requests were answered, and the agent exits with another status"),
     _agent("agent-timeout", "the agent reaches its timeout while it works, or waits for an answer as usual", "AgentTimeoutError"),
 )
-"""The agent's exit."""
+"""Ends by the agent's own exit."""
 
 ANSWERS: Final = (
     _agent("recovered", "the provider failed, but answered a new request for the model later"),
@@ -76,7 +79,7 @@ ANSWERS: Final = (
     _provider("malformed", "an answer with an event that is no JSON", if_failed=True),
     _provider("parallel", "one of several requests at the same time failed, though others were answered later", if_failed=True),
 )
-"""The provider's answers."""
+"""Ends by an answer of the provider."""
 
 PROVIDER: Final = (
     _provider("refuses", "429, 503 or 529 until the gateway's hold ends"),
@@ -90,13 +93,13 @@ PROVIDER: Final = (
     ),
     _provider("silent-at-timeout", "the same for half of the agent's timeout or more, until the timeout"),
 )
-"""States of the provider."""
+"""Ends because the provider refused requests or did not answer."""
 
 CONFIGURATION: Final = (
     _configuration("unknown-path", "all requests of the trial were for paths that the gateway does not serve"),
     _configuration("unbounded", "a budget applies, but the agent's requests name no maximum of output, and the model's is unknown"),
 )
-"""Configuration that cannot work."""
+"""Ends by a configuration that cannot work."""
 
 STARTS: Final = (
     _configuration(
@@ -106,7 +109,7 @@ STARTS: Final = (
     ),
     Blame("no-user", "the image lacks a user that the task names for any step, or `spec.agent.user`", "Task", NO_SUCH_USER),
 )
-"""Agents that could not start."""
+"""Ends of agents that could not start."""
 
 GATEWAY: Final = (
     _gateway("killed", "the gateway was killed and started again while the agent ran"),
@@ -123,6 +126,6 @@ GATEWAY: Final = (
         score="verdict",
     ),
 )
-"""States of the model gateway, and changes of keys."""
+"""Ends by an outage of the model gateway or a change of keys."""
 
 BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *STARTS, *GATEWAY)

@@ -1,4 +1,7 @@
-"""The agent of a trial: one of the operator's own, or one of Harbor's, which runs in the agent host."""
+"""The model of spec.agent, and the options of Harbor's agents.
+
+The agent is one of the operator's own (oracle, nop, command) or one of Harbor's, which runs in the agent host.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ from multistep.api.trial.harbor_agents import suggestion
 from multistep.api.trial.values import BUILT_IN, agent_label
 
 TABLE: Final = Path(__file__).with_name("harbor_options.json")
-"""The options of each agent, by the agent's name. An agent that is not in the table accepts any options."""
+"""File with the options of each agent, by the agent's name. An agent that is not in the file accepts any options."""
 
 Alternative: TypeAlias = "str | Mapping[str, Any]"
-"""One allowed type of a value: its name, or an object with an enum, or with a type and bounds, as in JSON Schema."""
+"""An allowed type of a value: the type's name, or an object with an enum, or with a type and bounds, as in JSON Schema."""
 
 _TRUTHS: Final = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
 
 
 def option_problems(agent: str, kwargs: Mapping[str, Any]) -> list[str]:
-    """Return the problems with an agent's options, in the order of the options; [] for an agent that accepts any options."""
+    """Return the problems with an agent's options, in the order of the options. Return [] if the agent accepts any options."""
     known = _table().get(agent)
     if known is None:
         return []
@@ -63,7 +66,7 @@ def _accepts(alternative: Alternative, value: object) -> bool:
 
 
 def _number(value: object) -> float:
-    """Return the number to which Harbor converts a value; NaN for a value that is not a number."""
+    """Return the number to which Harbor converts a value, NaN for a value that is not a number."""
     try:
         return float(value) if isinstance(value, (int, float, str)) else math.nan
     except (ValueError, OverflowError):
@@ -119,7 +122,7 @@ def _noun(alternative: Alternative) -> str:
 
 
 PROGRAM_DIR: Final = "/multistep-agent"
-"""Directory of the agent's program, in an image that `multistep agent build` built and in the environment."""
+"""Directory of the agent's program, both in an image that `multistep agent build` built and in the environment."""
 
 _MODEL: Final = re.compile(r"[!-~]+")
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
@@ -141,7 +144,7 @@ class ModelLimits(Model):
     output_tokens: Annotated[int, Field(ge=1)] | None = None
     """Output tokens."""
     cost_usd: Annotated[float | None, Field(alias="costUSD", gt=0, allow_inf_nan=False)] = None
-    """US dollars, by the model gateway's price table, which must list the model."""
+    """Cost in US dollars, according to the model gateway's price table, which must list the model."""
 
 
 class AgentSpec(Model):
@@ -156,65 +159,70 @@ class AgentSpec(Model):
     )
 
     name: Annotated[str, AfterValidator(_known), Field(max_length=63)] | None = None
-    """oracle runs the task's solution; nop does nothing; command runs the given command; any other name is an agent of Harbor."""
+    """Name of the agent. oracle runs the task's solution, nop does nothing, and command runs the given command. Any other name is
+    an agent of Harbor."""
     import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=512)] | None = None
-    """Class of an agent as package.module:Class, instead of a name; the agent host's image must contain it."""
+    """Class of an agent as package.module:Class, instead of a name. The agent host's image must contain it."""
     model: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Model as PROVIDER/NAME, such as anthropic/claude-sonnet-4-5; only for agents of Harbor, most of which need one."""
+    """Model as PROVIDER/NAME, such as anthropic/claude-sonnet-4-5, only for agents of Harbor, most of which need one."""
     version: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Version of the agent's program; unset: the agent chooses."""
+    """Version of the agent's program. If unset, the agent chooses it."""
     options: Annotated[dict[str, Any], Field(alias="kwargs", max_length=64)] = {}
-    """Options of the agent: keyword arguments of its class, as in Harbor's kwargs. Checked if the agent is chosen by name, not by
-    its class's importPath."""
+    """Options of the agent, which are keyword arguments of its class, as in Harbor's kwargs. They are checked if the agent is
+    chosen by name, and not by importPath."""
     credentials: EnvVars = []
     """Variables with the provider's keys, such as ANTHROPIC_API_KEY."""
     access: Literal["Gateway", "Direct"] = "Gateway"
-    """Gateway: the agent calls the model gateway, which alone has the provider's key and counts tokens. Direct: it calls the
-    provider, its processes have the key, and its own count is used."""
+    """With Gateway, the agent calls the model gateway, which alone has the provider's key and counts tokens. With Direct, the agent
+    calls the provider, its processes have the key, and its own count is used."""
     base_url: Annotated[str | None, Field(alias="baseURL", pattern=r"^https?://", max_length=2048)] = None
     """URL of the model's API, if it is not the provider's own."""
     provider_tools: Literal["Allow", "Refuse"] = "Allow"
-    """Refuse: the model gateway refuses requests that use tools of the provider, such as web search, or files that it fetches by
-    URL, as the network of a step does not limit the provider; access must be Gateway. Allow: it does not."""
+    """With Refuse, the model gateway refuses requests that use tools of the provider, such as web search, or files that the
+    provider fetches by URL, because the network of a step does not limit the provider. This needs access Gateway. With Allow, it
+    forwards them."""
     limits: ModelLimits | None = None
-    """Budget of the trial's model requests. The model gateway refuses a request that might exceed it; access must be Gateway."""
+    """Budget of the trial's model requests. The model gateway refuses a request that might exceed it. This needs access Gateway."""
     preinstalled: bool = False
-    """Whether the environment's image contains the agent's program: nothing is installed, and a missing program is an error."""
+    """Whether the environment's image contains the agent's program. Then nothing is installed, and a missing program is an
+    error."""
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Image with the agent's program, built by `multistep agent build`. The program is mounted read-only into the environment, and
     nothing is installed."""
     command: Annotated[list[str], Field(min_length=1, max_length=1024)] | None = None
     """Program and arguments of the command agent. $MULTISTEP_INSTRUCTION_FILE is the path of the instruction."""
     env: EnvVars = []
-    """Variables of the agent only."""
+    """Variables of only the agent."""
     timeout_seconds: Seconds | None = None
-    """Agent timeout in seconds; overrides the step's and the task's. 0 or unset: no override."""
+    """Agent timeout in seconds, which overrides the step's and the task's. 0 or unset means no override."""
     max_timeout_seconds: Seconds | None = None
-    """Upper bound of the timeout in seconds; 0 or unset: none."""
+    """Upper bound of the timeout in seconds. 0 or unset means no bound."""
     timeout_multiplier: Multiplier | None = None
-    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
+    """Multiplier of the timeout, which replaces spec.timeoutMultiplier."""
     user: str | int | None = None
-    """User name or uid of the agent; overrides the task's."""
+    """User name or uid of the agent, which overrides the task's."""
 
     @property
     def hosted(self) -> bool:
-        """Report whether the agent host runs the agent."""
+        """Return whether the agent host runs the agent."""
         return self.name not in BUILT_IN
 
     @property
     def label(self) -> str:
-        """Return the agent's name for labels, metrics and reports: spec.agent.name, else the class name in the import path."""
+        """Return the agent's name for labels, metrics and reports, which is ``name`` or the class name in the import path."""
         return agent_label(self.name, self.import_path)
 
     @property
     def uses_gateway(self) -> bool:
-        """Report whether the agent calls the model gateway."""
+        """Return whether the agent calls the model gateway."""
         return self.access == "Gateway" and bool(self.credentials)
 
     @property
     def url_variables(self) -> Sequence[str]:
-        """Return the names of the variables for the URL of the model's API: those of the providers whose keys ``credentials``
-        has; if it has none, those of the model's provider."""
+        """Return the names of the variables for the URL of the model's API.
+
+        They are those of the providers whose keys ``credentials`` has or, if it has none, those of the model's provider.
+        """
         return [name for each in self._providers_of_keys for name in each.url_variables] or providers.url_variables(self.model)
 
     @property
@@ -233,12 +241,13 @@ class AgentSpec(Model):
 
     @property
     def installs(self) -> bool:
-        """Report whether the setup installs the agent's program in the environment."""
+        """Return whether the setup installs the agent's program in the environment."""
         return not self.preinstalled and self.image is None
 
     @property
     def may_resume(self) -> bool:
-        """Report whether the agent may be able to resume a trajectory: true for any custom class, which the agent host checks."""
+        """Return whether the agent may be able to resume a trajectory. This is True for a custom class, which the agent host
+        checks."""
         return self.import_path is not None or self.name in harbor_agents.RESUMING
 
     @model_validator(mode="after")

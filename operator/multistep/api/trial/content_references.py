@@ -8,14 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Content:
-    """Reference to the content of one upload, which is sent as a tar stream.
-
-    kind: the task directory to upload, or "file" for one text file; "verifier" is the build context of a verifier's image: all of
-    tests/, including files that .harborignore excludes. step: the step to which the directory belongs; None: the task's root.
-    name, text: name and text of the file, for kind "file" only.
-    """
+    """A reference to the content of one upload, which is sent as a tar stream."""
 
     kind: Literal["workdir", "tests", "solution", "environment", "verifier", "file"]
+    """The directory of the task to upload, or "file" for one text file. "verifier" is the build context of a verifier's image,
+    which is all of tests/, including files that .harborignore excludes."""
     step: str | None = None
+    """Name of the step to which the directory belongs, None for the task's root."""
     name: str = ""
+    """Name of the file, only for kind "file"."""
     text: str = ""
+    """Text of the file, only for kind "file"."""

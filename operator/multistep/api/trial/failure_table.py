@@ -1,7 +1,7 @@
-"""Every way in which a trial can end without a reward: its failure class, whether it is retried, and the remedy.
+"""The tables of every way in which a trial or a step can fail, with failure class, retry and remedy.
 
-docs/reference/failures.md shows the tables of this module and the table of waiting_reasons. failure_class reads the tables of
-this module for `status.failure` and metrics.
+docs/reference/failures.md shows these tables and the table of waiting_reasons. engine.score.failure_class reads them for
+status.failure and metrics.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ MADE_ROOM: Final = "MadeRoom"
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure reason. failure_class: None means the class of the phase that failed. what, do: cause and remedy for the docs."""
+    """A failure reason."""
 
     reason: str
     failure_class: FailureClass | None
+    """None means the class of the phase that failed."""
     what: str
+    """Cause, for the docs."""
     do: str
+    """Remedy, for the docs."""
 
 
 _RETRIED = "nothing, unless it recurs"
@@ -202,7 +205,7 @@ ATTEMPTS = (
         "check the node",
     ),
 )  # fmt: skip
-"""Reasons why an attempt ended early. A new attempt starts while the trial has retries left, from a checkpoint or at step 1."""
+"""Reasons why an attempt ended early. If the trial has retries left, a new attempt starts from a checkpoint or at step 1."""
 
 FAILED = (
     Failure("InvalidSpec", "Task", "the task, the spec or the resulting pod is invalid; the message names the field", "correct it"),
@@ -420,7 +423,7 @@ FAILED = (
     Failure("Stopped", "User", "`spec.stop` is true", "nothing; a stopped trial cannot be resumed, so create another"),
     Failure("DeadlineExceeded", "User", "`spec.activeDeadlineSeconds` has passed", "raise it if it is too low for the task"),
 )  # fmt: skip
-"""Reasons of the condition Failed that are never retried. (Reasons in ATTEMPTS become reasons of Failed when no retry is left.)"""
+"""Reasons of the condition Failed that are never retried. Reasons in ATTEMPTS become reasons of Failed when no retry is left."""
 
 
 _LIMITS = "raise the timeout if it is too low for the task"

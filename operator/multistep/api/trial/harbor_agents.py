@@ -1,4 +1,4 @@
-"""The agents that Harbor 0.25 registers, which the agent host runs, and their capabilities.
+"""The agents that Harbor 0.25 has, which the agent host runs, and their capabilities.
 
 tests/harbor compares the tables of this module with Harbor's own classes.
 """
@@ -55,7 +55,7 @@ NAMES: Final = (
     "trae-agent",
     "vibe",
 )
-"""Names of Harbor's agents, without oracle and nop, which need no agent host."""
+"""Names of Harbor's agents. oracle and nop are not in this list, because they need no agent host."""
 
 RESUMING: Final = frozenset(
     {
@@ -82,7 +82,7 @@ RESUMING: Final = frozenset(
 
 
 DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "fabric", "junie", "rovodev-cli"})
-"""Names of the agents that accept no base URL, and so cannot use the model gateway."""
+"""Names of the agents that accept no base URL and therefore cannot use the model gateway."""
 
 
 WEB_TOOLS: Final = frozenset(
@@ -99,12 +99,14 @@ WEB_TOOLS: Final = frozenset(
         "opencode",
     }
 )
-"""Names of the agents with tools that search the web, whose option disable_web_search turns them off. The provider may run them, so
-that a limited network does not stop them."""
+"""Names of the agents with tools that search the web, which their option disable_web_search turns off.
+
+A limited network does not stop these tools if the provider runs them.
+"""
 
 
 SETUP_SECONDS: Final = {"hermes": 1200.0}
-"""Timeouts in seconds of the setups that Harbor gives more than the usual 360."""
+"""Timeouts in seconds of the agents' setups to which Harbor gives more than the usual 360 s."""
 
 
 WITHOUT_MCP: Final = frozenset(
@@ -169,7 +171,7 @@ NEED_MODEL: Final = frozenset(
         "vibe",
     }
 )
-"""Names of the agents that fail without a model. The other agents have a default, or read it from a variable or config file."""
+"""Names of the agents that fail without a model. The other agents have a default, or read the model from a variable or a file."""
 
 
 EXIT_ERRORS: Final = frozenset(
@@ -194,8 +196,10 @@ EXIT_ERRORS: Final = frozenset(
         "UnsupportedModelParametersError",
     }
 )
-"""Exception types of an agent's program that exited with an error: NonZeroAgentExitCodeError and its subclasses. Harbor chooses one
-by what the program printed."""
+"""Exception types of an agent's program that exited with an error: NonZeroAgentExitCodeError and its subclasses.
+
+Harbor chooses one of them according to the program's output.
+"""
 
 
 VALID_EXIT_ERRORS: Final = frozenset({"AgentSafetyRefusalError", "ContextWindowExceededError", "OutputTokenExceededError"})
@@ -203,6 +207,6 @@ VALID_EXIT_ERRORS: Final = frozenset({"AgentSafetyRefusalError", "ContextWindowE
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the most similar known name; "" if none is similar."""
+    """Return a hint with the most similar known name, "" if none is similar."""
     similar = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -1,4 +1,4 @@
-"""Regrades: trials that verify the steps of another trial, the source, again."""
+"""Models of regrades, which are trials that verify the steps of another trial, the source, again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RegradeSpec(Model):
     """The trial whose steps are verified again, from its checkpoints. No agent runs."""
 
     trial: ObjectName
-    """Name of the source: a trial in this namespace, or a deleted trial whose results are retained."""
+    """Name of the source, which is a trial in this namespace, or a deleted trial whose results are retained."""
     sweep_uid: Annotated[str | None, Field(alias="sweepUID", min_length=1, max_length=64)] = None
     """UID of the sweep that created the source. A sweep sets it in its trials, so that no trial of an earlier sweep of the same
     name is regraded."""
@@ -35,7 +35,7 @@ class SourceException(Model):
     phase: str
     """Phase that failed: setup, healthcheck or agent."""
     message: str = ""
-    """What failed."""
+    """Message of the exception."""
 
 
 class SourceStep(Model):
@@ -48,7 +48,7 @@ class SourceStep(Model):
     exception: SourceException | None = None
     """The exception that the step had before its verification."""
     tests: dict[str, str] | Literal["omitted"] = {}
-    """SHA-256 of the tests that the source's verifier got, by directory; "omitted" in a status that is too large."""
+    """SHA-256 of the tests that the source's verifier got, by directory. "omitted" in a status that is too large."""
     trial: str | None = None
     """The trial that ran the step, if the source started from that trial's checkpoint. The step does not count in the score."""
 
@@ -57,11 +57,11 @@ class SourceAgent(Model):
     """The agent of the source."""
 
     name: str
-    """Name."""
+    """Name of the agent."""
     version: str = "unknown"
-    """Version."""
+    """Version of the agent."""
     model: str | None = None
-    """Model as PROVIDER/NAME."""
+    """The agent's model as PROVIDER/NAME."""
 
 
 class RegradeStatus(Model):
@@ -72,7 +72,7 @@ class RegradeStatus(Model):
     uid: str
     """UID of the source."""
     task_digest: str | None = None
-    """Digest of the source's task; unset if it is unknown."""
+    """Digest of the source's task. Unset if it is unknown."""
     agent: SourceAgent
     """The source's agent, whose work is verified."""
     from_reference: bool | None = None

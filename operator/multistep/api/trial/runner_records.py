@@ -1,7 +1,7 @@
-"""The runner's answers and records as typed values (docs/internals/runner-protocol.md).
+"""Parses the runner's answers and records (docs/internals/runner-protocol.md).
 
-The runner shares a container with hostile code, so type and size of every field are checked before use. An invalid answer
-raises ``RunnerError`` with code ``Protocol``, never a ``KeyError`` later.
+The runner shares a container with hostile code, so type and size of every field are checked before use. An invalid answer raises
+RunnerError with code Protocol, so that no KeyError can occur later.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from multistep.errors import RunnerError
 
 MAX_ID_CHARACTERS = 1024
-MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result; the longest text is the tail of a phase's output
+MAX_TEXT_CHARACTERS = 64 * 1024  # limit of each text in a result, of which the longest is the end of a phase's output
 MAX_PATH_CHARACTERS = 4096  # Linux's limit of a path, PATH_MAX
-MAX_RECORDS = 30_000  # enough for 1,000 steps, the maximum of a task
+MAX_RECORDS = 30_000  # enough for 1,000 steps, which is the maximum of a task
 MAX_GROUPS = 65_537  # Linux's limit of supplementary groups, plus the user's primary group
-MAX_INTEGER = 2**53  # largest integer up to which JSON numbers (doubles) are exact
+MAX_INTEGER = 2**53  # up to this integer JSON numbers (doubles) are exact
 
-PROCESSES_LEFT = "Left"  # fault code of a phase that ran: some of its processes could not be killed
-DISK_FULL = "DiskFull"  # fault code: the disk or its quota is full
+PROCESSES_LEFT = "Left"  # error code of a phase that ran, but of which some processes could not be killed
+DISK_FULL = "DiskFull"  # error code for a disk or a disk quota that is full
 OPERATIONS = frozenset(
     {"start", "healthcheck", "upload", "reset", "note", "send", "admit", "dismiss", "commit", "restore", "baseline", "inspect"}
 )
@@ -32,15 +32,15 @@ OPERATIONS = frozenset(
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a started or finished operation. Times are seconds since the epoch, by the node's clock."""
+    """The record of a started or finished operation. Times are seconds since the epoch, according to the node's clock."""
 
     id: str
     op: str
-    state: str  # running | done
+    state: str  # "running" or "done"
     started_at: float
     ended_at: float | None = None
     acknowledged: bool = False
-    result: Mapping[str, Any] | None = None  # None while running; see PhaseResult and HealthcheckResult
+    result: Mapping[str, Any] | None = None  # None while running; PhaseResult and HealthcheckResult parse it
 
     @property
     def done(self) -> bool:
@@ -64,7 +64,7 @@ class Record:
         return record
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON, as the runner sends it."""
+        """Return the record in the JSON form in which the runner sends it."""
         times = {"startedAt": self.started_at, "endedAt": self.ended_at}
         result = None if self.result is None else dict(self.result)
         return {"id": self.id, "op": self.op, "state": self.state, **times, "acknowledged": self.acknowledged, "result": result}
@@ -96,9 +96,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Hello:
-    """The runner's answer to hello: its identity and all its records. users: ids of the requested users by name, without users that
-    do not exist; root_programs: programs by which a user may become root, such as sudo. Both are empty in answers of earlier runner
-    releases."""
+    """The runner's answer to the request ``hello``, which contains its identity and all its records."""
 
     protocol: int
     version: str
@@ -110,7 +108,9 @@ class Hello:
     started_at: float
     records: tuple[Record, ...] = ()
     users: Mapping[str, Identity] = field(default_factory=dict)
+    """Ids of the requested users by name, without users that do not exist. Empty in answers of earlier releases of the runner."""
     root_programs: tuple[str, ...] = ()
+    """Programs by which a user may become root, such as sudo. Empty in answers of earlier releases of the runner."""
 
     @classmethod
     def from_json(cls, value: object) -> Hello:
@@ -134,38 +134,41 @@ class Hello:
 
 @dataclass(frozen=True)
 class Fault:
-    """The error in the result of an operation. code: one of the codes in docs/internals/runner-protocol.md."""
+    """The error in the result of an operation."""
 
     code: str
+    """One of the codes in docs/internals/runner-protocol.md."""
     message: str
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A file that the runner read when a phase ended. size: size of the whole file in bytes; changed: whether the file changed
-    during the read."""
+    """A file that the runner read when a phase ended."""
 
     data: bytes
     size: int
+    """Size of the whole file in bytes."""
     truncated: bool
+    """Whether ``data`` is only the start of the file."""
     changed: bool = False
+    """Whether the file changed while it was read."""
 
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """The result of a phase (record of ``start``)."""
+    """The result of a phase, from the record of a ``start`` operation."""
 
-    exit_code: int | None  # None: the process was killed or not started
-    signal: int | None
+    exit_code: int | None  # None if the process was killed or not started
+    signal: int | None  # the signal that killed the process, if any
     timed_out: bool
     error: Fault | None  # set if the process could not be started, or if some of its processes could not be killed
-    tail: str
+    tail: str  # the end of the phase's output
     output_bytes: int
     output_truncated: bool
-    oom_kills: int | None  # None: unknown
-    memory_limit: int | None  # the container's limit in bytes; None: no limit, or unknown
+    oom_kills: int | None  # None if unknown
+    memory_limit: int | None  # the container's limit in bytes, None if it has none or the limit is unknown
     duration_seconds: float
-    captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path; None: no regular file has this path
+    captures: Mapping[str, Capture | None] = field(default_factory=dict)  # by path, None if no regular file has this path
 
     @property
     def started(self) -> bool:
@@ -193,7 +196,7 @@ class PhaseResult:
 
 @dataclass(frozen=True)
 class HealthcheckResult:
-    """The result of a healthcheck; the fields from exit_code on describe the last execution of its command."""
+    """The result of a healthcheck. The fields from exit_code on describe the last execution of its command."""
 
     healthy: bool
     attempts: int
@@ -219,9 +222,10 @@ class HealthcheckResult:
 
 
 class Fields:
-    """Checked access to the members of one JSON object. what: name of the object in error messages."""
+    """Access to the members of a JSON object, which checks their types. All methods raise RunnerError (code Protocol)."""
 
     def __init__(self, value: object, what: str) -> None:
+        """Create the access to ``value``. ``what`` is the name of the object in error messages."""
         if not isinstance(value, Mapping):
             raise _violation(f"{what} is not an object")
         self._value: Mapping[str, Any] = value
@@ -236,7 +240,7 @@ class Fields:
         return value
 
     def absolute_path(self, name: str) -> str:
-        """Return an absolute path. Requests contain it: any other text would look like an invalid value of the task."""
+        """Return an absolute path. Requests contain it, so any other text would later look like an invalid value of the task."""
         value = self.text(name, MAX_PATH_CHARACTERS)
         if not value.startswith("/") or "\0" in value:
             raise self.wrong(name, "an absolute path without NUL characters")
@@ -261,7 +265,7 @@ class Fields:
         return value
 
     def optional_boolean(self, name: str) -> bool:
-        """Return a boolean; false if it is missing or null, as in answers of earlier runner releases."""
+        """Return a boolean, False if it is missing or null, as in answers of earlier releases of the runner."""
         return False if self._value.get(name) is None else self.boolean(name)
 
     def number(self, name: str) -> float:
@@ -285,7 +289,7 @@ class Fields:
         return value
 
     def texts(self, name: str, limit: int) -> tuple[str, ...]:
-        """Return a list of strings as a tuple; () if it is missing or null."""
+        """Return a list of strings as a tuple, () if it is missing or null."""
         if self._value.get(name) is None:
             return ()
         values = self.sequence(name, limit)
@@ -317,8 +321,10 @@ class Fields:
 
 
 def _is_newer(record: object) -> bool:
-    """Return whether the record's operation is unknown to this release, e.g. after a rollback to it. Hello omits such records,
-    because no script of this release uses them."""
+    """Return whether this release does not know the record's operation, e.g. after a rollback of the operator.
+
+    Hello omits such records, because no script of this release uses them.
+    """
     op = record.get("op") if isinstance(record, Mapping) else None
     return isinstance(op, str) and op not in OPERATIONS
 
@@ -329,7 +335,7 @@ def _captures(value: Mapping[str, Any]) -> dict[str, Capture | None]:
 
 def _capture(path: str, value: object) -> Capture:
     fields = Fields(value, f"capture {path}")
-    # A captured file may be longer than MAX_TEXT_CHARACTERS; the maximum size of a protocol frame limits it.
+    # A captured file may be longer than MAX_TEXT_CHARACTERS. Its limit is the maximum size of a protocol frame.
     encoded = fields.text("base64", 2**21)
     try:
         data = base64.b64decode(encoded, validate=True)

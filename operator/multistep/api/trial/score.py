@@ -1,4 +1,4 @@
-"""The score of a trial in its status: the number that sweeps and reports count, and how the trial ended."""
+"""The rule for a trial's score in its status, and how outcomes of trials are shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from multistep.api.common.base_model import Model
 from multistep.api.trial.values import Outcome
 
 Level = Literal["good", "bad", "excluded", "neutral"]
-"""How an outcome is shown. good: passed; bad: scored, but not passed; excluded: not scored; neutral: not verified."""
+"""How an outcome is shown. ``good`` means passed, ``bad`` scored but not passed, ``excluded`` not scored, ``neutral`` not
+verified."""
 
 _SHOWN: Final[dict[Outcome, tuple[str, Level]]] = {
     "Passed": ("passed", "good"),
@@ -23,7 +24,7 @@ _SHOWN: Final[dict[Outcome, tuple[str, Level]]] = {
 
 
 def outcome_words(outcome: Outcome, failure_class: str = "") -> str:
-    """Return an outcome in words. failure_class: class of the failure, which the words for Excluded contain."""
+    """Return an outcome in words. ``failure_class`` is the class of the failure, which the words for Excluded contain."""
     words, _ = _SHOWN.get(outcome, (outcome, "neutral"))
     return f"{words}: {failure_class.lower()}" if outcome == "Excluded" and failure_class else words
 
@@ -37,6 +38,6 @@ class ScoreRule(Model):
     """How the score is computed from the steps' results."""
 
     steps: int
-    """Number of declared steps: those that this trial was to run and verify. A step that it did not reach counts 0."""
+    """Number of declared steps, which are those that this trial was to run and verify. A step that it did not reach counts 0."""
     strategy: Literal["Mean", "Final"]
-    """The task's multi_step_reward_strategy. Mean: over the declared steps; Final: the last declared step."""
+    """The task's multi_step_reward_strategy. Mean is the mean over the declared steps. Final is the last declared step."""

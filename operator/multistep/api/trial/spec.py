@@ -1,6 +1,6 @@
-"""The spec of a MultiStepTrial.
+"""The models of a MultiStepTrial's spec.
 
-Defaults are applied here and not by the CRD, so that a GitOps tool reads back what it wrote.
+The models and not the CRD apply defaults, so that a GitOps tool reads back what it wrote.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from multistep.errors import InvalidSpec
 
 
 class ResourcesSpec(Model):
-    """Resources of the container in place of the task's, as Harbor's override_cpus, override_memory_mb and so on."""
+    """Resources of the container in place of the task's, like Harbor's override_cpus and override_memory_mb."""
 
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """CPU cores, as request and limit."""
+    """Number of CPU cores, as request and limit."""
     memory_mb: Annotated[Annotated[int, Field(ge=1)] | None, Field(alias="memoryMB")] = None
     """Memory in mebibytes, as request and limit."""
     storage_mb: Annotated[Annotated[int, Field(ge=1)] | None, Field(alias="storageMB")] = None
@@ -44,54 +44,54 @@ class EnvironmentSpec(Model):
     """Overrides of the task's environment."""
 
     image: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """Image of the container; overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
+    """Image of the container, which overrides the task's docker_image. `multistep build` builds one from a Dockerfile."""
     service_images: dict[_ServiceName, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
-    """Images of services of the task's compose files, by the service's name; they replace the file's `image` or `build`. An image
-    applies to every service of that name: the environment's and those of separate verifiers."""
+    """Images of services of the task's compose files, by the service's name. They replace the file's `image` or `build`. An image
+    applies to every service of that name, in the environment and in separate verifiers."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """Pull policy, as in a pod. If `image` is set, Never applies to it only: other images, of services and verifiers, are pulled if
+    """Pull policy, as in a pod. If `image` is set, Never applies only to it. Images of services and verifiers are then pulled if
     they are not present."""
     env: EnvVars = []
-    """Variables of every phase; override the task's environment.env."""
+    """Variables of every phase, which override the task's environment.env."""
     pod_template: dict[str, Any] | None = None
-    """A PodTemplateSpec merged into the trial's pod; the trial's container is named "main"."""
+    """A PodTemplateSpec that is merged into the trial's pod. The trial's container is named "main"."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of the container, and of a separate verifier's, in place of the task's."""
     runner_in_image: bool = False
-    """Whether the image contains /multistep/runner: the init container copies it from this image, so that the operator's image is
-    not pulled."""
+    """Whether the image contains /multistep/runner. The init container then copies it from this image, so that the operator's image
+    is not pulled."""
 
 
 class VerifierSpec(Model):
     """Verification of the steps."""
 
     isolation: Literal["Declared", "Separate", "Both"] = "Declared"
-    """Where steps are verified. Declared: as the task declares. Separate: a step for which the task declares no separate
-    environment is verified in a fresh pod of the same image, in which the environment's files are restored from a checkpoint;
-    processes are not restored. Both: such a step is verified in place, and then again in such a pod; status.tampering reports
+    """Where steps are verified. Declared means as the task declares. With Separate, a step for which the task declares no separate
+    environment is verified in a new pod of the same image, in which the environment's files, but not its processes, are restored
+    from a checkpoint. With Both, such a step is verified in place, and then again in such a pod, and status.tampering reports
     different verdicts."""
     paths: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
-    """With isolation Separate or Both, the directories whose files are restored: programs that the agent changed elsewhere are
-    not restored. Empty: all files."""
+    """Directories whose files are restored with isolation Separate or Both. Programs that the agent changed elsewhere are not
+    restored. Empty means all files."""
     disable: bool = False
-    """Skip verification: no rewards, and gates are ignored."""
+    """Skip verification. There are no rewards then, and gates are ignored."""
     env: EnvVars = []
-    """Variables of the verifier only; override the step's and the task's."""
+    """Variables of only the verifier, which override the step's and the task's."""
     timeout_seconds: Seconds | None = None
-    """Verifier timeout in seconds; overrides the steps'. 0 or unset: no override."""
+    """Verifier timeout in seconds, which overrides the steps'. 0 or unset means no override."""
     max_timeout_seconds: Seconds | None = None
-    """Upper bound of the timeout in seconds; 0 or unset: none."""
+    """Upper bound of the timeout in seconds. 0 or unset means no bound."""
     timeout_multiplier: Multiplier | None = None
-    """Multiplier of the timeout; replaces spec.timeoutMultiplier."""
+    """Multiplier of the timeout, which replaces spec.timeoutMultiplier."""
 
 
 class ArtifactSpec(Model):
     """A path to collect after each step, in addition to those of the task."""
 
     source: Annotated[str, AfterValidator(allowed_names.artifact_source), Field(min_length=1, max_length=4096)]
-    """Path in the environment; must not contain '..'."""
+    """Path in the environment, without '..'."""
     destination: Annotated[str | None, AfterValidator(allowed_names.artifact_destination), Field(max_length=4096)] = None
-    """Relative path under the step's artifacts/; unset: the base name of the source."""
+    """Relative path under the step's artifacts/. If unset, it is the base name of the source."""
     exclude: Annotated[list[str], Field(max_length=256)] = []
     """Patterns of paths to exclude from a directory, as for tar --exclude."""
 
@@ -107,15 +107,16 @@ class CheckpointsSpec(Model):
     """Checkpoints of the environment's files after each step."""
 
     policy: Literal["AfterStep", "Never"] = "Never"
-    """AfterStep: after an infrastructure failure the next attempt continues after the last finished step; Never: at step 1.
-    Files are restored, processes are not: a task's servers must be started by the next step's setup.sh."""
+    """With AfterStep, the next attempt after an infrastructure failure continues after the last finished step. With Never, it
+    starts at step 1. Files are restored, but processes are not, so the next step's setup.sh must start the task's servers."""
     exclude: Annotated[list[_AbsolutePath], Field(max_length=64)] = []
     """Absolute paths that are left out, e.g. of caches. They are missing after a restore."""
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = 4 * 2**30
-    """Maximum size in bytes of one step's changes. A step with larger changes has no checkpoint: no attempt resumes after it."""
+    """Maximum size in bytes of one step's changes. A step with larger changes gets no checkpoint, so no attempt resumes after
+    it."""
     keep: Literal["WhileActive", "WithResults"] = "WhileActive"
-    """WhileActive: delete the checkpoints when the trial is finished. WithResults: retain them as long as the trial's results, and
-    store one after the last step, too, also for a single-step task."""
+    """WhileActive deletes the checkpoints when the trial is finished. WithResults retains them as long as the trial's results, and
+    also stores one after the last step, even for a single-step task."""
 
 
 _StepName = Annotated[str, AfterValidator(allowed_names.step_name), Field(min_length=1, max_length=255)]
@@ -131,7 +132,7 @@ class FromSpec(Model):
 
 
 class TrialTemplateSpec(Model):
-    """The part of a trial's spec that does not depend on task and agent; a sweep's template has it."""
+    """The part of a trial's spec that does not depend on task and agent, which is also the spec of a sweep's template."""
 
     environment: EnvironmentSpec = EnvironmentSpec()
     """Overrides of the environment."""
@@ -140,9 +141,9 @@ class TrialTemplateSpec(Model):
     timeout_multiplier: Multiplier = 1.0
     """Multiplier of every timeout of the task that has no multiplier of its own."""
     environment_timeout_multiplier: Multiplier | None = None
-    """Multiplier of the environment's start timeout; replaces timeoutMultiplier."""
+    """Multiplier of the environment's start timeout, which replaces timeoutMultiplier."""
     agent_setup_timeout_multiplier: Multiplier | None = None
-    """Multiplier of the agent's setup timeout; replaces timeoutMultiplier."""
+    """Multiplier of the agent's setup timeout, which replaces timeoutMultiplier."""
     artifacts: Annotated[list[ArtifactSpec], Field(max_length=256)] = []
     """Artifacts to collect after each step, after the task's and before the step's own."""
     variables: EnvVars = []
@@ -150,38 +151,41 @@ class TrialTemplateSpec(Model):
     extra_instructions: Annotated[list[str], Field(max_length=64)] = []
     """Texts to append to the instruction of every step, each after a blank line."""
     on_agent_error: Literal["Abort", "Continue"] = "Abort"
-    """What follows a step whose agent failed with an exception. Abort: no further step. Continue: the next step, if the verifier
-    returned a result, as in Harbor."""
+    """Whether the trial continues after a step whose agent failed with an exception. Abort runs no further step. Continue runs the
+    next step if the verifier returned a result, as in Harbor."""
     suspend_policy: Literal["Pause", "ReleaseAfterStep", "Release"] = "Pause"
-    """Pod of a suspended trial. Pause: retain it; ReleaseAfterStep: delete it after the current step; Release: delete it now."""
+    """Pod of a suspended trial. Pause retains it, ReleaseAfterStep deletes it after the current step, and Release deletes it
+    immediately."""
     active_deadline_seconds: DeadlineSeconds | None = None
-    """Timeout in seconds of the whole trial, over all attempts, excluding suspended time, after which it is Failed. Unset: none."""
+    """Timeout in seconds of the whole trial, over all attempts, excluding suspended time, after which it is Failed. Unset means no
+    timeout."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How many times an infrastructure failure starts a new attempt in a new pod."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """Checkpoints, from which a later attempt can continue."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
-    """When to delete the pod of a finished trial; OnSuccess retains it if the trial is Failed or has an exception.
+    """When to delete the pod of a finished trial. OnSuccess retains it if the trial is Failed or has an exception.
 
     The pod is always deleted after a stop or a deadline, because an agent may still be running in it."""
     pod_ttl_seconds_after_finished: Annotated[WholeSeconds | None, Field(alias="podTTLSecondsAfterFinished")] = None
-    """Seconds to keep the pod of a finished trial before podCleanup deletes it; unset: it is deleted immediately."""
+    """Seconds to keep the pod of a finished trial before podCleanup deletes it. If unset, it is deleted immediately."""
     resume_trajectory: bool = False
-    """Start each step from the agent's trajectory of the step before. Rejected for an agent that cannot resume (Harbor 0.25)."""
+    """Start each step from the agent's trajectory of the step before. An agent that cannot resume is rejected, as in Harbor
+    0.25."""
 
 
 _ONE_START = "must have only one of from and fromStep"
 
 
 class _TaskAndAgent(Model):
-    """Task and agent. A separate base class, so that these fields come first in TrialSpec."""
+    """Task and agent. They are in a base class of their own, so that these fields come first in TrialSpec."""
 
     task: TaskSource
     """Source of the task."""
     agent: AgentSpec = AgentSpec(name="oracle")
-    """The agent; the oracle if unset."""
+    """The agent that works on the steps. Defaults to the oracle."""
     regrade: RegradeSpec | None = None
-    """Verify the steps of another trial again instead of running an agent, which must be nop; docs/how-to/regrade.md."""
+    """Verify the steps of another trial again instead of running an agent. The agent must be nop. See docs/how-to/regrade.md."""
 
 
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
@@ -192,7 +196,7 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     from_: Annotated[FromSpec | None, Field(alias="from")] = None
     """Start after a step of another trial, from its checkpoint. The steps up to it are not run again and keep their rewards."""
     from_step: _StepName | None = None
-    """Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave."""
+    """Start at this step, from the reference state, which is the files that the task's own solutions of the earlier steps leave."""
     to_step: _StepName | None = None
     """End the trial after this step."""
     suspend: bool = False
@@ -200,9 +204,10 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     prestart: bool = False
     """If true, a trial that is suspended before its first step gets its pod anyway, so that it starts at once when resumed."""
     stop: bool = False
-    """If true, the trial is stopped permanently: Failed with reason Stopped, without a reward. Cannot be set back to false."""
+    """If true, the trial is stopped permanently. It is Failed with reason Stopped, without a reward. It cannot be set back to
+    false."""
     ttl_seconds_after_finished: WholeSeconds | None = None
-    """Seconds after which a finished trial is deleted, as for a Job; unset: never."""
+    """Seconds after which a finished trial is deleted, as for a Job. If unset, it is not deleted."""
 
     @model_validator(mode="after")
     def _regrade_only_verifies(self) -> Self:
@@ -241,7 +246,7 @@ AGENT_HOST: Final = "agent-host"
 RESERVED: Final = frozenset({"egress", "install-runner", "copy-agent"})
 RESERVED_PREFIX: Final = "svc-"
 _TOP: Final = frozenset({"metadata", "spec"})
-_NAMES: Final = frozenset({"name", "generateName", "namespace"})  # without effect, as in any PodTemplateSpec
+_NAMES: Final = frozenset({"name", "generateName", "namespace"})  # fields without effect, as in any PodTemplateSpec
 _METADATA: Final = frozenset({"labels", "annotations", "finalizers", "creationTimestamp", *_NAMES})
 _POD_FIELDS: Final = """
     activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks hostAliases
@@ -261,8 +266,10 @@ _COMMAND: Final = ("command", "args")
 
 
 def refuse_pod_templates(templates: Iterable[tuple[str, Mapping[str, Any] | None]]) -> None:
-    """Raise InvalidSpec, with a line for each template, for unknown fields, reserved names of containers and commands of the
-    operator's containers. templates: each with its field."""
+    """Raise InvalidSpec for unknown fields, reserved names of containers, and commands of the operator's containers.
+
+    ``templates`` are pairs of the field's path and the template. The message has a line for each invalid template.
+    """
     wrong = [f"{field}: {problem}" for field, template in templates if template and (problem := next(_problems(template), ""))]
     if wrong:
         raise InvalidSpec("\n".join(wrong))

@@ -1,4 +1,4 @@
-"""The status of a MultiStepTrial. The fields marked ``JOURNAL`` are stored in status.journal (status_journal)."""
+"""The models of a MultiStepTrial's status. Fields that are marked with JOURNAL are stored in status.journal (status_journal)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.api.trial.values import Outcome
 
 ANOTHER_TRIAL: Final = 0
-"""Attempt number of the steps that another trial ran; the trial's own attempts start at 1."""
+"""Attempt number of the steps that another trial ran. The trial's own attempts start at 1."""
 
 
 class RefusedTarget(Model):
     """A network target that the egress sidecar refused."""
 
     protocol: str
-    """dns (a lookup of the host), tls or http (the server's name), tcp, udp, icmp, or a protocol's number."""
+    """Protocol, which is dns (a lookup of the host), tls or http (the server's name), tcp, udp, icmp, or a protocol's number."""
     host: str
     """Name or address, as the pod's processes chose it."""
     port: int | None = None
-    """Port; unset for protocols without ports."""
+    """Port. Unset for protocols without ports."""
     count: int
-    """Number of attempts: lookups, connections, or packets."""
+    """Number of refused lookups, connections or packets."""
 
 
 class EgressStatus(Model):
@@ -45,7 +45,7 @@ class EgressStatus(Model):
 
 
 def total(parts: Iterable[EgressStatus], most: int) -> EgressStatus:
-    """Return the sum of the parts. most: maximum number of targets to list, the most frequent first."""
+    """Return the sum of the parts, which lists at most ``most`` targets, the most frequent ones first."""
     counts, others = Counter[tuple[str, str, int | None]](), 0
     for part in parts:
         others += part.others
@@ -60,13 +60,13 @@ class ImageStatus(Model):
     """An image of the trial's pods that is built in the cluster."""
 
     name: str
-    """What the image is for: environment, tests, steps/NAME/tests, or a service, e.g. environment/docker-compose.yaml/db."""
+    """Purpose of the image: environment, tests, steps/NAME/tests, or a service, e.g. environment/docker-compose.yaml/db."""
     build: str
     """Digest of the build's inputs (context, Dockerfile, arguments and platform), which is the image's tag."""
     image: str | None = None
-    """The image with its digest; unset until it is in the registry."""
+    """The image with its digest. Unset until it is in the registry."""
     log: str | None = None
-    """URL of the build's log; unset if the registry had the image."""
+    """URL of the build's log. Unset if the registry already had the image."""
 
 
 Rewards = dict[str, int | float]
@@ -90,10 +90,10 @@ FailureClass = Literal["Agent", "Verifier", "Task", "Infrastructure", "Provider"
 
 
 class Condition(Model):
-    """A metav1.Condition; status.observedGeneration is the generation that it describes."""
+    """A metav1.Condition. It describes the generation in status.observedGeneration."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Complete, Failed and Suspended as for a Job; Ready, Reconciling and Stalled as for kstatus."""
+    """Type of the condition. Complete, Failed and Suspended are as for a Job. Ready, Reconciling and Stalled are as for kstatus."""
     status: Literal["True", "False", "Unknown"]
     """Status of the condition."""
     last_transition_time: datetime
@@ -121,7 +121,7 @@ class ExceptionStatus(TrialException):
 
 
 class TrialFailure(Model):
-    """Why the trial finished early; docs/reference/failures.md lists all reasons."""
+    """Why the trial finished early. docs/reference/failures.md lists all reasons."""
 
     class_: Annotated[FailureClass, *OPEN_CHOICE, Field(alias="class")]
     """Where the failure occurred: Agent, Verifier, Task, Infrastructure, Provider, Configuration or User."""
@@ -132,7 +132,7 @@ class TrialFailure(Model):
 
 
 class PhaseSeconds(Model):
-    """Duration of each phase of a step; unset: the phase did not run."""
+    """Duration of each phase of a step. Unset for a phase that did not run."""
 
     setup: float | None = None
     """Seconds of workdir/setup.sh."""
@@ -154,11 +154,11 @@ class ArtifactsSummary(Model):
     bytes: int = 0
     """Total size in bytes."""
     incomplete: list[str] | None = None
-    """Sources that were not collected completely, with the reason; manifest.json names the files."""
+    """Sources that were not collected completely, with the reason. manifest.json names the files."""
 
 
 class Usage(Model):
-    """Usage of an agent's model requests; unset fields are unknown."""
+    """Usage of an agent's model requests. Unset fields are unknown."""
 
     input_tokens: int | None = None
     """Input tokens, including cached ones."""
@@ -167,33 +167,35 @@ class Usage(Model):
     output_tokens: int | None = None
     """Output tokens."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
-    """Cost in US dollars; unset if a price is unknown."""
+    """Cost in US dollars. Unset if a price is unknown."""
     requests: int | None = None
-    """Model requests; only the gateway counts them."""
+    """Number of model requests. Only the gateway counts them."""
     incomplete: Annotated[int | None, JOURNAL] = None
-    """Requests whose usage the gateway does not know, because they were cut off or lost; the amounts do not include them."""
+    """Number of requests whose usage the gateway does not know, because they were cut off or lost. The amounts do not include
+    them."""
     held_seconds: Annotated[float | None, JOURNAL] = None
     """Seconds for which requests waited at the gateway, because the provider refused further requests."""
     source: Annotated[Literal["Gateway", "Agent"], *OPEN_CHOICE] = "Agent"
-    """Who counted the tokens. Gateway: the model gateway, in the provider's responses; Agent: the agent, which can be wrong."""
+    """Who counted the tokens. Gateway is the model gateway, which reads them from the provider's responses. Agent is the agent
+    itself, which can be wrong."""
     prices: Annotated[str | None, JOURNAL] = None
-    """Table of prices that the cost is computed with."""
+    """Price table with which the cost was computed."""
 
 
 class CheckpointStatus(Model):
-    """The checkpoint after a step: the step's changes to the environment's file system."""
+    """The checkpoint after a step, which has the step's changes to the environment's file system."""
 
     digest: str | None = None
     """SHA-256 of the checkpoint's commit file, which lists its files, the records of its steps, and the earlier checkpoint on which
-    it builds."""
+    it is based."""
     bytes: Annotated[int | None, JOURNAL] = None
     """Size of the stored layer and its manifest, compressed."""
     entries: Annotated[int | None, JOURNAL] = None
     """Number of changed and deleted paths."""
     processes: Annotated[int | None, JOURNAL] = None
-    """Number of processes that the step left running; a restore loses them."""
+    """Number of processes that the step left running. A restore loses them."""
     shared_memory: Annotated[bool | None, JOURNAL] = None
-    """Whether /dev/shm has files; a restore loses them."""
+    """Whether /dev/shm has files. A restore loses them."""
     missing: str | None = None
     """Why the step has no checkpoint. No later attempt can resume directly after the step."""
 
@@ -206,50 +208,51 @@ class StepStatus(Model):
     phase: str | None = None
     """Current phase, for display."""
     rewards: Rewards | None = None
-    """Rewards from the verifier, by key; {} is a result without keys, null is no result."""
+    """Rewards from the verifier, by key. {} is a result without keys, and null is no result."""
     omitted_rewards: int | None = None
-    """Number of further rewards that only result.json has; unset: none."""
+    """Number of further rewards that only result.json has. Unset if there are none."""
     score: Annotated[float | None, JOURNAL] = None
-    """The step's part of the trial's score: the reward "reward", else the mean of all rewards; at least 0. Unset: no result."""
+    """The step's part of the trial's score, which is the reward "reward", else the mean of all rewards, but at least 0. Unset
+    without a result."""
     passed: bool | None = None
-    """Whether the step passed: min_reward was met, or, without min_reward, the reward "reward" (every reward if there is no
-    "reward") is 1 or more. Unset: no result."""
+    """Whether the step passed. It passed if min_reward was met or, without min_reward, if the reward "reward" (every reward if
+    there is no "reward") is 1 or more. Unset without a result."""
     exception: ExceptionStatus | None = None
     """The first exception, if any."""
     start_time: datetime | None = None
     """Start time."""
     phase_start_time: Annotated[datetime | None, JOURNAL] = None
-    """Start time of the current phase; unset until its first operation, and when the step is completed."""
+    """Start time of the current phase. Unset until its first operation, and when the step is completed."""
     completion_time: datetime | None = None
     """Completion time."""
     seconds: PhaseSeconds | None = None
     """Seconds of each phase."""
     hidden_seconds: Annotated[PhaseSeconds | None, JOURNAL] = None
-    """``seconds`` of a status that is too large to show them."""
+    """The same as ``seconds``, in a status that is too large to show them."""
     artifacts: Annotated[ArtifactsSummary | None, JOURNAL] = None
     """Collected files."""
     verifier_image_id: Annotated[str | None, JOURNAL, Field(alias="verifierImageID")] = None
     """Image of the separate verifier's pod, with its digest, as resolved by the kubelet."""
     usage: Annotated[Usage | None, JOURNAL] = None
-    """Tokens and cost of the agent's model requests; unset without an agent of Harbor."""
+    """Tokens and cost of the agent's model requests. Unset without an agent of Harbor."""
     egress: Annotated[EgressStatus | None, JOURNAL] = None
-    """Network targets that were refused to the step's pods; unset without an egress sidecar."""
+    """Network targets that were refused to the step's pods. Unset without an egress sidecar."""
     gate: Annotated[bool | None, JOURNAL] = None
-    """Whether min_reward was met; null if there is no gate or no result."""
+    """Whether min_reward was met. Unset without a gate or without a result."""
     checkpoint: CheckpointStatus | None = None
-    """Checkpoint after the step; unset without spec.checkpoints. The last step has one only with checkpoints.keep WithResults."""
+    """Checkpoint after the step. Unset without spec.checkpoints. The last step has one only with checkpoints.keep WithResults."""
     trial: str | None = None
-    """Name of the other trial that ran the step (spec.from, spec.fromStep); unset: this trial ran it. status.usage does not include
-    the usage of another trial's step."""
+    """Name of the other trial that ran the step (spec.from, spec.fromStep). Unset if this trial ran it. status.usage does not
+    include the usage of another trial's step."""
 
     @property
     def phase_seconds(self) -> PhaseSeconds | None:
-        """Return the seconds of each phase, wherever they are stored; None if they are unknown."""
+        """Return the seconds of each phase, from the field that has them, None if they are unknown."""
         return self.seconds or self.hidden_seconds
 
 
 class Tampering(Model):
-    """A finding in the agent's environment that could change a verdict; docs/reference/tampering.md."""
+    """A finding in the agent's environment that could change a verdict. See docs/reference/tampering.md."""
 
     attempt: int
     """Number of the attempt."""
@@ -267,7 +270,7 @@ class ResumeStatus(Model):
     after: str
     """Name of the step after which the attempt continued."""
     attempts: list[int]
-    """For each step up to ``after``, the number of the attempt that ran it; 0 for a step that another trial ran."""
+    """For each step up to ``after``, the number of the attempt that ran it. 0 stands for another trial."""
     digest: str
     """Digest of the checkpoint, as in the step's status."""
 
@@ -299,7 +302,7 @@ class AttemptStatus(Model):
     image_id: Annotated[str | None, JOURNAL, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
     runner_image_id: Annotated[str | None, JOURNAL, Field(alias="runnerImageID")] = None
-    """Image that the pod's runner comes from, with its digest."""
+    """Image from which the pod's runner comes, with its digest."""
     start_time: datetime | None = None
     """Start time."""
     completion_time: datetime | None = None
@@ -309,9 +312,9 @@ class AttemptStatus(Model):
     message: str | None = None
     """Human-readable message."""
     steps: Annotated[list[StepStatus], JOURNAL] = []
-    """Steps of the attempt: those before the checkpoint from which it resumed, then those that it started."""
+    """Steps of the attempt. First come those before the checkpoint from which it resumed, then those that it started."""
     resumed: Annotated[ResumeStatus | None, JOURNAL] = None
-    """The checkpoint from which the attempt continued; unset if it started at step 1."""
+    """The checkpoint from which the attempt continued. Unset if it started at step 1."""
 
     @property
     def own_steps(self) -> list[StepStatus]:
@@ -331,21 +334,22 @@ class VerifierStatus(Model):
     start_time: datetime | None = None
     """Time at which the pod was first requested."""
     untouched: bool | None = None
-    """True until the agent's files are copied to the pod; until then, no agent can have caused a failure in it."""
+    """True until the agent's files are copied to the pod. Until then, no agent can have caused a failure in it."""
 
 
 class TrialStatus(Model):
     """Observed state of the trial."""
 
     observed_generation: int | None = None
-    """Generation of the spec that this status describes; -1 until an operator has seen the trial."""
+    """Generation of the spec that this status describes. -1 until an operator has seen the trial."""
     phase: str | None = None
-    """Phase, for display; programs should read the conditions."""
+    """Phase, for display. Programs should read the conditions."""
     conditions: list[Condition] = []
-    """Ready; each of Complete, Failed, Reconciling, Stalled and Suspended while it is True; Suspended also afterwards,
-    until the end."""
+    """The conditions Ready, Complete, Failed, Reconciling, Stalled and Suspended. All but Ready are listed only while they are
+    True. Suspended is also listed after a suspension, until the trial is finished."""
     isolation: Annotated[Isolation, *OPEN_CHOICE] | None = None
-    """Isolation of agent and verifier: separate pods, separate pods with the agent's files restored, separate users, or none."""
+    """Isolation of agent and verifier: separate pods (Separate), separate pods with the agent's files restored (Restored), separate
+    users (User), or none (Shared)."""
     attempt: int | None = None
     """Number of the current or last attempt, from 1."""
     pod_name: str | None = None
@@ -357,23 +361,23 @@ class TrialStatus(Model):
     image_id: Annotated[str | None, Field(alias="imageID")] = None
     """Image of the pod, with its digest, as resolved by the kubelet."""
     runner_image_id: Annotated[str | None, JOURNAL, Field(alias="runnerImageID")] = None
-    """Image that the pod's runner comes from, with its digest: the operator's, or one of `multistep build`."""
+    """Image from which the pod's runner comes, with its digest. It is the operator's image, or one that `multistep build` built."""
     agent_host_image_id: Annotated[str | None, JOURNAL, Field(alias="agentHostImageID")] = None
-    """Image of the agent host, with its digest; unset without an agent of Harbor."""
+    """Image of the agent host, with its digest. Unset without an agent of Harbor."""
     container_id: Annotated[str | None, JOURNAL, Field(alias="containerID")] = None
-    """ID of the pod's main container when the first step started; a different ID later means that the container was restarted."""
+    """ID of the pod's main container when the first step started. A different ID later means that the container was restarted."""
     image_user: Annotated[str | None, JOURNAL] = None
-    """User of the image, as reported by the runner: the default user of phases."""
+    """User of the image, as reported by the runner, which is the default user of phases."""
     verifier: Annotated[VerifierStatus | None, JOURNAL] = None
     """Pod of a separate verifier, until it is deleted."""
     task: str | None = None
     """Name of the task."""
     task_steps: list[str] = []
-    """Names of the task's steps, in order, up to spec.toStep; empty until the task is read, and in a status that is too large."""
+    """Names of the task's steps, in order, up to spec.toStep. Empty until the task is read, and in a status that is too large."""
     task_source: TaskSourceStatus | None = None
-    """What spec.task was resolved to; unset for bundle and inline, which cannot change."""
+    """The resolved spec.task. Unset for bundle and inline, which cannot change."""
     images: list[ImageStatus] = []
-    """Images of the trial's pods that the cluster builds from the task's Dockerfiles; the same for all attempts."""
+    """Images of the trial's pods that the cluster builds from the task's Dockerfiles. They are the same for all attempts."""
     start_time: datetime | None = None
     """Start time of the trial."""
     completion_time: datetime | None = None
@@ -381,11 +385,12 @@ class TrialStatus(Model):
     suspended_seconds: Annotated[int | None, JOURNAL] = None
     """Seconds for which the trial was suspended, queued, or unable to write its results, until it last resumed."""
     started_from: Annotated[StartStatus | None, JOURNAL] = None
-    """The checkpoint of another trial from which the trial starts; its copy belongs to attempt 0. Unset: the image."""
+    """The checkpoint of another trial from which the trial starts. Its copy belongs to attempt 0. Unset if the trial starts from
+    the image."""
     resumed: Annotated[ResumeStatus | None, JOURNAL] = None
-    """The checkpoint from which the current attempt continues; unset if it started at step 1."""
+    """The checkpoint from which the current attempt continues. Unset if it started at step 1."""
     regraded: Annotated[RegradeStatus | None, JOURNAL] = None
-    """The source of a regrade; unset until it is found, and without spec.regrade."""
+    """The source of a regrade. Unset until it is found, and without spec.regrade."""
     agent_setup_time: Annotated[datetime | None, JOURNAL] = None
     """When the setup of a custom agent class (`spec.agent.importPath`) started in this attempt. The class can have caused every
     later failure."""
@@ -396,31 +401,31 @@ class TrialStatus(Model):
     attempts: list[AttemptStatus] = []
     """Earlier attempts."""
     tampering: list[Tampering] = []
-    """Findings that could have changed a verdict, in all attempts; empty: none."""
+    """Findings that could have changed a verdict, in all attempts."""
     rewards: Rewards | None = None
-    """Rewards of the trial; {} is a result without keys, null is no result."""
+    """Rewards of the trial. {} is a result without keys, and null is no result."""
     outcome: Annotated[Outcome, *OPEN_CHOICE] | None = None
-    """How the trial ended: Passed, NotPassed, GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded; unset while
-    it is active."""
+    """How the trial ended: Passed, NotPassed, GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded. Unset while
+    the trial is active."""
     score: float | None = None
-    """The number that sweeps count: over all declared steps, with 0 for each step without a result. Unset: the trial is active,
-    verification is disabled, or no agent can have caused the failure that ended the trial."""
+    """The number that sweeps count, over all declared steps, with 0 for each step without a result. Unset if the trial is active,
+    if verification is disabled, or if no agent can have caused the failure that ended the trial."""
     passed: bool | None = None
-    """Whether every declared step ran and passed; unset without a score."""
+    """Whether every declared step ran and passed. Unset without a score."""
     score_rule: Annotated[ScoreRule | None, JOURNAL] = None
-    """The rule by which the score was computed; unset until the trial is finished."""
+    """The rule by which the score was computed. Unset until the trial is finished."""
     exception: Annotated[TrialException | None, JOURNAL] = None
     """Exception of the trial as a whole, if any."""
     failure: TrialFailure | None = None
-    """Why the trial finished early, and the failure class; unset if a gate ended the trial."""
+    """Why the trial finished early, and the failure class. Unset if a gate ended the trial."""
     usage: Usage | None = None
     """Tokens and cost of the agent's model requests in all steps of the last attempt."""
     results: str | None = None
     """URL of the results."""
     results_store: str | None = None
-    """URL of the files in the operator's object store, if it has one; manifest.jsonl describes each file."""
+    """URL of the files in the operator's object store, if it has one. manifest.jsonl describes each file."""
     journal: str | None = None
-    """Details for the operator and for `multistep show -o json`: gzip of JSON, in base64."""
+    """Details for the operator and for `multistep show -o json`, as gzip of JSON in base64."""
 
     @model_validator(mode="before")
     @classmethod
@@ -438,8 +443,10 @@ class TrialStatus(Model):
         return len(_kept(self.resumed))
 
     def listed_steps(self) -> dict[int, list[tuple[int, StepStatus]]]:
-        """Return the listed steps of each attempt, by attempt number, each step with the number of the attempt that ran it. An
-        attempt that resumed from a checkpoint also lists the earlier steps."""
+        """Return the listed steps of each attempt, by attempt number, each with the number of the attempt that ran it.
+
+        An attempt that resumed from a checkpoint also lists the earlier steps.
+        """
         found = {each.number: _with_runner(each.number, _kept(each.resumed), each.steps) for each in self.attempts}
         if self.attempt is not None:
             found.setdefault(self.attempt, _with_runner(self.attempt, _kept(self.resumed), self.steps))
@@ -452,16 +459,16 @@ class TrialStatus(Model):
 
     @property
     def agent_acted(self) -> bool:
-        """Return whether an agent may have acted in the current attempt: a step, or the setup of a custom agent class, started."""
+        """Return whether an agent may have acted in the current attempt, in a step or in the setup of a custom agent class."""
         return self.has_own_step or self.agent_setup_time is not None
 
     def steps_by_attempt(self) -> dict[int, list[StepStatus]]:
-        """Return the steps that each attempt ran itself, by attempt number: each step once, even if later attempts list it, too."""
+        """Return the steps that each attempt ran itself, by attempt number. Each step is in the result once."""
         return _by_runner(self.listed_steps())
 
 
 def _kept(resumed: ResumeStatus | None) -> list[int]:
-    """Return, for each of an attempt's first steps, which it did not run itself, the number of the attempt that ran it."""
+    """Return, for each step that an attempt did not run itself, the number of the attempt that ran it."""
     return resumed.attempts if resumed else []
 
 
@@ -471,10 +478,10 @@ def _with_runner(attempt: int, kept: Sequence[int], steps: Iterable[StepStatus])
 
 
 def _by_runner(listed: Mapping[int, Iterable[tuple[int, StepStatus]]]) -> dict[int, list[StepStatus]]:
-    """Return the steps that each of the trial's attempts ran. listed: the steps of each attempt, as ``_with_runner`` returns them.
+    """Return the steps that each of the trial's attempts ran. ``listed`` has the steps of each attempt from ``_with_runner``.
 
-    If several attempts list a step, the result has the step as the last of them lists it. The list of the attempt that ran the
-    step may show it as unfinished (the pod was lost before the status showed the step's end) or lack it (the status was too large).
+    If several attempts list a step, the result has the step as the last of them lists it. The list of the attempt that ran the step
+    may show it as unfinished, if the pod was lost before the status showed the step's end, or lack it, if the status was too large.
     """
     found: dict[int, dict[int, StepStatus]] = {attempt: {} for attempt in listed}
     for steps in listed.values():
@@ -496,5 +503,5 @@ def holds(status: HasConditions, type_: str) -> Condition | None:
 
 
 def is_finished(status: HasConditions) -> bool:
-    """Report whether the trial or sweep is finished: Complete or Failed."""
+    """Return whether the trial or sweep is finished, which means Complete or Failed."""
     return bool(holds(status, "Complete") or holds(status, "Failed"))

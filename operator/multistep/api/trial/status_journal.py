@@ -1,8 +1,8 @@
-"""status.journal: the details of a status that replay, sweeps and reports need, and readers of YAML do not.
+"""Stores details of a status in status.journal. Replay, sweeps and reports need these details, but readers of YAML do not.
 
-TrialStatus has all fields. Those that are marked with ``JOURNAL`` are no fields of the CRD: ``stored`` writes them into one text,
-gzip of JSON in base64, and ``joined`` reads them again. So the code works on whole statuses, `kubectl get -o yaml` prints one line
-instead of a hundred, and the status of a trial of 100 steps stays small.
+TrialStatus has all fields. Those that are marked with ``JOURNAL`` are not fields of the CRD. ``stored`` writes them into one text,
+which is gzip of JSON in base64, and ``joined`` reads them again. So the code works on whole statuses, while `kubectl get -o yaml`
+prints one line instead of a hundred, and the status of a trial of 100 steps stays small.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from pydantic_core import PydanticOmit
 
 FIELD: Final = "journal"
 MAX_WHOLE_BYTES: Final = 2**20
-"""Maximum size of a whole status as JSON that an operator writes; it reads a journal of at most twice as much."""
+"""Maximum size of a whole status as JSON that an operator writes. It reads a journal of at most twice this size."""
 MAX_OBJECTS: Final = 10_000
-"""The same for the number of JSON objects in it: a small text can expand to very many."""
+"""The same for the number of JSON objects, because a small compressed text can expand to very many."""
 _GZIP: Final = 16 + zlib.MAX_WBITS  # zlib's number for data with gzip's header and checksum
 
 Shape = dict[str, Any]
 
 
 class _InJournal:
-    """Marks a field as part of the journal; leaves it out of the JSON schema, and so out of the CRD."""
+    """Marks a field as part of the journal, and leaves it out of the JSON schema and the CRD."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> NoReturn:
         raise PydanticOmit
 
 
 JOURNAL: Final = _InJournal()
-"""Annotation of a field of a status that is stored in the journal."""
+"""Annotation of a status field that is stored in the journal."""
 
 
 def in_journal(model: type[BaseModel], name: str) -> bool:
@@ -44,14 +44,18 @@ def in_journal(model: type[BaseModel], name: str) -> bool:
 
 
 def stored(model: type[BaseModel], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the status as the API server stores it. model: the status's model; whole: all of its fields, as JSON."""
+    """Return the status as the API server stores it. ``model`` is the status's model, and ``whole`` has all of its fields as
+    JSON."""
     shown, details = _split(whole, _shape(model))
     return {**shown, FIELD: _text(details)} if details else dict(shown)
 
 
 def joined(model: type[BaseModel], status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all fields of a status, as JSON. model: the status's model; status: as the API server stores it. The journal neither
-    replaces nor adds a field of the CRD. Raises ValueError if the journal cannot be read."""
+    """Return all fields of a status as JSON. Raises ValueError if the journal cannot be read.
+
+    ``model`` is the status's model, and ``status`` is the status as the API server stores it. The journal neither replaces nor adds
+    a field of the CRD.
+    """
     shown = {name: value for name, value in status.items() if name != FIELD}
     text = status.get(FIELD)
     found: dict[str, Any] = _merged(shown, _details(text), _shape(model)) if text is not None else shown
@@ -59,7 +63,7 @@ def joined(model: type[BaseModel], status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def may_be_stored(whole: Mapping[str, Any]) -> bool:
-    """Return whether a status is small enough that an operator reads its journal again. whole: all of its fields, as JSON."""
+    """Return whether a status, with all of its fields as JSON, is small enough that an operator reads its journal again."""
     return _objects(whole) <= MAX_OBJECTS and len(_encoded(whole)) <= MAX_WHOLE_BYTES
 
 
@@ -71,7 +75,10 @@ def _objects(value: Any) -> int:
 
 @cache
 def _shape(model: type[BaseModel]) -> Shape:
-    """Return, by name in JSON, JOURNAL for each field that is stored there, and the shape of each other field with a model."""
+    """Return a dict with JOURNAL for each field that is stored in the journal, and the shape of each other field that has a model.
+
+    The keys are the names in JSON.
+    """
     found: Shape = {}
     for name, field in model.model_fields.items():
         below = model_in(field.annotation)
@@ -83,15 +90,17 @@ def _shape(model: type[BaseModel]) -> Shape:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model in a field's annotation, e.g. Condition in ``list[Condition]``; None if there is none."""
+    """Return the model in a field's annotation, e.g. Condition in ``list[Condition]``, None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in get_args(annotation) if (found := model_in(each)) is not None), None)
 
 
 def _split(value: Any, shape: Shape) -> tuple[Any, Any]:
-    """Return the value without the journal's fields, and these fields alone: None if there are none. A list of the second has an
-    item for each item of the first."""
+    """Return the value without the journal's fields, and only these fields, None if there are none.
+
+    Each list in the second result has an item for each item of the list in the first.
+    """
     if isinstance(value, list):
         pairs = [_split(each, shape) for each in value]
         details = [rest or {} for _, rest in pairs]
@@ -110,7 +119,10 @@ def _split(value: Any, shape: Shape) -> tuple[Any, Any]:
 
 
 def _merged(shown: Any, details: Any, shape: Any) -> Any:
-    """Return the value with the journal's fields. shape: as ``_shape`` returns it; JOURNAL for a field that is shown, too."""
+    """Return the value with the journal's fields added.
+
+    ``shape`` comes from ``_shape``. It is JOURNAL for a field that ``shown`` already has.
+    """
     if shape is JOURNAL:
         return shown
     if isinstance(shown, Mapping) and isinstance(details, Mapping):

@@ -1,4 +1,4 @@
-"""Where a trial's task comes from: spec.task, exactly one of bundle, inline, oci, git and url."""
+"""The models of spec.task, the source of a trial's task: ConfigMaps, the trial itself, an image, a git repository or a URL."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class BundleSource(Model):
     """A task packed into ConfigMaps, as `multistep package` prints it."""
 
     config_maps: Annotated[list[ObjectName], Field(min_length=1, max_length=256)]
-    """The immutable ConfigMaps that hold the parts, in order."""
+    """The immutable ConfigMaps with the parts of the bundle, in order."""
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    """Digest of the whole bundle, sha256: and 64 hexadecimal digits."""
+    """Digest of the whole bundle, as sha256: and 64 hexadecimal digits."""
 
 
 class InlineSource(Model):
@@ -25,7 +25,7 @@ class InlineSource(Model):
     config: dict[str, Any]
     """Content of task.toml, as an object."""
     files: Annotated[dict[str, str], Field(max_length=1024)] = {}
-    """Text files by path in the task directory; files that end in .sh are executable."""
+    """Text files by path in the task directory. Files whose names end in .sh are executable."""
 
 
 class SecretReference(Model):
@@ -36,12 +36,12 @@ class SecretReference(Model):
 
 
 class OCISource(Model):
-    """A task in a registry: pushed by `multistep package --to oci://...`, or a directory in any image."""
+    """A task in a registry, which `multistep package --to oci://...` pushed, or which is a directory in any image."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)]
     """HOST/REPOSITORY:TAG or HOST/REPOSITORY@sha256:DIGEST. A tag is resolved once, when the trial starts."""
     path: Annotated[str, AfterValidator(allowed_names.path_in_source), Field(max_length=4096)] = ""
-    """Directory of the task in an ordinary image; unset: the root."""
+    """Directory of the task in an ordinary image. Defaults to the root."""
     secret_ref: SecretReference | None = None
     """A Secret of type kubernetes.io/dockerconfigjson."""
 
@@ -69,24 +69,26 @@ class GitSource(_AtURL):
     url: Annotated[str, Field(pattern=r"^https?://", max_length=2048)]
     """URL of the repository, https:// or http://."""
     ref: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    """A branch, tag, commit (40 digits) or refs/...; unset: the default branch. Resolved once, when the trial starts."""
+    """A branch, tag, commit (40 digits) or refs/..., which is resolved once, when the trial starts. Defaults to the repository's
+    default branch."""
     path: Annotated[str, AfterValidator(allowed_names.path_in_source), Field(max_length=4096)] = ""
-    """Directory of the task in the repository; unset: the root."""
+    """Directory of the task in the repository. Defaults to the root."""
     secret_ref: SecretReference | None = None
-    """A Secret of type kubernetes.io/basic-auth, or with the key token; ca.crt is optional."""
+    """A Secret of type kubernetes.io/basic-auth, or with the key token. The key ca.crt is optional."""
 
 
 class URLSource(_AtURL):
     """A packed task at a URL."""
 
     url: Annotated[str, Field(pattern=r"^(https?|s3|gs)://", max_length=2048)]
-    """https://, http://, s3://BUCKET/KEY or gs://BUCKET/KEY."""
+    """URL of the file: https://..., http://..., s3://BUCKET/KEY or gs://BUCKET/KEY."""
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    """Digest of the tar.gz file: sha256: and 64 hexadecimal digits."""
+    """Digest of the tar.gz file, as sha256: and 64 hexadecimal digits."""
     path: Annotated[str, AfterValidator(allowed_names.path_in_source), Field(max_length=4096)] = ""
-    """Directory of the task in the archive; unset: the root."""
+    """Directory of the task in the archive. Defaults to the root."""
     secret_ref: SecretReference | None = None
-    """A Secret with username and password, token, AWS_ACCESS_KEY_ID, ...; docs/how-to/task-sources.md lists the keys."""
+    """A Secret with credentials, such as username and password, a token, or AWS_ACCESS_KEY_ID. docs/how-to/task-sources.md lists
+    the keys."""
 
 
 _SOURCES = ("bundle", "inline", "oci", "git", "url")
@@ -99,7 +101,7 @@ class TaskSource(Model):
     model_config = cel((f"[{', '.join(f'has(self.{each})' for each in _SOURCES)}].filter(x, x).size() == 1", _ONE_SOURCE))
 
     name: Name | None = None
-    """Name of the task if its config has no task.name; `multistep package` sets it to the directory's name."""
+    """Name of the task if its config has no task.name. `multistep package` sets it to the directory's name."""
     bundle: BundleSource | None = None
     """A task packed into ConfigMaps."""
     inline: InlineSource | None = None
@@ -135,7 +137,7 @@ class TaskSource(Model):
 
 
 class TaskSourceStatus(Model):
-    """Resolved source of a task; the same for all attempts."""
+    """Resolved source of a task, which is the same for all attempts."""
 
     revision: str
     """Commit of the git repository, or digest of the image manifest or of the archive."""

@@ -1,4 +1,4 @@
-"""The MultiStepTrial resource. The CRD is generated from these models."""
+"""The model of MultiStepTrial. The CRD is generated from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MultiStepTrial(Model):
 
 
 def parse_trial(obj: Mapping[str, Any]) -> MultiStepTrial:
-    """Parse the resource. Raises InvalidSpec with one line per problem, each starting with the field's path."""
+    """Parse a MultiStepTrial. Raises InvalidSpec with one line per problem, each starting with the field's path."""
     found = parsed(MultiStepTrial, obj)
     if found.status.attempt is None and not is_finished(found.status):
         refuse_pod_templates([("spec.environment.podTemplate", found.spec.environment.pod_template)])
@@ -36,12 +36,12 @@ def parse_trial(obj: Mapping[str, Any]) -> MultiStepTrial:
 
 
 def parse_status(obj: Mapping[str, Any]) -> TrialStatus:
-    """Parse only the status, which is possible even if the spec is invalid."""
+    """Parse only the status of a MultiStepTrial, which is possible even if the spec is invalid. Raises InvalidSpec."""
     return parsed(TrialStatus, obj.get("status") or {}, under="status.")
 
 
 def salvaged(trial: Object) -> MultiStepTrial:
-    """Return the trial with those fields of spec and status that can be parsed separately, and with an empty task."""
+    """Return an invalid trial with those fields of spec and status that can be parsed, and with an empty task."""
     spec = {**_readable(lambda spec: _parsed({}, spec=spec), trial.get("spec")), "task": _NO_TASK}
     status = trial.get("status")
     with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Every reason why a trial waits, and when the wait ends. docs/reference/failures.md shows the table."""
+"""The table of every reason why a trial waits, and when the wait ends. docs/reference/failures.md shows the table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from multistep.api.trial.failure_table import ACCESS_DENIED, RECONCILE_FAILED
 
 @dataclass(frozen=True)
 class Waiting:
-    """One reason why a trial waits. what: the cause; ends: when the trial resumes or fails. Both texts are for the docs."""
+    """A reason why a trial waits."""
 
     reason: str
     what: str
+    """Cause of the wait, for the docs."""
     ends: str
+    """When the trial continues or fails, for the docs."""
 
 
 GATEWAY_UNAVAILABLE = "GatewayUnavailable"

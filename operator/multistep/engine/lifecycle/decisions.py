@@ -80,7 +80,7 @@ class PodFacts:
     shard: str = ""
     """Shard of the operator that created the pod."""
     host_key: str = field(default="", repr=False)
-    """The key with which the agent host's requests are sealed (runner_client.sealed_messages), "" without an agent host."""
+    """The key with which the agent host's requests are sealed (``runner_client.exchange``), "" without an agent host."""
     host_ended: str = ""
     """How the agent host's container ended, e.g. "ended with status 1 (Error)"; "" while it runs."""
     host_exit_code: int | None = None

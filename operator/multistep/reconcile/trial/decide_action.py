@@ -55,8 +55,9 @@ def _unless_unread_at_deadline(run: TrialRun, situation: Situation) -> decisions
     that time. If no exec session with the running pod works then, there are three cases:
 
     - The agent is to blame if sessions with another pod of the node work, unless a verifier's pod is in use, because then its
-      sessions may be the broken ones. - The result is unknown if sessions with other pods break too, or if a verifier's pod has no
-      files of the agent yet. - In all other cases nothing shows the cause, so the trial fails because of its deadline.
+      sessions may be the broken ones.
+    - The result is unknown if sessions with other pods break too, or if a verifier's pod has no files of the agent yet.
+    - In all other cases nothing shows the cause, so the trial fails because of its deadline.
     """
     decision, trial, hint = next_decision.decide(situation), situation.trial, run.hint
     hints, drives = run.memory.hints, isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier)
