@@ -38,7 +38,7 @@ def lookup(command: tuple[str, ...]) -> tuple[str, ...]:
 
     It must run as the same user and with the same variables. Return () if spec.agent.command does not start a shell, or if its
     first program is not certain. If an argument of the shell starts with "#!", it is a script that the shell runs
-    (cli.trial.run.agent_script).
+    (``client.submit.agent_choice.script_command``).
     """
     if len(command) < 3 or PurePosixPath(command[0]).name not in _SHELLS or not re.fullmatch(r"-[a-z]*c", command[1]):
         return ()

@@ -7,7 +7,7 @@ from typing import Final
 
 from multistep.api.common.base_model import GROUP
 
-MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "multistep"}  # on every object that the operator creates
+MANAGED: Final[Mapping[str, str]] = {"app.kubernetes.io/managed-by": "multistep"}  # label of all objects that the operator creates
 MANAGED_SELECTOR: Final = ",".join(f"{name}={value}" for name, value in MANAGED.items())
 TRIAL: Final = f"{GROUP}/trial"
 TASK: Final = f"{GROUP}/task"

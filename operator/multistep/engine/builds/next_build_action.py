@@ -37,7 +37,7 @@ VERIFY_SECONDS: Final = 30.0  # time within which the registry must show a pushe
 LAST_PUSH_PAUSE_SECONDS: Final = 60.0
 PUSHING_SECONDS: Final = 7200.0  # time for the pushes, after which the operator replaces the builder's pod
 _SHOWN_LINES: Final = 12
-_LINE_CHARACTERS: Final = 400  # maximum length of a shown line; longer lines lose their start, as errors name the cause at the end
+_LINE_CHARACTERS: Final = 400  # maximum length of a shown line, of which the end is kept because errors name the cause there
 _MAX_CHARACTERS: Final = 1500
 # Matches the last line of buildah's output if buildah cannot pull a base image. RUN commands cannot forge it: they end earlier.
 _PULL = re.compile(r"^Error: .*(initializing source|pinging container registry|reading manifest|reading blob|copying system image)")

@@ -5,5 +5,5 @@ operations.py first.
 
 operations        requests to the runner, each with an id that makes it idempotent
 journal           progress of a trial, rebuilt from its records
-results_limits    how many bytes and files a step, a trial and a namespace may store; which large file the pod uploads itself
+results_limits    how many bytes and files may be stored, and which large file the pod uploads itself
 """

@@ -10,7 +10,7 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle.decisions import CleanUp, Situation
 from multistep.engine.lifecycle.stop_and_suspend import DEADLINE_EXCEEDED, STOPPED
 
-_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # then processes may still run in the pod
+_CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPONSIVE})  # processes may still run in the pod
 
 
 def clean_up(s: Situation) -> CleanUp | None:

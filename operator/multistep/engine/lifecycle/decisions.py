@@ -179,7 +179,7 @@ class DriveWithoutVerifier:
     """Decision: the same as Drive, but without the pod that was to verify the step a second time."""
 
     why: str
-    """Why that pod cannot be used."""
+    """Why the verifier's pod cannot be used."""
 
 
 @dataclass(frozen=True)

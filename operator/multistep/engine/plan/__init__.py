@@ -3,14 +3,18 @@
 In: task.toml, layout of the task's directory, services of its compose file, the trial's spec. Out: TrialPlan (plan.py), or an
 InvalidTask or InvalidSpec error that names the problem. Open make_plan.py first.
 
-make_plan, plan                            builds the plan and limits its size; its types
-task_steps                                 the steps of the task; those that the trial runs
-unsupported_parts                          rejects tasks that need what the operator cannot do
-resolve_templates                          ${NAME} in environment values
-network_types, phase_networks              what each environment and phase may reach
-image_builds                               images of the containers; those that the cluster must build
-container_resources, phase_timeouts        CPU, memory, GPUs, TPUs; seconds of each phase
-plan_services                              a compose file's services as containers, host names and volumes
-hosted_agent, select_artifacts             an agent of Harbor; the artifacts of a step
-verifier_environment                       where a step is verified
+make_plan               builds the plan and limits its size
+plan                    types of the plan
+task_steps              the task's steps, and which of them the trial runs
+unsupported_parts       rejects tasks that need what the operator cannot do
+resolve_templates       replaces ${NAME} in environment values
+network_types           what each environment may reach
+phase_networks          what each phase may reach
+image_builds            images of the containers, and which of them the cluster must build
+container_resources     CPU, memory, GPUs and TPUs of the containers
+phase_timeouts          timeouts of the phases
+plan_services           a compose file's services as containers, host names and volumes
+hosted_agent            plan of a Harbor agent
+select_artifacts        which files of a step are collected
+verifier_environment    where a step is verified
 """

@@ -242,7 +242,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Verifie
     services = services_of(
         defined.services if defined.bundled else layout.compose, image, spec, own_env, env.variables, inputs.images
     )
-    of_other_image = defined.bundled and own is config.environment  # then the healthcheck is meant for the agent's image
+    of_other_image = defined.bundled and own is config.environment  # if true, the healthcheck is meant for the agent's image
     return VerifierEnvironment(
         config=own,
         image=image,

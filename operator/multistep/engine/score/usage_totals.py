@@ -148,9 +148,9 @@ class ModelReport:
     silent_seconds: float = 0.0
     """Number of seconds for which the provider had sent no part of an answer when the agent closed its last requests."""
     silent_until: float | None = None
-    """When the agent closed its last requests, or the operator reported the agent's end to the gateway; seconds since the epoch."""
+    """When the agent closed its last requests, or the operator reported the agent's end, in seconds since the epoch."""
     last_request_at: float | None = None
-    """When the gateway ended the last request, which is at most a minute after the agent closed it; seconds since the epoch."""
+    """When the gateway ended the last request, in seconds since the epoch. That is at most a minute after the agent closed it."""
     downtimes: tuple[Downtime, ...] = ()
     """The first downtimes that ended after the step's start."""
 

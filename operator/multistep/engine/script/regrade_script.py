@@ -72,7 +72,7 @@ def _verify_again(scope: Scope, step: StepPlan, source: SourceStep, run: StepRun
     run.started_at = record.started_at
     run.exception = _exception(source.exception)
     if is_verified(scope.plan, source):
-        assert step.verifier is not None and step.verifier.environment is not None  # in every plan of a regrade
+        assert step.verifier is not None and step.verifier.environment is not None  # a regrade's plan always has both
         run.phase = VERIFIER
         run.checkpoint = CheckpointStatus(digest=source.checkpoint)
         run.collected = Collected()

@@ -16,7 +16,7 @@ from multistep.engine.score.trial_score import is_too_large
 MAX_MESSAGE_BYTES = 1024
 MAX_REWARD_KEYS = 64
 MAX_KEY_BYTES = 128
-MAX_STATUS_BYTES = 56 * 1024  # so that the object of a trial of 100 steps has at most 64 KiB, unless its task is inline
+MAX_STATUS_BYTES = 56 * 1024  # the object of a trial of 100 steps then has at most 64 KiB, unless its task is inline
 MAX_SHORT_BYTES = 128  # maximum size of a message in a status that exceeds MAX_STATUS_BYTES
 
 

@@ -198,7 +198,7 @@ def count_trials(
     scoring, states = scoring or Scoring(), Counter[State]()
     phases = Counter[ActivePhase](trial.phase for trial in trials if trial.state == "Active")
     excluded, scored = Counter[FailureClass](), Counter[FailureClass]()
-    scores: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # for each agent: task index -> scores
+    scores: list[dict[int, list[float]]] = [defaultdict(list) for _ in grid.agents]  # scores of each agent, by index of the task
     finished, passed = [0 for _ in grid.agents], [0 for _ in grid.agents]
     created = max(created, max((trial.number for trial in trials), default=-1) + 1)
     counting, there = _counting(grid, created, trials, scoring)

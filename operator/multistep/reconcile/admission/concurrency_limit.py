@@ -111,7 +111,7 @@ class ConcurrencyLimit:
         self._carried: set[Key] = set()  # keys whose slots the next reconcile may still use
         self._queues = FairQueue(), FairQueue()
         self._grants = 0
-        self._last_grant: dict[str, int] = {}  # by namespace: number of its last grant among all grants, to break ties
+        self._last_grant: dict[str, int] = {}  # number of the last grant of each namespace, which breaks ties
 
     @property
     def held(self) -> int:
@@ -275,7 +275,7 @@ class BackgroundJobs(Generic[I, T]):
     started it."""
 
     def __init__(self, slots: int, wake: Wake, *, results: bool = True) -> None:
-        """Create the jobs. ``slots`` is their maximum number at once, of which one namespace gets at most all but one.
+        """Create the object without jobs. At most ``slots`` jobs run at once. One namespace gets at most all slots but one.
 
         ``results`` is whether a job's result is kept for the waiting objects. A job's error is always kept.
         """
@@ -283,7 +283,7 @@ class BackgroundJobs(Generic[I, T]):
         self._wake = wake
         self._results = results
         self._running: dict[I, Job[T]] = {}
-        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # by waiting UID: ID and outcome of the job
+        self._outcomes: OrderedDict[str, tuple[I, T | Exception]] = OrderedDict()  # job's ID and outcome, by waiting UID
 
     def __contains__(self, id: I) -> bool:
         return id in self._running

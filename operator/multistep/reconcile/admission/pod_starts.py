@@ -51,7 +51,7 @@ class PodStarts(ConcurrencyLimit):
 
 
 WAIT_SECONDS: Final = 300.0  # a cluster autoscaler usually adds a node within this time
-_PAUSE_SECONDS: Final = 60.0  # after a trial has released its pod, no other trial of the namespace does so for this time
+_PAUSE_SECONDS: Final = 60.0  # minimum time between two trials of one namespace that release their pods
 _MOST_TIMES: Final = 3  # a trial releases its pod at most this often
 _STALE_SECONDS: Final = 120.0  # a trial that was not seen for this time no longer waits, because a waiting one is seen every 30 s
 
@@ -73,7 +73,7 @@ class VerifierRoom:
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
-        self._gave_way_at: dict[str, float] = {}  # by namespace
+        self._gave_way_at: dict[str, float] = {}  # when a trial of the namespace last released its pod, by namespace
 
     def wait(self, uid: str, namespace: str, now: float, times: int = 0) -> bool:
         """Record that the trial's verifier fits no node, and return whether the trial releases its pod.

@@ -22,7 +22,7 @@ from multistep.reconcile.admission.concurrency_limit import Key
 Kind = tuple[str, str]  # namespace, and the pod's fields that a quota counts, as JSON
 
 EXCEEDED = "exceeded quota"  # every rejection by a quota has this text in its message
-BACKOFF = Backoff(first=1.0, last=60.0)  # for retries, which are needed because no event reports that a quota was raised
+BACKOFF = Backoff(first=1.0, last=60.0)  # requests are retried because no event reports that a quota was raised
 QUOTA_UPDATE_SECONDS = 1.0  # approximate time from a pod's end until the quota controller has counted it
 
 
@@ -105,7 +105,7 @@ class Quotas:
     def rejection(self, key: Key) -> str:
         """Return the message of the last rejection in the key's queue."""
         text = self._queues[self._kinds[key]].rejection
-        return text[max(0, text.find(EXCEEDED)) :]  # without the start, which names the pod of only one trial
+        return text[max(0, text.find(EXCEEDED)) :]  # the start is cut off because it names the pod of only one trial
 
     def pause(self, key: Key) -> float | None:
         """Return the seconds until a queued key may retry.

@@ -96,7 +96,7 @@ class OrphanRemoval:
         found = {"metadata": metadata}
         pod, now, grace = pod_facts(found), self.clock(), self.settings.orphans_grace_seconds
         if not pod_identity.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
-            return  # not created by the operator, or younger than the grace period
+            return  # the operator did not create the pod, or the pod is younger than the grace period
         wanted_by = self._wanted.get(pod.uid)
         if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
             return

@@ -75,9 +75,9 @@ class Builds:
         self._tools = Tools(cluster, self._registry, self._logs, settings, clock)
         self._lookups: BackgroundJobs[str, str] = BackgroundJobs(_LOOKUPS, wake)
         self._jobs: BackgroundJobs[str, str] = BackgroundJobs(settings.builds.parallelism, wake)
-        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # by the build's id
+        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()  # outcomes of finished builds, by the build's id
         self._reports: dict[str, BuildPause] = {}  # last report of each running build, by the build's id
-        self._absent: OrderedDict[str, str] = OrderedDict()  # by a trial's UID: id of its build whose image does not exist
+        self._absent: OrderedDict[str, str] = OrderedDict()  # id of the build without an image, by the trial's UID
 
     @property
     def wanted(self) -> Collection[str]:

@@ -70,8 +70,8 @@ class Fetches:
         self._run = run
         self._wake = wake
         self._wake_sweep: Wake = lambda _: None
-        self._jobs: BackgroundJobs[str, FetchResult] = BackgroundJobs(settings.task_fetches, self._requeue)  # by id of the request
-        self._failures: OrderedDict[str, _Failure] = OrderedDict()  # by id of the request
+        self._jobs: BackgroundJobs[str, FetchResult] = BackgroundJobs(settings.task_fetches, self._requeue)
+        self._failures: OrderedDict[str, _Failure] = OrderedDict()  # newest failures, by id of the request
         self._cache: TaskCache | None = None
 
     @property

@@ -188,7 +188,7 @@ class Checkpointing:
         try:
             await environment.session().operate("commit", {"id": f"{operation.id}-commit", "manifest": commit.manifest})
         except RunnerError as error:
-            _refusal(environment, error)  # not fatal, because the runner then bases its next checkpoint on an earlier one
+            _refusal(environment, error)  # the trial goes on, because the runner then bases its next checkpoint on an earlier one
         return commit
 
     async def _pack(

@@ -100,7 +100,7 @@ class Finisher:
         await self._write_evidence(trial, loaded, journal, ended, failure, secrets)
         if self._shipping is None and await self._volume.collections.pointers(key):
             raise StoreError(f"{key}: some of its files are in an object store that is not configured now: set results_store again")
-        if _keeps_checkpoints(trial):  # before the final status is written, because a finished trial may be deleted
+        if _keeps_checkpoints(trial):  # must precede the final status, because a finished trial may be deleted
             await self._volume.checkpoints.retain(key)
         uri = self._volume.access.uri(self._settings.results_url, key)
         return ResultsLocation(uri, await self._shipping.ship(key) if self._shipping else None)

@@ -82,7 +82,7 @@ async def continue_script(
         return run.until_deadline(paused)
     shown = holds(run.trial.status, "Reconciling")
     if shown is not None and shown.reason in _OF_LOADING and not (shown.reason == CONNECTION_LOST and hint.error):
-        await run.write_step()  # before the trial holds slots
+        await run.write_step()  # this write must precede the slots, so that none is held during it
     if not admission.execs.acquire(run.key, 1 + observed.plan.separate + observed.plan.switches_networks):
         admission.transfers.carry(run.key)  # keep a slot for transfers until the next session
         hint.read_at_deadline = False  # the pod is read once the trial has its slot

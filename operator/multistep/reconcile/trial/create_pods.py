@@ -158,7 +158,7 @@ async def _check_verifiers_pods(run: TrialRun, observed: Observed, pods: TrialPo
     for step in observed.plan.steps:
         if not step.verified_apart or step.verifiers_environment is None:
             continue
-        environment = replace(step.verifiers_environment, env={}, healthcheck=None)  # without fields that do not affect the pod
+        environment = replace(step.verifiers_environment, env={}, healthcheck=None)  # the removed fields do not affect the pod
         if environment not in checked:
             checked.append(environment)
             named = VerifierStatus(pod_name=pod_identity.verifier_pod_names(run.trial, step.index)[0])

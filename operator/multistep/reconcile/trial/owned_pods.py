@@ -107,7 +107,7 @@ class TrialPods:
 
     async def _guard(self, request: pods.PodRequest) -> None:
         if (budget := pod_policies.disruption_budget(request)) is not None:
-            with suppress(AlreadyExists):  # if the operator created it before a crash
+            with suppress(AlreadyExists):  # the operator may have created it before a crash
                 await self._cluster.create(budget)
 
     async def _limit_network(self, request: pods.PodRequest) -> bool:

@@ -119,8 +119,8 @@ class PodHints:
 
     def __init__(self) -> None:
         self._by_trial: dict[Key, PodHint] = {}
-        self._worked: dict[str, float] = {}  # by node: when a session with one of its pods last worked
-        self._broke: dict[str, PodHint] = {}  # by node: the hint of its last former pod whose sessions broke
+        self._worked: dict[str, float] = {}  # when a session with one of a node's pods last worked, by node
+        self._broke: dict[str, PodHint] = {}  # hint of a node's last former pod whose sessions broke, by node
 
     def __len__(self) -> int:
         return len(self._by_trial)

@@ -2,7 +2,7 @@
 
     observe    the trial's task and pods                         observe
     decide     the next action, a pure function of these         decide_action, engine.lifecycle
-    act        one function for each decision; it writes status  start_attempt, create_pods, continue_script, end_attempt
+    act        one function for each decision, writes status     start_attempt, create_pods, continue_script, end_attempt
     error      report it in the status                           end_in_status
 
 An action returns a Requeue if the trial waits, which ends the reconcile. It returns Continue to observe and decide again, or it

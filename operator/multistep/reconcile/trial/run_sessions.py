@@ -259,7 +259,7 @@ class Driver:
         if progress.running is None or progress.next is None or progress.running.id in drive.under_way:
             return False
         session, time_of = drive.sessions[progress.next.where], asyncio.get_running_loop().time
-        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # at its timeout the session breaks
+        near_timeout = (drive.deadline.when() or time_of()) - self._settings.linger_seconds  # the session breaks at the deadline
         end = min(time_of() + self._settings.linger_seconds - FIRST_WAIT_SECONDS, near_timeout)
         while (
             not (self._sessions_queued() or drive.hooks.expired() or self._changed(drive.trial.metadata))

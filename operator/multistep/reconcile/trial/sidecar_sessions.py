@@ -90,7 +90,7 @@ class ServiceSessions:
                 more.cut,
             )  # fmt: skip
         if not found.cut:
-            await joined.end()  # after a cut download, the sink would reject the end marker
+            await joined.end()  # if the download was cut, the sink would reject the end marker
         return found
 
     @asynccontextmanager

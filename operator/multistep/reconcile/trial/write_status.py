@@ -195,7 +195,7 @@ class Tally:
         elif not mark.finished:
             try:
                 self._count(trial, mark)
-            except Exception:  # for example a negative number of tokens, if another client wrote the status
+            except Exception:  # another client may have written a status with, for example, a negative number
                 logger.exception("counting the transitions of a trial")
             if now.finished:
                 self._ended(trial)

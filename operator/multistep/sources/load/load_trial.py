@@ -58,7 +58,7 @@ TaskKey = tuple[str, ...]
 
 
 class TaskReads(Protocol):
-    """Limits concurrent reads of tasks; implemented in reconcile.loading.read_tasks."""
+    """Limits concurrent reads of tasks; implemented in ``reconcile.loading.load_tasks``."""
 
     async def get(
         self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]], *, started: bool = False
