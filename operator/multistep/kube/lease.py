@@ -107,8 +107,8 @@ class Lease:
         self._seconds = seconds
         self._scale = seconds / LEASE_DURATION_SECONDS
         self._clock = clock
-        self._written: Object | None = None  # the Lease object that was last written, or None if the outcome of the write is
-        # unknown
+        # The Lease object that was last written, or None if the outcome of the write is unknown.
+        self._written: Object | None = None
         self._seen = ("", -math.inf)  # resourceVersion of the Lease object, and the time when this replica first read it
         self._held_until = -math.inf
         self._answered_at = -math.inf

@@ -22,8 +22,9 @@ MAX_IN_FLIGHT: Final = 64
 PAUSE_SECONDS: Final = 1.0  # pause after an overloaded response without Retry-After
 MAX_PAUSE_SECONDS: Final = 60.0
 JITTER: Final = 0.25
-OVERLOADED = frozenset({0, 429, 502, 503, 504})  # 0 is no answer; 500 is left out, because it is often a webhook's failure that
-# affects one object
+# Statuses of an overloaded server. 0 is no answer. 500 is left out, because it is often a webhook's failure that affects one
+# object.
+OVERLOADED = frozenset({0, 429, 502, 503, 504})
 
 
 class RequestLimit:

@@ -221,8 +221,8 @@ class ApiRequests:
                         body = await response.content.read(MAX_ERROR_BYTES)
                     raise response_error(request.what, response.status, body, response.headers)
                 yield response
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError includes TimeoutError, and ValueError is an answer
-            # that is not JSON
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # OSError includes TimeoutError. A ValueError is an answer that is not JSON.
             raise no_answer_error(request.what, error) from error
 
     async def _answer(self, request: _Request, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:

@@ -121,8 +121,8 @@ _NO_WORKDIR = (  # errors for a directory that was deleted or replaced, or whose
     "file name too long",
     "permission denied",
 )
-_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"  # runc's message if the working
-# directory is a link to nowhere
+# runc's message if the working directory is a link to a missing directory.
+_WORKDIR_OUTSIDE = "current working directory is outside of container mount namespace root"
 
 
 def ended_from_inside(code: int | None, message: str) -> bool:

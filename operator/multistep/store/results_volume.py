@@ -114,8 +114,8 @@ class ResultsVolume:
         self.root = root
         self.disk = Disk(root, unpack_threads, check)
         size = info.f_blocks * info.f_frsize
-        inodes = info.f_files if info.f_ffree <= info.f_files else 0  # CephFS has no limit, and reports its number of objects as
-        # f_files
+        # CephFS has no limit, and reports its number of objects as f_files.
+        inodes = info.f_files if info.f_ffree <= info.f_files else 0
         self._ledger = VolumeUsage(_within_inodes(limits(size), inodes))
         self.collections = Collections(self.disk, self._ledger)
         # Checkpoints have threads of their own, so that results of other trials do not wait while gigabytes are flushed.

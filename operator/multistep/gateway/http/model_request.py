@@ -33,8 +33,8 @@ _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
 _BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
-_AFTER_BUDGET: Final = 50.0  # maximum seconds added to the hold of a request that waited for a budget: clients disconnect after 300
-# s
+# Maximum seconds that are added to the hold of a request that waited for a budget. Clients disconnect after 300 s.
+_AFTER_BUDGET: Final = 50.0
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,14 @@ class Exchange:
 
     async def _held_too_long(self, error: HoldExpired) -> Refused:
         refusal, own = self._refusal, self._services.steps.open_requests(self._step)
-        crowds = error.over_share or own > self._lane.window  # the trial's own requests, not the provider, may be why this one
-        # waits
+        # The trial's own requests, not the provider, may be why this request waits.
+        crowds = error.over_share or own > self._lane.window
         shortened = self._lost_seconds > self._held_seconds - self._budget_seconds and not error.too_long
         if refusal is None:
             kind: Kind = "Own" if shortened or (crowds and not self._lane.narrowed) else "Provider"
         else:
-            kind = "Own" if shortened and refusal.status else "Provider"  # for status 0, the provider is to blame: no agent can
-            # keep the gateway from connecting
+            # Without an answer (status 0), the provider is to blame, because no agent can keep the gateway from connecting.
+            kind = "Own" if shortened and refusal.status else "Provider"
         why = f"the provider refused the request: {refusal.message}" if refusal else "too many requests are ahead of it"
         message = f"held for {self._held_seconds:.0f} s; {why}"
         await self._outcome.finish("failed", refusal.status if refusal else HELD_TOO_LONG, TokenUsage(), kind, message)

@@ -210,8 +210,8 @@ def _of_pass(counts: Document, known: TokenUsage) -> TokenUsage:
     cached = _count(counts, "cache_read_input_tokens", known.cached)
     written = _count(counts, "cache_creation_input_tokens", known.written)
     known_new = known.input - known.cached - known.written
-    new = max(_count(counts, "input_tokens", known_new), min(known_new, known.input - cached - written))  # a later event may count
-    # tokens as cached that were new before
+    # A later event may count tokens as cached that were new before.
+    new = max(_count(counts, "input_tokens", known_new), min(known_new, known.input - cached - written))
     hour = _count(_part(counts, "cache_creation"), "ephemeral_1h_input_tokens", min(known.written_1h, written))
     return TokenUsage(new + cached + written, cached, written, hour, _count(counts, "output_tokens", known.output))
 

@@ -93,8 +93,9 @@ _REQUESTED: Final = r"request(?:ed\W{0,4}|(?:ed)?\b\D{0,24}(?=[\d,]{1,16}\s(?:\w
 _LIMIT_AND_REQUESTED: Final = re.compile(rf"{_LIMIT}.{{0,60}}?{_REQUESTED}", re.IGNORECASE | re.DOTALL)
 _REQUESTED_AND_LIMIT: Final = re.compile(rf"{_REQUESTED}.{{0,60}}?{_LIMIT}", re.IGNORECASE | re.DOTALL)
 _PER_MINUTE: Final = re.compile(r"([\d,]{1,16})\s(?:input |prompt |total )?tokens per min", re.IGNORECASE)
-_AMOUNTS_WITHIN: Final = 300  # characters of a message to search for its limit: users may choose the server, and matching long
-# texts takes time
+# The limit is searched for only in this many characters of a message. Users may choose the server, and matching long texts takes
+# time.
+_AMOUNTS_WITHIN: Final = 300
 _LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
 _BYTES_PER_TOKEN: Final = 6  # more than usual text has, so that the number of tokens is not overestimated
 _MAX_ERROR: Final = 1 << 20  # bytes; some servers repeat the request in their error

@@ -69,8 +69,8 @@ def _delete_files(incoming: Path, pid: int) -> None:
 
 async def _communicate(process: asyncio.subprocess.Process, order: bytes) -> bytes:
     assert process.stdin is not None and process.stdout is not None
-    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # uvloop raises RuntimeError if the process has already
-        # ended
+    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
+        # uvloop raises RuntimeError if the process has already ended.
         process.stdin.write(order)
         await process.stdin.drain()
         process.stdin.close()

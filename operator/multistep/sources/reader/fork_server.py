@@ -37,8 +37,8 @@ class ForkServer:
         try:
             async with asyncio.timeout(WALL_SECONDS + _LONGER_SECONDS):
                 output, code = await self._exchange(order.to_json())
-        except TimeoutError:  # the server kills a child earlier, so the server itself hangs, and the next read must start another
-            # one
+        except TimeoutError:
+            # The server kills a slow child earlier. So the server itself hangs, and the next read must start another server.
             self.close()
         if code == -signal.SIGXCPU:
             advice = "make patterns in .harborignore simpler, keys in task.toml shorter, or files and links fewer"

@@ -110,8 +110,8 @@ def _variables(environment: EnvironmentConfig) -> dict[str, str]:
         **({"MEMORY": f"{environment.memory_mb}M"} if environment.memory_mb else {}),
         **({"PREBUILT_IMAGE_NAME": environment.docker_image} if environment.docker_image else {}),
     }
-    return {"TEST_DIR": "/tests"} | own | infra  # Harbor writes TEST_DIR into the compose file of each task that it converts from
-    # Terminal-Bench
+    # Harbor writes TEST_DIR into the compose file of each task that it converts from Terminal-Bench.
+    return {"TEST_DIR": "/tests"} | own | infra
 
 
 def _text(bundle: Bundle, path: str, field: str) -> str:

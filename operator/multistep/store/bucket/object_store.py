@@ -151,8 +151,8 @@ class Bucket:
         with self._errors("deleting", names[0] if names else ""):
             try:
                 await obstore.delete_async(self._store, names)
-            except (NotFoundError, FileNotFoundError):  # GCS and Azure report a missing object, and may then leave the objects
-                # after it
+            except (NotFoundError, FileNotFoundError):
+                # GCS and Azure report a missing object, and may then leave the objects after it.
                 for name in names:
                     self._check()
                     with suppress(NotFoundError, FileNotFoundError):

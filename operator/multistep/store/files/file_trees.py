@@ -139,8 +139,8 @@ class TreeWriter:
     def __init__(self, top: str | os.PathLike[str]) -> None:
         self.digests: list[bytes] = []
         self._top = os.open(top, _DIRECTORY)
-        self._parent: tuple[tuple[str, ...], int] | None = None  # open directory of the last member: successive members are often
-        # in one directory
+        # The open directory of the last member, because successive members are often in one directory.
+        self._parent: tuple[tuple[str, ...], int] | None = None
 
     def __enter__(self) -> TreeWriter:
         return self

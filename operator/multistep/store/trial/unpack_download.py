@@ -248,8 +248,8 @@ class _Sources:
         # normalizes the path, because place_artifacts would never return for a path "."
         path = "/".join(safe_parts(member.name.partition("/")[2].lstrip("/")))
         self.check(index, path, member.kind)
-        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS  # a directory becomes artifacts/, a file becomes
-        # artifacts/artifacts
+        # A directory becomes artifacts/, and a file becomes artifacts/artifacts.
+        is_top = self.paths[index].rstrip("/") == LOGS_ARTIFACTS
         return index, "artifacts" if is_top and self.types[index] == "file" else path
 
 

@@ -38,8 +38,8 @@ class Collection:
 Counts = Callable[[Collection], bool]
 """Whether a collection counts towards the limit of its trial."""
 
-TrialUsage = Mapping[Collection | None, Amount]  # usage of one trial by collection; for a trial without a note, the key None has
-# the total
+# The usage of one trial by collection. For a trial without a note, the key None has the total.
+TrialUsage = Mapping[Collection | None, Amount]
 
 
 @dataclass
