@@ -42,12 +42,12 @@ _AGAIN = "-count=1"  # does not use the result of an earlier run
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
-_YIELDING = 1.5  # workers per core of unit tests that run at low priority: they wait for a third of their time
+_YIELDING = 1.5  # workers per core of unit tests that run at low priority, because they wait for a third of their time
 _SIDE_BY_SIDE_BYTES = 4 << 30  # with less available memory, the Go tests run before pytest instead of in parallel
 
 
 def lint() -> None:
-    """Run the static checks, each of them also if others fail."""
+    """Run all static checks, even if some of them fail."""
     failures = []
     for name, check in _LINT.items():
         try:
@@ -242,7 +242,7 @@ def _go_test(module: Path, *arguments: str) -> str:
     """Run Go tests. Return a text about failures, or "". A skipped test counts as failed."""
     # With -trimpath, Go uses the cache of other checkouts. `make lint` runs go vet.
     command = [str(go()), "test", "-json", "-trimpath", "-vet=off", *arguments]
-    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo; releases do not use cgo
+    env = go_environment(CGO_ENABLED="1" if "-race" in arguments else "0")  # the race detector needs cgo, which releases do not use
     started = time.monotonic()
     done = subprocess.run(command, cwd=module, env=env, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -18,8 +18,8 @@ _STARTED, _BUSY = time.monotonic(), load.busy_seconds()
 def table(ended: Iterable[Ended]) -> Iterator[str]:
     """Yield lines of a table with the seconds of each run.
 
-    The column "tests" is the sum over all tests, of which several run at once. "waiting" is the part of it in which they used no
-    CPU. "apart" is the CPU time of the run outside of tests, such as imports.
+    The column "tests" is the sum over all tests, of which several run at once. "waiting" is the part of this sum in which the tests
+    used no CPU. "apart" is the run's CPU time outside of tests, such as that of imports.
     """
     yield f"    {'run':<{NAME_WIDTH}}  {'wall s':>7}  {'CPU s':>7}  {'tests s':>7}  {'waiting':>7}  {'apart':>7}"
     for each in ended:

@@ -24,7 +24,7 @@ from localkube.config import load_config
 _SIMULATED = "tests/simulated"
 PLACES = ("tests/e2e", "tests/rights", _SIMULATED)  # directories of tests that need a cluster
 _EACH_RUN = "not long and not measures and not agents"
-_SIMULATED_WORKERS = 4  # each worker has an operator and a node; the tests wait for four fifths of their time
+_SIMULATED_WORKERS = 4  # each worker has an operator and a node. The tests wait for four fifths of their time
 _EVERY = Choice()
 _USED = CACHE / "used-rights"  # rights that the operator used in the last run of each third of the long tests
 _FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster, which are few at the start

@@ -92,7 +92,7 @@ def ensure(target: targets.Target, image: Image = OPERATOR) -> str:
     if not target.engine.has(name):
         with stage(f"image {name}"):
             target.engine.build(Build(name, ROOT, ROOT / image.dockerfile, image.arguments))
-            target.engine.tag(name, f"{repository(image)}:dev")  # the default of settings.py
+            target.engine.tag(name, f"{repository(image)}:dev")  # the default image of settings.py
             _delete_old(target, image)
     return name
 

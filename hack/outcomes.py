@@ -23,7 +23,7 @@ class Outcome:
     seconds: float = 0.0
     """Duration in seconds."""
     output: str = ""
-    """Set if the phase did not pass."""
+    """The error and the captured output of a phase that did not pass, otherwise ""."""
     cpu: float = 0.0
     """CPU seconds of the test's process and its children."""
 

@@ -1,4 +1,4 @@
-"""Report finished pytest runs: failures, flaky tests, history, and totals."""
+"""Report the failures, flaky tests, history and totals of finished pytest runs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

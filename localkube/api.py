@@ -32,7 +32,7 @@ class Api:
         self.request("PATCH", path + query, json.dumps(manifest), "application/apply-patch+yaml")
 
     def merge(self, path: str, changes: dict[str, Any]) -> None:
-        """Update only the fields in ``changes`` by JSON merge patch; the value None deletes a field."""
+        """Update only the fields in ``changes`` by JSON merge patch. The value None deletes a field."""
         self.request("PATCH", path, json.dumps(changes), "application/merge-patch+json")
 
     def delete(self, path: str) -> None:

@@ -15,7 +15,7 @@ from localkube.toolchain import find_go
 # The same flags for all modules, so that the standard library is compiled once. Without DWARF, compiling takes less time.
 BUILD_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-gcflags=all=-dwarf=false")
 FEWER_COLLECTIONS = {"GOGC": "400"}  # the compiler collects its garbage less often: it needs less time and more memory
-_SMALL = ("-s", "-w")  # linker flags: no symbols
+_SMALL = ("-s", "-w")  # linker flags that leave out symbols
 _KEPT_BUILDS = 2
 
 

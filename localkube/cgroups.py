@@ -46,8 +46,8 @@ def members(name: str, root: Path = _ROOT) -> list[int]:
 
 
 def _trees(root: Path) -> list[Path]:
-    """Return the root of each cgroup tree. cgroup v2 has one tree; v1 has a tree per controller, of which some are links to other
-    trees."""
+    """Return the root of each cgroup tree. cgroup v2 has one tree. v1 has a tree per controller, and some of these trees are links
+    to others."""
     return [root] if is_v2(root) else sorted(tree for tree in root.iterdir() if tree.is_dir())
 
 

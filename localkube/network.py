@@ -39,7 +39,7 @@ def leave(first: Node, node: Node) -> None:
 
 
 def cut(first: Node, node: Node) -> None:
-    """Set the added node's link down, so that no packet reaches or leaves the node."""
+    """Disable the added node's network link, so that no packet reaches or leaves the node."""
     _configure(node, f"link set {first.name} down\n")
 
 

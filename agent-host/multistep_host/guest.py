@@ -1,4 +1,4 @@
-"""Guest sessions: connections of the agent host to the environment's runner, to run commands and transfer files there.
+"""Guest sessions, which are connections of the agent host to the environment's runner, to run commands and transfer files there.
 
 The environment's runner listens on an abstract Unix socket, which all containers of the pod can reach. The operator permits the
 sessions with an admission, which has a secret token. Both sides prove by HMAC that they know the token, so that a root process in
@@ -21,7 +21,7 @@ from multistep_host.output import BoundedOutput
 from multistep_host.transcript import Send, discard
 
 _HANDSHAKE_SECONDS = 10.0
-_CONNECTIONS = 32  # maximum number of simultaneous connections; the runner accepts 64
+_CONNECTIONS = 32  # maximum number of simultaneous connections. The runner accepts 64
 _STDOUT, _STDERR = 1, 2
 
 
@@ -52,7 +52,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A finished command."""
+    """The output and the result of a finished command."""
 
     stdout: str
     stderr: str

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class TrialAgent:
-    """The agent of a trial. It lives as long as the trial, because some agents keep their session in the object."""
+    """The agent of a trial. The object is kept until the trial ends, because some agents keep their session in it."""
 
     def __init__(self, environment: GuestEnvironment, agent: BaseAgent, variables: Variables) -> None:
         self._environment = environment
@@ -149,7 +149,7 @@ def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> Bas
     """
     wanted = request.agent
     kwargs = dict(wanted.options)
-    skips = bool(kwargs.pop("skip_model_parsing", False))  # a field of AgentConfig; Harbor's check accepts no such option
+    skips = bool(kwargs.pop("skip_model_parsing", False))  # a field of AgentConfig. Harbor's check accepts no such option
     if wanted.version is not None:
         kwargs["version"] = wanted.version
     config = AgentConfig(

@@ -1,4 +1,4 @@
-"""Generate files from code: CRDs, reference tables of docs/, the chart's schema. Runs in `.venv`.
+"""Generate files from code: CRDs, reference tables of docs/, the chart's schema. The package runs in `.venv`.
 
 crds          crds/ and the chart's copies, from the API models
 reference     tables of the task format, the trial and sweep references, failures

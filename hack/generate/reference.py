@@ -88,7 +88,7 @@ def _row(name: str, field: FieldInfo, here: Container[str]) -> list[str]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
+    """Return a Markdown table of these rows."""
     lines = [head, ["---"] * len(head), *([each.replace("|", "\\|") for each in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -60,7 +60,7 @@ class GatewayAdmin:
 
     async def renew(self, id_: str, key: str | None) -> None:
         """Send the key that a credential's source has now, or None if the source cannot be read. Idempotent."""
-        with suppress(StepUnknownToGateway):  # the gateway restarted meanwhile
+        with suppress(StepUnknownToGateway):  # raised if the gateway restarted meanwhile
             await self._call("PUT", f"/credentials/{quote(id_, safe='')}/key", _TIMEOUT_SECONDS, json={"key": key})
 
     async def loads(self) -> Mapping[str, ModelLoad]:
@@ -68,8 +68,9 @@ class GatewayAdmin:
         return _LOADS.validate_python(await self._call("GET", "/models", _TIMEOUT_SECONDS))
 
     async def open(self, step: StepKey, key: SigningKey, until: float) -> None:
-        """Record that a step starts, whose token ``key`` signs and which expires at ``until`` (seconds since the epoch).
-        Idempotent. Raises GatewayUnavailable, also if the gateway no longer accepts the key, or has another key under this id."""
+        """Record that a step starts. ``key`` signs the step's token, which expires at ``until`` (seconds since the epoch). The call
+        is idempotent. Raises GatewayUnavailable, even if the gateway answers but does not accept the key, or has another key under
+        this id."""
         body = {"key": key.id, "until": until, "fingerprint": fingerprint(key.secret)}
         await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
 

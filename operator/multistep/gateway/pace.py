@@ -1,5 +1,5 @@
 """Limits how many requests a provider gets at once. Each pair of credential and model has a queue, called a lane. The lane's window
-is the number of requests that may be in flight; refusals narrow it, successes widen it."""
+is the number of requests that may be in flight. A refusal makes the window smaller, and a success makes it larger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALM_SECONDS: Final = 30.0
 _CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
 _MAX_IDLE_LANES: Final = 1024
 _FEW: Final = 16  # a trial that has at most a 16th of the window may take the last free slot
-_LONGEST_PAUSE: Final = 60.0  # seconds; a longer Retry-After is cut to this, because other users of the key may have caused it
+_LONGEST_PAUSE: Final = 60.0  # in seconds. A longer Retry-After is cut to this, because other users of the key may have caused it
 
 
 class HoldExpired(Exception):
@@ -56,10 +56,10 @@ class Lane:
         self._size = size
         self._clock = clock
         self._window = float(size)
-        self._in_flight = Counter[str]()  # by trial
+        self._in_flight = Counter[str]()  # the number of requests in flight, by trial
         self._paused_until = -math.inf
         self._refused_at = -math.inf
-        self._waiting: OrderedDict[str, OrderedDict[str, _Line]] = OrderedDict()  # by sweep and trial
+        self._waiting: OrderedDict[str, OrderedDict[str, _Line]] = OrderedDict()  # queued requests by sweep and trial
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -84,7 +84,7 @@ class Lane:
 
     @property
     def idle(self) -> bool:
-        """Whether the lane can be deleted, because it is in the state of a new one: no request, and the widest window."""
+        """Whether the lane can be deleted, because it has no request and the full window, like a new lane."""
         return not self._in_flight and not self._waiting and self._window >= self._size
 
     async def enter(self, sweep: str, trial: str, seconds: float, *, retry: bool = False) -> None:
@@ -154,9 +154,9 @@ class Lane:
             waiter = line.popleft()
             line.over_share = False
             if line:
-                lines[trial] = line  # moves the trial to the end: other trials of the sweep are next
+                lines[trial] = line  # moves the trial to the end, so that other trials of the sweep are next
             if lines:
-                self._waiting[sweep] = lines  # moves the sweep to the end: other sweeps are next
+                self._waiting[sweep] = lines  # moves the sweep to the end, so that other sweeps are next
             if not waiter.done():
                 self._in_flight[trial] += 1
                 waiter.set_result(None)
@@ -207,7 +207,7 @@ class Lanes:
         """Return the lane of an account and model. ``counted`` tells whether the lane's requests use tokens."""
         key = account, model, counted
         if key not in self._lanes:
-            if len(self._lanes) >= _MAX_IDLE_LANES:  # bounds memory: agents can send any model name
+            if len(self._lanes) >= _MAX_IDLE_LANES:  # limits the memory, because agents can send any model name
                 self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.idle}
             self._lanes[key] = Lane(self._size)
         return self._lanes[key]
@@ -218,7 +218,7 @@ class Lanes:
 
 @contextmanager
 def stopwatch(add: Callable[[float], None]) -> Iterator[None]:
-    """Call ``add`` with the seconds that the context took, also if it raises."""
+    """Call ``add`` with the seconds that the context took, even if the context raises an error."""
     start = time.monotonic()
     try:
         yield
@@ -248,7 +248,7 @@ class AnswerCounts:
 
     @property
     def totals(self) -> Mapping[str, ModelLoad]:
-        """The numbers by model."""
+        """The numbers of answers and refusals, by model."""
         return self._totals
 
     def count(self, model: str, *, refused: bool) -> None:

@@ -132,8 +132,8 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
     ) -> Object:
         """Write the whole status by server-side apply. Raises Conflict if the object changed or was recreated.
 
-        Without ``resource_version``, the last writer would win. It also detects another object of the same name, because the API
-        server does not compare the UID when a status is applied (measured).
+        Without ``resource_version``, the last writer would win. The version also detects another object of the same name, because
+        the API server does not compare the UID when a status is applied (measured).
         """
         metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version}
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}

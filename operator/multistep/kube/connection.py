@@ -1,4 +1,4 @@
-"""The connection to the API server: address, TLS and credentials. kubernetes.aio reads and renews them.
+"""The connection to the API server, with address, TLS and credentials. kubernetes.aio reads and renews them.
 
 Requests and exec sessions share one ``Connection``, but use separate connection pools, so that thousands of open sessions do not
 delay a GET.

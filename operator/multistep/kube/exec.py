@@ -26,7 +26,7 @@ from multistep.kube.request_limit import RequestLimit
 from multistep.kube.requests import Check, RequestObserver, no_answer_error, pause_seconds, response_error
 from multistep.kube.resources import PODS
 
-V5: Final = "v5.channel.k8s.io"  # since Kubernetes 1.30; allows to close stdin while stdout stays open
+V5: Final = "v5.channel.k8s.io"  # available since Kubernetes 1.30. It allows to close stdin while stdout stays open
 V4: Final = "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
 
@@ -59,7 +59,7 @@ async def open_exec(
 
     A handshake without an answer is repeated, up to ``attempts`` times in total. So the command may start more than once, and all
     but one of these processes get an empty stdin. The command must therefore do nothing without input. RBAC must allow get and
-    create on pods/exec, because it depends on the version of Kubernetes which of them is checked.
+    create on pods/exec, because the version of Kubernetes decides which of these verbs is checked.
 
     Args:
         check: Called before each handshake and each sent frame. It raises an error to prevent them.

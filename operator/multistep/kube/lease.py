@@ -77,7 +77,7 @@ class Replica:
 
 
 class Lease:
-    """The lease as one replica sees it."""
+    """The lease, and whether this replica holds it."""
 
     def __init__(
         self,

@@ -157,12 +157,12 @@ class ApiRequests:
 
     connection: Connection
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-    """Timeout of a request."""
+    """Timeout of each request to the API server."""
     limit: RequestLimit = field(default_factory=RequestLimit)
     observe: RequestObserver = lambda _verb, _plural, _code, _seconds: None
-    """Called after each request."""
+    """Function to call after each request."""
     check: Check = lambda: None
-    """Called before each write."""
+    """Function to call before each write. It raises an error if this replica no longer has the lease."""
 
     async def read(
         self, verb: str, resource: Resource, path: str, params: Mapping[str, str] | None = None, *, accept: str = ""

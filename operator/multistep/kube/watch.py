@@ -16,7 +16,7 @@ from multistep.kube.requests import ApiRequests, pause_seconds, response_error
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500
-LISTS: Final = 4  # maximum number of attempts to read a list; one fails if etcd compacts the list's version before the last page
+LISTS: Final = 4  # maximum attempts to read a list. An attempt fails if etcd compacts the list's version before the last page
 WATCH_SECONDS: Final = 290  # timeoutSeconds of a watch, because load balancers often close connections after 300 s
 MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up, about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off

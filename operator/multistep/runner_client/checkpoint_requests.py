@@ -112,8 +112,8 @@ class CheckpointRequests:
         return runner_answers.record(answer, id, "restore")
 
     async def _send_files(self, files: Iterable[Body]) -> dict[str, Any]:
-        """Send the bodies, and return the answer. A runner that works without reading sends keep-alive frames, so that it does not
-        reach the timeout."""
+        """Send the bodies, and return the answer. A runner that works without reading sends keep-alive frames, so that the timeout
+        does not end the exchange."""
 
         async def send() -> None:
             for each in files:

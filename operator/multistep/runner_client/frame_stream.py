@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, Protocol
 from multistep.errors import ExecKilled, RunnerError, StreamLost
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024  # maximum payload of a D frame
-MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # maximum payload of a J or E frame; the answer to hello has all records of a trial
-MAX_JSON_VALUES: Final = 250_000  # maximum number of JSON values in a frame: an empty list takes 2 bytes there, but 60 in memory
+MAX_JSON_BYTES: Final = 8 * 1024 * 1024  # maximum payload of a J or E frame. The answer to hello has all records of a trial
+# Maximum number of JSON values in a frame, because an empty list takes 2 bytes there, but 60 in memory.
+MAX_JSON_VALUES: Final = 250_000
 HEADER = struct.Struct(">cI")
 
 Kind = Literal[b"J", b"D", b"E"]
@@ -170,7 +171,8 @@ class FrameStream:
         self._sending: asyncio.Timeout | None = None  # timeout of the send in progress
 
     async def send(self, data: bytes) -> None:
-        """Send bytes. Raises StreamLost, also at the timeout, which restarts whenever a concurrent ``receive`` gets data."""
+        """Send bytes. Raises StreamLost if the stream fails or at the timeout. The timeout starts again whenever a concurrent
+        ``receive`` gets data."""
         try:
             async with asyncio.timeout(self.timeout_seconds) as self._sending:
                 await self._stream.send(data)

@@ -62,8 +62,9 @@ class Session(CheckpointRequests):
     async def hello(self, *, records: bool = True, users: Iterable[str] = ()) -> Hello:
         """Negotiate the protocol version, and return the runner's greeting with its records.
 
-        Raises PodError if the pod's UID is not the expected one, NoCommonProtocol if the runner supports none of PROTOCOLS. Without
-        ``records``, the runner need not send them, but runners of earlier releases do. The greeting has the ids of ``users``.
+        Raises PodError if the pod's UID is not the expected one, and NoCommonProtocol if the runner supports none of PROTOCOLS.
+        Without ``records``, the runner need not send them, but runners of earlier releases do. The greeting has the ids of
+        ``users``.
         """
         hello = Hello.from_json(await self._greet(records=records, users=users))
         if hello.protocol not in PROTOCOLS:

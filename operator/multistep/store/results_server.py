@@ -1,4 +1,5 @@
-"""Serves results over HTTP to readers that have the trial's token: a tar stream of the whole trial, or parts of its files.
+"""Serves results over HTTP to readers that have the trial's token. A reader gets a tar stream of the whole trial or parts of its
+files.
 
 The token is part of the URL in the trial's status, so access logs must not contain URLs.
 """
@@ -16,7 +17,7 @@ from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.files.trial_key import ResultsStore, TrialKey
 from multistep.store.results_volume import ResultsVolume
 
-MAX_DOWNLOADS = 8  # maximum number of concurrent downloads; further ones are queued
+MAX_DOWNLOADS = 8  # maximum number of concurrent downloads. Further ones are queued
 WRITE_TIMEOUT_SECONDS = 60.0  # maximum time to send a chunk, so that a stalled reader does not block a download
 
 MAX_PART_BYTES = 1024 * 1024

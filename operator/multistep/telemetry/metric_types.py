@@ -1,4 +1,4 @@
-"""Types of metrics: descriptions, metrics with a limited number of label sets, and gauges of phases."""
+"""The types of metrics, such as metrics with a limited number of label sets and gauges of objects by phase."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class PhaseGauge(Collector):
         self._phases[key] = phase or "Pending"
 
     def forget(self, key: Key) -> None:
-        """Drop a deleted object."""
+        """Stop counting a deleted object."""
         self._phases.pop(key, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -121,22 +121,22 @@ class PhaseGauge(Collector):
 
 
 def counter(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> MetricRow[Counter]:
-    """Describe a counter, whose name gets the suffix ``_total``."""
+    """Return the row of a counter in the table of metrics. The counter's name gets the suffix ``_total``."""
     return MetricRow(Description(f"multistep_{name}_total", "counter", text, labels, known=known), _counter)
 
 
 def gauge(name: str, text: str, *labels: str, known: Sequence[str] = ()) -> MetricRow[Gauge]:
-    """Describe a gauge."""
+    """Return the row of a gauge in the table of metrics."""
     return MetricRow(Description(f"multistep_{name}", "gauge", text, labels, known=known), _gauge)
 
 
 def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> MetricRow[Histogram]:
-    """Describe a histogram."""
+    """Return the row of a histogram in the table of metrics."""
     return MetricRow(Description(f"multistep_{name}", "histogram", text, labels, buckets=buckets), _histogram)
 
 
 def by_phase(name: str, text: str, known: Sequence[str]) -> MetricRow[PhaseGauge]:
-    """Describe a gauge of objects by phase."""
+    """Return the row of a gauge that counts objects by phase."""
     return MetricRow(Description(f"multistep_{name}", "gauge", text, ("phase",), known=known), _phases)
 
 

@@ -16,7 +16,7 @@ from multistep.gateway.model_api.error_answers import Refused
 MAX_OPEN: Final = 128
 """Maximum number of a step's open requests."""
 MAX_BODIES: Final = 64 << 20
-"""Maximum total size in bytes of the bodies of a step's open requests, so that one step cannot fill the gateway's memory: if the
+"""Maximum total size in bytes of the bodies of a step's open requests, so that one step cannot fill the gateway's memory. If the
 gateway were OOM-killed, the open requests of all steps would be lost, and their trials would get another attempt."""
 MAX_REQUESTS: Final = 20_000
 """Maximum number of a step's requests. Each is a row of the ledger."""
@@ -95,7 +95,7 @@ class OpenSteps:
         self._steps[step].last_model = model
 
     def last_model(self, step: StepKey) -> str:
-        """Return the model that the step requested last; "" if it requested none yet."""
+        """Return the model that the step requested last, or "" if it has not requested any."""
         return self._steps[step].last_model
 
     def open_requests(self, step: StepKey) -> int:
@@ -161,7 +161,7 @@ class OpenSteps:
         await _wait_for({*self._tasks(step)}, seconds)
 
     def abandon(self, step: StepKey) -> None:
-        """Cancel the step's open requests: a process that the agent left running could otherwise keep their bodies in memory."""
+        """Cancel the step's open requests. Otherwise, a process that the agent left running could keep their bodies in memory."""
         for task in self._tasks(step):
             task.cancel()
 

@@ -21,7 +21,8 @@ class ParsingTurns:
     def __init__(self) -> None:
         self._busy = False
         self._free_at = 0.0  # end of the gap after the last document, on the monotonic clock
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by sweep; the first has the next turn
+        # The waiting documents by sweep. The first sweep has the next turn.
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @asynccontextmanager
     async def take(

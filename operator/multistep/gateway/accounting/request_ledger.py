@@ -104,7 +104,7 @@ class RequestLedger:
         await self._run(statement, str(step), key, time.time(), until)
 
     async def opened(self, step: StepKey) -> StepStart | None:
-        """Return the record of a step's start; None if the ledger has none."""
+        """Return the record of a step's start, or None if the ledger has no such record."""
         rows = await self._rows("select at, until, key from opened where step = ?", str(step))
         if not rows:
             return None
@@ -160,8 +160,9 @@ class RequestLedger:
 
     @property
     def downtimes(self) -> Sequence[tuple[float, float]]:
-        """Start and end (seconds since the epoch) of the times in which the gateway did not run, refused connections because it was
-        stopping, or could not write to the ledger. The oldest is first; there are at most _MAX_DOWNTIMES and the current one."""
+        """The starts and ends (seconds since the epoch) of downtimes, the oldest first. In a downtime, the gateway did not run,
+        refused connections because it was stopping, or could not write to the ledger. The list has at most _MAX_DOWNTIMES downtimes
+        and the current one."""
         return [*self._downtimes, *self._missed()]
 
     def _missed(self) -> list[tuple[float, float]]:
@@ -284,7 +285,7 @@ def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
 
 
 def _forget(database: sqlite3.Connection, before: float) -> None:
-    """Delete all rows that ended before a time; keep the totals of sweeps."""
+    """Delete all rows that ended before a time. The totals of sweeps are kept."""
     database.execute(_FORGET, [before])
     database.execute("delete from requests where ended < ?", [before])
     for table, column in (("closed", "at"), ("opened", "until"), ("stalls", "at"), ("downtimes", "ended")):

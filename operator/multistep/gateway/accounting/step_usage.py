@@ -28,8 +28,8 @@ class LastFailure(_Model):
 
     - Provider: infrastructure.
     - Configuration: the provider rejects the key or the model, or the model's price is unknown.
-    - Budget: the trial's budget has no room for the request. Also if the sweep's budget has no room because the request asks for
-    several answers or names dearer models, or if no upper bound of the request's usage or cost is known.
+    - Budget: the trial's budget has no room for the request, or no upper bound of the request's usage or cost is known. This is
+    also the cause if the sweep's budget has no room because the request asks for several answers or names dearer models.
     - SweepBudget: the sweep's budget has no room for the request.
     - Unbounded: a budget applies, but the request names no maximum of output tokens, and the model's maximum is unknown.
     - Path: all requests of the step were for paths that the gateway does not serve.
@@ -74,7 +74,8 @@ class StepUsage(ModelUsage):
     last_request_at: float | None = Field(default=None, alias="lastRequestAt")
     """When the step's last request ended."""
     spent: dict[str, Spent] = {}
-    """The amounts that each of the trial's steps used, by ATTEMPT/STEP. Set if the trial's budget refused the last request."""
+    """The amounts that each of the trial's steps used, by ATTEMPT/STEP. They are set if the trial's budget refused the last
+    request."""
     fault: LastFailure | None = None
     """The provider's last failure after which the provider answered no new request for the model. Counts if the agent fails."""
     silent_seconds: float = Field(default=0.0, alias="silentSeconds")

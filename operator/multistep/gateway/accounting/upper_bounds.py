@@ -24,7 +24,7 @@ _PROVIDERS: Final[dict[ProviderName, str]] = {"openai": "openai", "anthropic": "
 
 
 def cost_usd(provider: ProviderName, model: str, usage: TokenUsage) -> float | None:
-    """Return the price of this usage; None if genai-prices does not list the model."""
+    """Return the price of this usage, or None if genai-prices does not list the model."""
     if not has_price(provider, model):
         return None
     return _cost(provider, model, usage)
@@ -42,7 +42,7 @@ def has_price(provider: ProviderName, model: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def context_window(provider: ProviderName, model: str) -> int | None:
-    """Return the model's context window in tokens; None if genai-prices does not list the model or its context window."""
+    """Return the model's context window in tokens, or None if genai-prices does not list it."""
     try:
         return _calculated(provider, model, genai_prices.Usage(input_tokens=1)).model.context_window
     except LookupError:
@@ -80,12 +80,12 @@ def _calculated(provider: ProviderName, model: str, usage: genai_prices.Usage) -
 
 
 _TEMPLATE_TOKENS: Final = 2048  # tokens that providers add to a prompt, e.g. instructions for tools (Anthropic: at most 800)
-_LONG_CONTEXT: Final = 1_000_000  # Anthropic: context window with the beta context-1m
+_LONG_CONTEXT: Final = 1_000_000  # Anthropic's context window with the beta context-1m
 _ASSUMED_OUTPUT: Final = 8192  # assumed if the maximum is unknown, for requests to which no budget applies
 
 
 class _Model(NamedTuple):
-    """Token limits of a model; None if unknown."""
+    """Limits of a model, in tokens. A limit that is unknown is None."""
 
     window: int | None
     """Context window."""
@@ -125,7 +125,8 @@ class UpperBound(NamedTuple):
     unknown: str = ""
     """Why the bound is only assumed, or "" if it is known."""
     by_content: bool = False
-    """Whether the bound is unknown because of the request's content: another model that it names, or a file, reference or tool."""
+    """Whether the bound is unknown because of the request's content, such as a file, a reference, a tool or another model that it
+    names."""
 
 
 def upper_bound(provider: ProviderName, parsed: ParsedRequest, *, long_context: bool = False) -> UpperBound:

@@ -1,4 +1,4 @@
-"""The port that agents call: checks a request's path, token, credential and model, then forwards the request."""
+"""The port that agents call. It checks a request's path, token, credential and model, and then forwards the request."""
 
 from __future__ import annotations
 

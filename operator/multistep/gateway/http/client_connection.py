@@ -1,4 +1,4 @@
-"""The agent's connection. It sends the answer, and knows whether the agent has disconnected."""
+"""The agent's connection, which sends the answer and notices when the agent disconnects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ClientConnection:
         self.arrived = time.time()
         """When the request arrived, in seconds since the epoch."""
         self.on_leave: Callable[[], None] | None = None
-        """Called when the agent disconnects."""
+        """Function to call when the agent disconnects."""
         self.disconnected = False
         self.sent = False
         """Whether the provider may charge for the request, because it may have received the request and has not refused it."""

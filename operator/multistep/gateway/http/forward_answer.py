@@ -36,7 +36,7 @@ SLOW_SECONDS: Final = 5.0
 
 
 class Relay:
-    """Forwards one answer."""
+    """Forwards one answer of the provider to the agent."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Relay:
         return self._outcome.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
 
     def _read(self, event: AnswerEvent) -> bool:
-        """Parse an event for its usage; return whether to forward the event to the agent."""
+        """Parse an event for its usage, and return whether to forward the event to the agent."""
         if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
             self._outcome.heard()
         self._parser.event(event.data, event.name)

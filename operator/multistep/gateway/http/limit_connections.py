@@ -22,7 +22,7 @@ MAX_TOTAL: Final = 16_384
 """Maximum number of connections of a port. ``listen`` lowers it if the process may open fewer than four times as many files."""
 HEAD_SECONDS: Final = 30.0
 """Maximum seconds until a connection has sent the head of a request."""
-_RESERVED_FILES: Final = 256  # for the ledger and everything else that is not a connection
+_RESERVED_FILES: Final = 256  # reserved for the ledger and other files that are not connections
 _CHUNK_SIZES: Final = 1024  # a chunked body may have this many bytes of chunk sizes, plus an eighth of its content
 _END: Final = b"\r\n\r\n"
 
@@ -35,7 +35,7 @@ class ConnectionLimits:
         self.unfinished = Counter[str]()
         self._make = make
         self._most = most
-        self._connections: dict[str, dict[_Connection, None]] = {}  # oldest first
+        self._connections: dict[str, dict[_Connection, None]] = {}  # the oldest connection of an address is first
         self._total = 0
 
     def connection(self) -> asyncio.Protocol:
@@ -43,8 +43,8 @@ class ConnectionLimits:
         return _Connection(self._make(), self)
 
     def add(self, address: str, connection: _Connection) -> bool:
-        """Count a new connection, and return whether it may stay. To make room, this may end an idle connection of another
-        address."""
+        """Count a new connection, and return whether it may stay. To stay below the limit, this may end an idle connection of
+        another address."""
         own = self._connections.setdefault(address, {})
         own[connection] = None
         self._total += 1
@@ -84,8 +84,8 @@ async def listen(stack: AsyncExitStack, runner: web.AppRunner, host: str, port: 
 
 
 async def _expect_next_head(request: web.Request, response: web.StreamResponse) -> None:
-    """Prepare the connection for its next request, unless the answer is a stream. aiohttp calls this before it sends an answer,
-    also for the answers that it sends without a handler. A handler that sends a stream calls ``expect_next_head`` itself, or closes
+    """Prepare the connection for its next request, unless the answer is a stream. aiohttp calls this method before it sends any
+    answer, even one without a handler. A handler that sends a stream calls ``expect_next_head`` itself, or closes
     the connection."""
     if isinstance(response, web.Response):
         expect_next_head(request, response)
@@ -133,7 +133,8 @@ class _Connection(asyncio.Protocol):
         self._limit_head()
 
     def end(self) -> None:
-        """Abort the connection, and stop counting it at once: many new ones may arrive before ``connection_lost`` is called."""
+        """Abort the connection, and stop counting it at once, because many new connections may arrive before ``connection_lost`` is
+        called."""
         assert self._transport is not None
         self._limits.remove(self._address, self)
         self._transport.abort()

@@ -31,8 +31,8 @@ from multistep.gateway.pace import HoldExpired, stopwatch
 
 _REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
-_SHORTEST_PAUSE: Final = 0.2  # seconds; prevents a busy loop if the provider always answers Retry-After: 0
-_BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
+_SHORTEST_PAUSE: Final = 0.2  # in seconds. It prevents a busy loop if the provider always answers Retry-After: 0
+_BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After. The first pause is 1 to 2 s
 # Maximum seconds that are added to the hold of a request that waited for a budget. Clients disconnect after 300 s.
 _AFTER_BUDGET: Final = 50.0
 
@@ -223,7 +223,7 @@ class Exchange:
     # -- sending
 
     async def _attempt(self) -> web.StreamResponse | None:
-        """Send the request once; return None if it may be sent again."""
+        """Send the request once. Return None if it may be sent again."""
         refusal: _Refusal | None = None
         try:
             await self._refuse_closed()

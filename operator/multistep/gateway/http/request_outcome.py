@@ -54,8 +54,8 @@ class RequestOutcome:
         self.row = replace(self.row, **{field: getattr(self.row, field) + 1})
 
     def drop_reservation(self) -> None:
-        """Set the upper bound of the request's usage to 0, because the agent's own choice, not a spent budget, is why it is
-        refused."""
+        """Set the upper bound of the request's usage to 0, because the request is refused for the agent's own choice, not for a
+        spent budget."""
         self.row = replace(self.row, reserved_input=0, reserved_output=0, reserved_usd=0.0)
 
     async def write(self) -> None:

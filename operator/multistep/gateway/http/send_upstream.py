@@ -70,8 +70,8 @@ class UpstreamRequest:
             self.parsed = replace(self.parsed, body=self.parsed.original, original=None, strips_usage=False)
 
     async def _send_with_current_key(self, seconds: float) -> ClientResponse:
-        """Send the request. If the provider rejects the key, send the request once more with the key that its Secret has now: the
-        key may have been rotated while the step ran."""
+        """Send the request. If the provider rejects the key, send the request once more with the key that its Secret has now,
+        because the key may have been rotated while the step ran."""
         answer = await self._send()
         self.start = await start_of(answer) if answer.status == _INVALID else b""
         wrong_key = answer.status == _INVALID and blame(_INVALID, error_in_body(self.start)) == "Account"  # as Gemini reports it
@@ -102,7 +102,7 @@ class UpstreamRequest:
 
 
 async def start_of(answer: ClientResponse) -> bytes:
-    """Return the first bytes of an error's body: as many as arrive soon, at most _ERROR_BYTES."""
+    """Return the first bytes of an error's body, as many as arrive soon, but at most _ERROR_BYTES."""
     body = b""
     with suppress(ClientError, TimeoutError, OSError):
         async with asyncio.timeout(_ERROR_SECONDS):

@@ -1,4 +1,4 @@
-"""Runs the gateway process: three HTTP servers, and the services that their handlers share."""
+"""Runs the gateway process, which has three HTTP servers and the services that their handlers share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from multistep.gateway.pace import AnswerCounts, Lanes
 from multistep.gateway.settings import GatewaySettings
 
 MIN_TOKEN_BYTES: Final = 32
-_BEAT_SECONDS: Final = 5.0  # interval of RequestLedger.beat; a recorded downtime may start too early by up to this time
+_BEAT_SECONDS: Final = 5.0  # interval of RequestLedger.beat, and the time by which a recorded downtime may start too early
 _FORGET_SECONDS: Final = 86400.0  # interval of RequestLedger.forget, which reads the whole ledger
 _SHRINK_SECONDS: Final = 600.0  # interval at which the memory of ended steps is freed
 _CONNECT_SECONDS: Final = 10.0
@@ -72,7 +72,7 @@ async def running_gateway(settings: GatewaySettings, damaged: Callable[[], objec
         port = await _listen(stack, public, settings, settings.port)
         for work in (_forget(services.ledger), _shrink(services), _beat(services.ledger)):
             stack.callback(asyncio.create_task(work).cancel)
-        stack.callback(services.ledger.drain)  # runs first on exit: agents can no longer connect, so the downtime starts
+        stack.callback(services.ledger.drain)  # runs first on exit, because the downtime starts when agents can no longer connect
         yield GatewayPorts(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
 
 

@@ -38,7 +38,7 @@ class InvalidToken(Exception):
 
 
 class StepKey(NamedTuple):
-    """Identity of a step's requests: trial UID, attempt, step (index or name) and role."""
+    """The identity of a step's requests, which consists of trial UID, attempt, step (index or name) and role."""
 
     uid: str
     attempt: str
@@ -72,7 +72,7 @@ class StepClaims(_Model):
     """The claims of a step token."""
 
     sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=1024)
-    """The step, as TRIALUID/ATTEMPT/STEP/ROLE."""
+    """The step's key as TRIALUID/ATTEMPT/STEP/ROLE."""
     sweep: str = Field(default="", max_length=512)
     """The sweep, as NAMESPACE/NAME/UID, or "". The UID differs if a sweep is deleted and created again."""
     agent: str = ""
@@ -97,7 +97,7 @@ class StepClaims(_Model):
 
     @property
     def turn(self) -> str:
-        """The name under which requests take turns in a lane: the sweep, or the UID of a trial that has no sweep."""
+        """The sweep, or the UID of a trial that has no sweep. A lane serves the requests of different names alternately."""
         return self.sweep or self.key.uid
 
     @property

@@ -1,4 +1,4 @@
-"""Limits the memory for answers that the gateway cannot forward yet: whole documents, and incomplete events.
+"""Limits the memory for answers that the gateway cannot forward yet, which are whole documents and incomplete events.
 
 Users may choose the provider's URL, so an answer may have no end.
 """

@@ -18,7 +18,7 @@ Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
 _MAX_COUNT: Final = 10**12  # a larger number cannot be a count of tokens, and sqlite cannot store numbers from 2**63 on
-_MAX_ANSWERS: Final = 128  # OpenAI's maximum; Gemini allows 8
+_MAX_ANSWERS: Final = 128  # OpenAI's maximum. Gemini allows 8
 _ERROR_BYTES: Final = 1000
 _NAME: Final = 200  # maximum characters of a model's name
 _MODEL_FIELDS: Final = (((), "model"), (("response",), "model"), (("message",), "model"), ((), "modelVersion"))
@@ -42,7 +42,7 @@ class TokenUsage:
 
 
 class AnswerParser:
-    """Parses one answer."""
+    """Parses one answer for its usage, its errors and its end."""
 
     def __init__(self, api: ApiFormat, *, reads_model: bool = False) -> None:
         """Create a parser. With ``reads_model``, it also reads the name of the model that answers."""
@@ -167,7 +167,7 @@ def _chat_usage(document: Document, before: TokenUsage | None) -> TokenUsage | N
     if not (counts := _part(document, "usage")):
         return before
     given = _count(counts, "prompt_tokens")
-    cached = _count(_part(counts, "prompt_tokens_details"), "cached_tokens", _count(counts, "cached_tokens"))  # the latter for Kimi
+    cached = _count(_part(counts, "prompt_tokens_details"), "cached_tokens", _count(counts, "cached_tokens"))  # Kimi has the latter
     # xAI and Gemini's OpenAI-compatible API count thinking tokens only in total_tokens.
     output = max(_count(counts, "completion_tokens"), _count(counts, "total_tokens") - given)
     return _at_least(before, TokenUsage(input=given, cached=cached, output=output))

@@ -1,5 +1,5 @@
-"""Decides who is to blame for a provider's error: the request, the provider, or the configuration (the key, the model, the
-account).
+"""Decides whether the request, the provider or the configuration (the key, the model, the account) is to blame for a provider's
+error.
 
 Providers describe the same error in many shapes. The rules use the status and the fields for type, code and parameter. They use the
 message only if these do not decide. tests/unit/gateway/answer_shapes.py lists recorded errors and who is to blame for each.
@@ -98,7 +98,7 @@ _PER_MINUTE: Final = re.compile(r"([\d,]{1,16})\s(?:input |prompt |total )?token
 _AMOUNTS_WITHIN: Final = 300
 _LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
 _BYTES_PER_TOKEN: Final = 6  # more than usual text has, so that the number of tokens is not overestimated
-_MAX_ERROR: Final = 1 << 20  # bytes; some servers repeat the request in their error
+_MAX_ERROR: Final = 1 << 20  # in bytes. Some servers repeat the request in their error
 _STATUS: Final = range(400, 600)
 _MODEL_STATUSES: Final = frozenset((200, 400, 403, 404, 422))
 _MAX_DEPTH: Final = 6
@@ -203,7 +203,7 @@ def has_no_credit(error: ProviderError) -> bool:
 
 
 def _number(value: Any) -> int | None:
-    """Return a number, also if it is given as text such as "400". Return None for anything else."""
+    """Return the value if it is a number or a text such as "400", otherwise None."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return None
     text = str(value).strip()

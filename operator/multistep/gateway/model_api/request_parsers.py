@@ -23,9 +23,9 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _NAME: Final = 201  # other models' names are cut to one character more than a valid name has, so that a longer name stays invalid
-_MAX_OTHERS: Final = 32  # other models whose prices are compared, in 0.1 ms each; further models count as one unknown model
+_MAX_OTHERS: Final = 32  # other models whose prices are compared, which takes 0.1 ms each. Further ones count as one unknown model
 _MODEL: Final = re.compile(r"[!-~]{1,200}")  # agents choose the name, and the ledger stores it
-_MAX_FIELDS: Final = 1000  # maximum fields of the body's top-level object; every API has fewer than a hundred
+_MAX_FIELDS: Final = 1000  # maximum fields of the body's top-level object. Every API has fewer than a hundred
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -41,7 +41,8 @@ class ParsedRequest:
     """The bytes to send to the provider."""
     model: str
     original: bytes | None = None
-    """The body as the agent sent it. Set if ``body`` differs: there, the gateway asks for the usage of a stream."""
+    """The body as the agent sent it. It is set if ``body`` differs, because the gateway added a field that asks for the usage of a
+    stream."""
     strips_usage: bool = False
     """Whether to remove the event with the usage from the answer, because the agent did not ask for the usage."""
     output_tokens: int | None = None

@@ -23,7 +23,7 @@ _MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the gateway knows of a request from its method and path."""
+    """The facts about a request that follow from its method and path."""
 
     provider: ProviderName
     api: ApiFormat

@@ -29,7 +29,7 @@ class FetchRules:
     blocked_networks: tuple[str, ...] = ()
     """Networks to which the process opens no connection, whatever the host name."""
     seconds: float = 120.0
-    """Timeout of a fetch."""
+    """Timeout of the whole fetch."""
     compressed_bytes: int = 64 << 20
     uncompressed_bytes: int = 256 << 20
     entries: int = 50_000

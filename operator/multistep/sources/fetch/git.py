@@ -112,7 +112,7 @@ class GitRemote:
         self._path = parts.path.encode()
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Close the idle connections to the git server."""
         self._pool.clear()
 
     def resolve(self, ref: str) -> str:
@@ -139,7 +139,7 @@ class GitRemote:
             raise SourceError(f"{self._url} has no commit {revision} any more", reason=NOT_FOUND)
 
     def fetch_files(self, repository: Repo, *directories: Files) -> None:
-        """Fetch the files of the directories that the repository lacks."""
+        """Fetch those files of the directories that the repository does not have."""
         wanted = {sha for files in directories for mode, sha in files.values() if not stat.S_ISDIR(mode)}
         if missing := sorted(sha for sha in wanted if sha not in repository.object_store):
             self._fetch(repository, missing)
@@ -164,8 +164,8 @@ class GitRemote:
             return True
 
     def _check_known(self, revision: str) -> None:
-        """Raise SourceError if no ref points to the commit. Called after the server closed the connection, which a server that does
-        not know a commit may do."""
+        """Raise SourceError if no ref points to the commit. Call this when the server has closed the connection, because some
+        servers do so if they do not have a commit."""
         if revision not in self._refs().values():
             raise SourceError(f"{self._url} has no commit {revision}, or does not serve it", reason=NOT_FOUND)
 

@@ -32,7 +32,7 @@ class OutputFile:
         self._sha = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Append data."""
+        """Append data to the file."""
         self._sha.update(data)
         self._stream.write(data)
 

@@ -40,7 +40,7 @@ class ImageMissing(SourceError):
 
 
 class ImageBuilder(Protocol):
-    """Builds images of tasks; implemented in reconcile.loading.build_images."""
+    """Builds images of tasks. The implementation is in reconcile.loading.build_images."""
 
     async def images(self, trial: MultiStepTrial, task: ReadTask, wanted: Sequence[ImageBuild]) -> Sequence[ImageStatus]:
         """Return the built images. Images in the trial's status are returned unchanged, and are the only ones if builds are
@@ -50,7 +50,7 @@ class ImageBuilder(Protocol):
 GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Maps a namespace and a name to the object. Raises NotFound."""
 
-MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks; an evicted one is loaded again at its next use
+MAX_CACHED = 512  # maximum number of cached plans, and of cached tasks. An evicted one is loaded again at its next use
 MAX_CACHED_BYTES = 32 << 20  # maximum memory of cached tasks, and also of cached plans
 MAX_CACHED_DISK_BYTES = 512 << 20  # maximum disk space of the cached tasks' tar streams, which are uploaded to pods
 
@@ -58,7 +58,7 @@ TaskKey = tuple[str, ...]
 
 
 class TaskReads(Protocol):
-    """Limits concurrent reads of tasks; implemented in ``reconcile.loading.load_tasks``."""
+    """Limits concurrent reads of tasks. The implementation is in ``reconcile.loading.load_tasks``."""
 
     async def get(
         self, asker: Metadata, task: TaskKey, read: Callable[[], Awaitable[ReadTask]], *, started: bool = False

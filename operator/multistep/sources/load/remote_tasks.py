@@ -23,7 +23,7 @@ GetSecret = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 
 
 class TaskFetches(Protocol):
-    """Limits concurrent fetches; implemented in ``reconcile.loading.load_tasks``."""
+    """Limits concurrent fetches. The implementation is in ``reconcile.loading.load_tasks``."""
 
     @property
     def cache(self) -> TaskCache: ...

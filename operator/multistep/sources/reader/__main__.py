@@ -1,7 +1,8 @@
 """The fork server, ``python -m multistep.sources.reader CPU_SECONDS``. It forks a child for each task that the operator reads.
 
 The server has imported all modules that a read needs, so a child starts in milliseconds. The server's stdin is a socket. Each
-message on it asks for one child, and passes two sockets: one for the order and the answer, one for the child's exit status.
+message on this socket asks for one child, and passes two sockets. One is for the order and the answer, the other for the child's
+exit status.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class BundleEntry:
     data: bytes | memoryview = b""
     """A file's bytes, in memory or memory-mapped."""
     target: str = ""
-    """A link's target, unresolved."""
+    """The target of a link as it is written in the link."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Final
 CPU_SECONDS: Final = 10
 WALL_SECONDS: Final = 120.0
 MEMORY_BYTES: Final = 256 << 20
-CONTENTS_BYTES: Final = 512 << 20  # maximum total size of a task's uploads; through links, a directory may be in several uploads
+CONTENTS_BYTES: Final = 512 << 20  # maximum total size of a task's uploads. Through links, a directory may be in several uploads
 _FILE_BYTES: Final = 576 << 20
 _OPEN_FILES: Final = 64
 _NICENESS: Final = 5

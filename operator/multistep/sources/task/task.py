@@ -1,4 +1,4 @@
-"""Loads a task from a bundle: its config, its layout, and the tar streams of its uploads."""
+"""Loads a task from a bundle, with its config, its layout, and the tar streams of its uploads."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ from multistep.errors import StoreError
 SCHEMES = ("s3://", "gs://", "az://")
 PART_BYTES = 8 * 1024 * 1024  # bytes of a part in multipart uploads, of which two are in memory at once
 CHUNK_BYTES = 256 * 1024
-_PARTS = 9_000  # maximum number of parts of an upload; S3 accepts 10,000
+_PARTS = 9_000  # maximum number of parts of an upload. S3 accepts 10,000
 _AT_ONCE = 2
 _LIST_CHUNK = 1000
 _SILENCE = timedelta(seconds=60)
-_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # for each request; if all retries fail, the operator retries the reconcile
+_RETRIES, _RETRY_TIMEOUT = 3, timedelta(seconds=20)  # retries of each request. If all fail, the operator retries the reconcile
 
 
 @dataclass(frozen=True)

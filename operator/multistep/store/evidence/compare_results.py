@@ -128,7 +128,7 @@ class Discrepancy:
     file: str
     """Path of the file in the results."""
     problem: str
-    """What differs."""
+    """The difference between the results and the evidence."""
 
 
 @dataclass

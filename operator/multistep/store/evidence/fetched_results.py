@@ -93,7 +93,8 @@ class ResultsDirectory:
 
 @dataclass(frozen=True)
 class DownloadedObjects:
-    """The objects of a trial that another tool downloaded from the object store: a manifest, and files with portable names."""
+    """The objects of a trial that another tool downloaded from the object store. They are a manifest and files with portable
+    names."""
 
     top: Path
 
@@ -168,7 +169,7 @@ def result_sha256(results: FetchedResults, item: FetchedItem) -> str:
 _MARKS: Final = frozenset({*file_list.OWN, object_manifest.NAME, "result.json", "config.json", "lock.json", "trial.log"})
 _OF_JOBS: Final = frozenset({"result.json", "config.json", "lock.json"})
 _MAX_RESULT_BYTES = 64 << 20
-_MAX_DEPTH = 8  # maximum depth at which a trial's directory is found; an object store has PREFIX/NAMESPACE/NAME/UID
+_MAX_DEPTH = 8  # maximum depth at which a trial's directory is found. An object store has PREFIX/NAMESPACE/NAME/UID
 _MAX_DIRECTORIES = 100_000
 
 

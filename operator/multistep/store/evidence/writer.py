@@ -1,4 +1,4 @@
-"""Writes a finished trial's evidence to the volume: first the list of all files, then the statement and its signature."""
+"""Writes a finished trial's evidence to the volume. The list of all files is first, then the statement and its signature."""
 
 from __future__ import annotations
 

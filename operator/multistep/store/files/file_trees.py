@@ -17,7 +17,7 @@ from multistep.store.files.known_digests import LARGE_BYTES, digest_line
 from multistep.store.files.read_tar import TarMember
 
 MAX_DEPTH = 128
-MAX_PATH_BYTES = 2048  # maximum length of a path below the tree's top; the system's limit also counts the path of the top
+MAX_PATH_BYTES = 2048  # maximum length of a path below the tree's top. The system's limit also counts the path of the top
 CHUNK_BYTES = 1024 * 1024
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

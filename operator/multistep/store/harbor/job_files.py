@@ -19,7 +19,7 @@ _SCORE: Final = "score"
 
 
 def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str, Any]:
-    """Return config.json, Harbor's JobConfig. ``name`` is the job's name, ``tasks`` the names of its tasks."""
+    """Return config.json, Harbor's JobConfig. ``name`` is the job's name, and ``tasks`` has the names of its tasks."""
     spec, template = sweep.spec, sweep.spec.template.spec
     return {
         "job_name": name,
@@ -139,7 +139,7 @@ class JobStats:
 def result_json(
     sweep: TrialSweep, uid: str, stats: Mapping[str, Any], total: int, updated: datetime, *, finished: bool
 ) -> dict[str, Any]:
-    """Return result.json, Harbor's JobResult. ``uid`` is the job's id, ``updated`` the time when its trials were read."""
+    """Return result.json, Harbor's JobResult. ``uid`` is the job's id. ``updated`` is the time when the job's trials were read."""
     end = sweep.status.completion_time if finished else None
     return {
         "id": uid,

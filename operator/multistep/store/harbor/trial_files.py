@@ -145,8 +145,8 @@ def result_json(
 
 
 def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Multistep's own fields, as in the status: evidence of tampering, the source trial of a regrade, and the other trial's
-    checkpoint from which the trial started. A field that does not apply is left out."""
+    """Return Multistep's own fields, which are also in the status. They are evidence of tampering, the source trial of a regrade,
+    and the other trial's checkpoint from which the trial started. A field that does not apply is left out."""
     findings = [finding.model_dump() for finding in merged(trial.status, journal)]
     sources = {"regraded": trial.status.regraded, "started_from": trial.status.started_from}
     shown = {name: source.model_dump(mode="json") for name, source in sources.items() if source is not None}
@@ -230,7 +230,7 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
 
 
 def _traceback(exception: StepException, where: str = "") -> str:
-    """Return the text of Harbor's traceback field: step, phase and message. The operator's own stack would not help users."""
+    """Return the text of Harbor's traceback field, with step, phase and message. The operator's own stack would not help users."""
     places = [place for place in (where, exception.phase and f"phase {exception.phase}") if place]
     shown = f"  in {', '.join(places)}\n" if places else ""
     return f"{shown}{exception.type}: {exception.message}\n"

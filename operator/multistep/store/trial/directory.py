@@ -1,4 +1,4 @@
-"""The trial directory on disk: its layout, and atomic changes to it.
+"""The layout of the trial directory on disk, and atomic changes to this directory.
 
 Names at its top that start with a dot are temporary files or internal data, which are neither served nor archived. The functions
 block.
@@ -92,7 +92,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, also if another thread deletes empty parents at the same time."""
+    """Create a directory and its parents, even if another thread deletes empty parents at the same time."""
     for _ in range(5):
         try:
             return path.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class TrialDirectory:
             path.rename(target)
 
     def start_attempt(self, attempt: int, kept: Sequence[str] = ()) -> None:
-        """Start an attempt: move the previous attempt's results to ``attempts/N/``. trial.log stays. Idempotent.
+        """Start an attempt, and move the previous attempt's results to ``attempts/N/``. trial.log stays. The call is idempotent.
 
         ``kept`` has the names of the first steps' directories, which stay, because the attempt continues after these steps.
         """

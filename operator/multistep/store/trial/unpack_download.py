@@ -38,8 +38,8 @@ class IncompleteSource:
     """Why the copy of the whole source ended early, or ""."""
 
     def add(self, path: str, reason: str, kind: str = "") -> None:
-        """Add a file. The summary shows the number of files by ``kind``, a shorter form of the reason; without one, by the
-        reason."""
+        """Add a file. The summary shows the number of files by ``kind``, a shorter form of the reason, or by the reason if ``kind``
+        is empty."""
         self.reasons[kind or reason] += 1
         if len(self.files) < MAX_NAMED:
             self.files.append((path, reason))
