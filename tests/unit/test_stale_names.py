@@ -38,7 +38,7 @@ def exists(reference: str) -> bool:
 
 def stale(texts: list[str], words: Set[str]) -> Iterator[str]:
     for text in texts:
-        yield from (name for name in _NAME.findall(text) if not words.issuperset(name.split(".")))
+        yield from (name for name in _NAME.findall(text) if not words >= {*name.split(".")})
         yield from (name for name in _MODULE.findall(text) if not exists(name) and not name.endswith((".py", ".json", ".toml")))
 
 

@@ -134,16 +134,16 @@ class TemplateMetadata(Model):
     """Metadata of each trial, in addition to the sweep's own labels and annotations."""
 
     labels: Annotated[dict[str, str], Field(max_length=64)] = {}
-    """Labels."""
+    """Labels of the trials."""
     annotations: Annotated[dict[str, str], Field(max_length=64)] = {}
-    """Annotations."""
+    """Annotations of the trials."""
 
 
 class TrialTemplate(Model):
     """Template of the sweep's trials."""
 
     metadata: TemplateMetadata = TemplateMetadata()
-    """Labels and annotations."""
+    """Labels and annotations of the trials."""
     spec: TrialTemplateSpec = TrialTemplateSpec()
     """A trial's spec without task, agent, suspend, stop and ttlSecondsAfterFinished."""
 
@@ -347,29 +347,29 @@ class SweepTrials(Model):
     """Number of trials by state."""
 
     total: int = 0
-    """Trials that the sweep will create in total. Those of spec.branch are included once they are planned."""
+    """Number of trials that the sweep will create in total. Those of spec.branch are included once they are planned."""
     created: int = 0
-    """Trials created so far."""
+    """Number of created trials."""
     active: int = 0
-    """Active trials: pending, running or suspended."""
+    """Number of active trials, which are pending, running or suspended."""
     pending: int = 0
-    """Trials that wait for a pod or for its start."""
+    """Number of trials that wait for a pod or for its start."""
     running: int = 0
-    """Running trials."""
+    """Number of running trials."""
     suspended: int = 0
-    """Suspended trials."""
+    """Number of suspended trials."""
     finished: int = 0
-    """Finished trials: complete or failed."""
+    """Number of finished trials, which are complete or failed."""
     complete: int = 0
-    """Complete trials, whatever their score."""
+    """Number of complete trials, whatever their score is."""
     failed: int = 0
-    """Failed trials."""
+    """Number of failed trials."""
     deleted: int = 0
-    """Deleted trials. They are not created again."""
+    """Number of deleted trials. They are not created again."""
     counted: int = 0
-    """Scored trials."""
+    """Number of scored trials."""
     retried: int = 0
-    """Retries created so far. The counts of created and finished trials do not include them, because each number counts once."""
+    """Number of created retries. The counts of created and finished trials do not include them, because each number counts once."""
 
 
 class SweepAgentStatus(Model):
@@ -378,11 +378,11 @@ class SweepAgentStatus(Model):
     name: str
     """Name of the agent."""
     counted: int = 0
-    """Scored trials."""
+    """Number of scored trials."""
     finished: int = 0
     """Finished trials: scored or excluded."""
     passed: int = 0
-    """Scored trials that passed."""
+    """Number of scored trials that passed."""
     mean: float | None = None
     """Mean over tasks of each task's mean score, as in reports. Unset while no trial is scored."""
 

@@ -94,7 +94,7 @@ class _NetworkPhase(_Table):
     network_mode: NetworkMode | None = None
     """Network mode of the phase. If unset, it is the environment's mode. Any other mode needs the operator's egress sidecar."""
     allowed_hosts: AllowedHosts = None
-    """Allowed host names, also with a leading `*.`, addresses and CIDRs, only with network_mode `allowlist`."""
+    """Allowed host names, which may start with `*.`, IP addresses and CIDRs. Only with network_mode `allowlist`."""
 
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> _NetworkPhase:
@@ -207,8 +207,8 @@ class EnvironmentConfig(_Table):
     network_mode: NetworkMode = "public"
     """Network access. Other modes than `public` need an operator that enforces them. See docs/how-to/egress.md."""
     allowed_hosts: AllowedHosts = None
-    """Allowed host names (these need the egress sidecar), also with a leading `*.`, addresses and CIDRs, only with mode
-    `allowlist`."""
+    """Allowed host names, which may start with `*.`, IP addresses and CIDRs. Only with mode `allowlist`. Host names need the
+    egress sidecar."""
     memory: OldSize = Field(default=None, exclude=True)
     """Deprecated form of memory_mb, as a number with K, M or G."""
     storage: OldSize = Field(default=None, exclude=True)
@@ -256,7 +256,7 @@ class VerifierConfig(_NetworkPhase):
     timeout_sec: float = 600.0
     """Verifier timeout in seconds. Steps do **not** inherit the task's timeout, as in Harbor. Each step has this default."""
     env: Env = {}
-    """Variables of only the verifier. A step's variables override the task's. Values may be templates."""
+    """Variables of the verifier only. A step's variables override the task's. Values may be templates."""
     user: User | None = None
     """User name or uid of the verifier. A step without one inherits the task's, which defaults to the image's user, not the
     agent's."""

@@ -140,11 +140,11 @@ class ModelLimits(Model):
     """Limits of the agent's model requests in the whole trial, over all steps and attempts."""
 
     input_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Input tokens, including cached ones."""
+    """Maximum number of input tokens, including cached ones."""
     output_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Output tokens."""
+    """Maximum number of output tokens."""
     cost_usd: Annotated[float | None, Field(alias="costUSD", gt=0, allow_inf_nan=False)] = None
-    """Cost in US dollars, according to the model gateway's price table, which must list the model."""
+    """Maximum cost in US dollars, according to the model gateway's price table, which must list the model."""
 
 
 class AgentSpec(Model):

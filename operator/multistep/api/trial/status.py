@@ -161,11 +161,11 @@ class Usage(Model):
     """Usage of an agent's model requests. Unset fields are unknown."""
 
     input_tokens: int | None = None
-    """Input tokens, including cached ones."""
+    """Number of input tokens, including cached ones."""
     cached_tokens: int | None = None
-    """Input tokens that the provider read from its cache."""
+    """Number of input tokens that the provider read from its cache."""
     output_tokens: int | None = None
-    """Output tokens."""
+    """Number of output tokens."""
     cost_usd: Annotated[float | None, Field(alias="costUSD")] = None
     """Cost in US dollars. Unset if a price is unknown."""
     requests: int | None = None

@@ -104,7 +104,7 @@ class StartBuild:
 
 @dataclass(frozen=True)
 class StartPush:
-    """Decision: push the image."""
+    """Decision: start the push of the image to the registry."""
 
     id: str
     """Id of the push operation."""
@@ -195,7 +195,7 @@ def _starting(pod: PodFacts, now: float) -> Decision:
 
 
 def _unprepared(records: Mapping[str, Record]) -> Decision | None:
-    """Return the decision after an operation that prepares the build failed; None if no finished operation failed."""
+    """Return the decision after an operation that prepares the build failed, or None if no finished operation failed."""
     for record in records.values():
         if (fault := Fields(record.result or {}, f"result of {record.id}").optional_fault("error")) is not None:
             return BuildBroken(BUILD_LIMIT, f"the build context could not be uploaded: {fault.message}")
@@ -203,7 +203,7 @@ def _unprepared(records: Mapping[str, Record]) -> Decision | None:
 
 
 def _built(result: PhaseResult, limits: BuildLimits) -> Decision | None:
-    """Return the decision after a failed build; None if it succeeded."""
+    """Return the decision after a failed build, or None if the build succeeded."""
     last = f"its last lines:\n{last_lines(result.tail)}"
     if result.timed_out:
         return BuildBroken(BUILD_LIMIT, f"the build took longer than builds.timeoutSeconds = {limits.seconds:g}; {last}")
@@ -219,7 +219,7 @@ def _built(result: PhaseResult, limits: BuildLimits) -> Decision | None:
 
 
 def _outside_cause(log: str) -> str | None:
-    """Return why a build failed if the registry of a base image did not answer, or the node's disk is full; None otherwise."""
+    """Return why a build failed if the registry of a base image did not answer, or the node's disk is full, else None."""
     end = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     if _PULL.match(end) is not None and _UNREACHABLE.search(end) is not None:
         return "a base image could not be pulled"
@@ -271,7 +271,7 @@ class BuilderRetries:
     """Counts how many pods of one build were lost in a row."""
 
     most: int
-    """Maximum number of lost pods; one more fails the build."""
+    """Maximum number of lost pods. One more fails the build."""
     losses: int = 0
     """Number of pods lost so far."""
 

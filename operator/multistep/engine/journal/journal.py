@@ -90,7 +90,7 @@ class StepRun:
     timings: dict[str, tuple[float, float | None]] = field(default_factory=dict)
     """Phase -> (start, end or None while it runs)."""
     rewards: dict[str, Number] | None = None
-    """The step's rewards; None without a verifier result."""
+    """The step's rewards, None without a verifier result."""
     omitted_rewards: int = 0
     """Number of rewards that are not in ``rewards``, because the status from which the step was read omits them."""
     known_score: tuple[float, bool] | None = None
@@ -102,15 +102,15 @@ class StepRun:
     verifier_image_id: str | None = None
     """Image of the step's separate verifier, None if the step has none. A separate verifier runs in a pod of its own."""
     untouched: bool | None = None
-    """Whether the separate verifier's pod has no files of the agent yet; None before that pod exists."""
+    """Whether the separate verifier's pod has no files of the agent yet, None before that pod exists."""
     printed: dict[str, str] = field(default_factory=dict)
     """Phase -> end of its output, for phases whose output is in no file."""
     usage: Usage | None = None
     """Model usage of the step's agent, None unless the agent runs in the agent host."""
     network: Network | None = None
-    """The network that currently applies in the agent's pod; None means the environment's network."""
+    """The network that currently applies in the agent's pod. None means the environment's network."""
     egress: EgressStatus | None = None
-    """Connections of the step's pods that the egress sidecars refused; None without an egress sidecar."""
+    """Connections of the step's pods that the egress sidecars refused, None without an egress sidecar."""
     metadata: Mapping[str, Any] | None = None
     """Metadata that the agent returned, for result.json."""
     checkpoint: CheckpointStatus | None = None
@@ -119,7 +119,7 @@ class StepRun:
     verdict_differences: tuple[TamperingTraces, ...] = ()
     """Differences between the step's two verdicts, or why they were not compared (engine.script.compare_verdicts)."""
     trial: str | None = None
-    """Name of the trial that ran the step; None means this trial."""
+    """Name of the trial that ran the step. None means this trial."""
     lost: AttemptLost | None = None
     """Why the attempt ended in this step without a result, e.g. because the model provider failed."""
 
@@ -157,7 +157,7 @@ class Journal:
     """Rule for the trial's score, set when it is finished."""
     finished: bool = False
     broken: bool = False
-    """Whether the environment failed."""
+    """Whether an exception of the trial, and not of a step, ended it."""
     all_steps: bool = False
     """Whether every step ran."""
     agent: AgentInfo | None = None
@@ -167,7 +167,7 @@ class Journal:
     setup_usage: Usage | None = None
     """Model usage of a hosted agent's setup."""
     class_ran_at: float | None = None
-    """When the setup of a custom agent class started; None before, and for other agents. The class may have caused every failure
-    after this time."""
+    """When the setup of a custom agent class started, None before that and for other agents. The class may have caused every
+    failure after this time."""
     lost: AttemptLost | None = None
     """Why the attempt has no result, None if it has one."""

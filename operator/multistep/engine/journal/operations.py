@@ -241,7 +241,7 @@ class Dismiss:
 
     id: str
     admission: str
-    """Id of the Admit."""
+    """Id of the Admit operation."""
     kill: bool
     """Whether to also kill the processes that these commands left running."""
     where: Place = "agent"
@@ -321,7 +321,7 @@ class Restore:
 
     id: str
     step: int | None = None
-    """Index of the step whose checkpoint a verifier needs; None for the checkpoint from which the attempt resumes."""
+    """Index of the step whose checkpoint a verifier needs, or None for the checkpoint from which the attempt resumes."""
     paths: tuple[str, ...] = ()
     """The directories to restore; an empty tuple means everything."""
     where: Place = "agent"

@@ -14,7 +14,7 @@ _CUT_SHORT = frozenset({STOPPED, DEADLINE_EXCEEDED, RESULT_UNKNOWN, POD_UNRESPON
 
 
 def clean_up(s: Situation) -> CleanUp | None:
-    """Return when to delete a finished trial and its pods; None for an active trial."""
+    """Return when to delete a finished trial and its pods, or None for an active trial."""
     if not is_finished(s.trial.status):
         return None
     return CleanUp(_pod_removal(s), _seconds_left(s, s.trial.spec.ttl_seconds_after_finished))

@@ -43,7 +43,7 @@ class PodFacts:
     gates: tuple[str, ...] = ()
     """Names of the pod's scheduling gates."""
     queue: str | None = None
-    """Kueue's queue, "" if the pod names none; None if Kueue does not manage the pod."""
+    """Kueue's queue, "" if the pod names none, or None if Kueue does not manage the pod."""
     node: str = ""
     deleting: bool = False
     disruption: str = ""

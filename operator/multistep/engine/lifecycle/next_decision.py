@@ -185,7 +185,7 @@ def _died(s: Situation, type_: str, message: str) -> Decision:
     resumed = s.trial.status.resumed
     if s.trial.status.agent_setup_time is not None and not (
         resumed and any(resumed.attempts)
-    ):  # no own agent's files were restored
+    ):  # no restored file comes from this trial's agent
         return PhaseDied(type_, message, AGENT_SETUP)
     if resumed is not None:
         return FailAttempt(RESTORE_FAILED, f"after the restore: {message}")

@@ -17,10 +17,10 @@ Fate = Literal["Stay", "MarkGone", "Unmark", "Remove"]
 def pod_orphaned(pod: PodFacts, trial: MultiStepTrial | None, now: float, grace: float) -> str:
     """Return why a pod is an orphan, "" if it is none.
 
-    ``trial`` is the trial that the pod's owner reference names, read after the pod; None if that trial does not exist. The status
-    names each pod before the operator creates it, except the first pod, which it names soon after its creation. So a pod that the
-    status of a started or finished trial does not name is no longer needed. A pod younger than ``grace`` seconds is never an
-    orphan.
+    ``trial`` is the trial that the pod's owner reference names, read after the pod, or None if that trial does not exist. The
+    status names each pod before the operator creates it, except the first pod, which it names soon after its creation. So a pod
+    that the status of a started or finished trial does not name is no longer needed. A pod younger than ``grace`` seconds is never
+    an orphan.
     """
     if pod.deleting or now - pod.created_at < grace:
         return ""

@@ -1,4 +1,4 @@
-"""Computes a container's resources, and the node affinity for its GPUs or TPU. Pure functions."""
+"""Computes a container's resources, and the node affinity for its GPUs or TPU. All functions are pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def requests_and_limits(environment: EnvironmentConfig) -> dict[str, Any]:
 
 
 def node_terms(environment: EnvironmentConfig, known: GpuLabels) -> list[Term]:
-    """Return the node selector terms for the environment's GPUs or TPU. A node must match one of them; [] matches every node.
+    """Return the node selector terms for the environment's GPUs or TPU. A node must match one of them. [] matches every node.
 
     ``known`` maps each GPU type in lower case to the node labels for it. Raises InvalidTask for an unknown type of GPU or TPU.
     """

@@ -1,4 +1,4 @@
-"""Lists the images of a task that the cluster must build, and computes the digest that identifies each build. Pure functions."""
+"""Lists the images of a task that the cluster must build, and computes the digest that identifies each build."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Verifie
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return ``text`` and the extra instructions, separated by blank lines as in Harbor 0.25; None if ``text`` is None."""
+    """Return ``text`` and the extra instructions, separated by blank lines as in Harbor 0.25, or None if ``text`` is None."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])

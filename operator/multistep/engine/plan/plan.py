@@ -66,7 +66,7 @@ class VerifierPlan:
     environment: VerifierEnvironment | None = None
     """The environment of a separate verifier, None if the verifier runs in the agent's environment."""
     second_environment: VerifierEnvironment | None = None
-    """The environment of a second verification, whose verdict is compared with the first one; None for no second verification."""
+    """The environment of a second verification, whose verdict is compared with the first one, None for no second verification."""
     network: Network = PUBLIC
     """Network of the verifier's phase."""
 
@@ -108,7 +108,7 @@ class StepPlan:
 
     @property
     def verifiers_environment(self) -> VerifierEnvironment | None:
-        """Return the environment of the pod for a separate verification, whether first or second; None without such a pod."""
+        """Return the environment of the pod for a separate verification, whether first or second, or None without such a pod."""
         return (self.verifier.environment or self.verifier.second_environment) if self.verifier else None
 
     @property

@@ -56,7 +56,7 @@ class VerifierEnvironment:
     sidecar: bool
     """Whether the verifier's pod has an egress sidecar."""
     restored: tuple[str, ...] | None = None
-    """Directories of the agent's environment to restore in the pod, () for all; None if the pod gets the step's artifacts
+    """Directories of the agent's environment to restore in the pod, () for all, or None if the pod gets the step's artifacts
     instead."""
     services: PodServices | None = None
 

@@ -21,7 +21,7 @@ from multistep.engine.script.operation_scope import Scope, TrialError, how_it_en
 from multistep.engine.status.status_size import bounded, shortened
 
 STORING: Final = "storing the environment for the verifier: "
-UNUSUAL: Final = "Unusual: "  # start of the runner's error for files of a kind that only an agent that wants it creates
+UNUSUAL: Final = "Unusual: "  # start of the runner's error for files of a kind that only a hostile process creates
 RESUME_SECONDS: Final = 600.0  # timeout of each resume.sh after a restore
 
 

@@ -63,7 +63,7 @@ class Replay:
         self._send(None)
 
     def advance(self, records: Mapping[str, Record]) -> ScriptProgress:
-        """Return the same as replay(). ``records`` are all records so far. Finished records must not change between two calls."""
+        """Return what ``replay`` returns. ``records`` are all records until now. Finished ones must never change."""
         self._forget_running()
         self._forget_running = lambda: None
         while self._operation is not None and (record := records.get(self._operation.id)) is not None:

@@ -122,7 +122,7 @@ def _start(scope: Scope, agent: AgentScript, journal: Journal) -> Script[None]:
 
 @dataclass
 class _Steps:
-    """Runs steps in order, and remembers what the next step needs to know about the last one."""
+    """Runs steps in order, and keeps the facts about the last step that the next one needs."""
 
     scope: Scope
     agent: AgentScript

@@ -25,7 +25,7 @@ class Span:
     """A span of a trace. Times are in seconds since the epoch."""
 
     id: str
-    """16 hexadecimal digits."""
+    """Id of the span, 16 hexadecimal digits."""
     parent: str
     """Id of the parent span, "" for the trial's span."""
     name: str

@@ -63,7 +63,7 @@ class TrialFacts:
     stop: bool = False
     """The trial's spec.stop."""
     passed: bool = False
-    """The same as score_in_sweep.Scored.passed."""
+    """Whether the trial passed (score_in_sweep.Scored.passed)."""
     invalid: bool = False
     agent_error: bool = False
     tampered: bool = False

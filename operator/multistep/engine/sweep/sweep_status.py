@@ -52,7 +52,7 @@ def lease_status(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
 
 
 def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | None:
-    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch; None without spec.lease.
+    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch, or None without spec.lease.
 
     ``watched_since`` is the time at which this process first read the sweep. While the API server is unavailable, the client cannot
     renew the lease, and the operator's process ends. So the lease's duration restarts at ``watched_since``, unless the lease had

@@ -100,7 +100,7 @@ class Fetches:
         return self.ask_for((asker.namespace, asker.name), asker.uid, request, started=started)
 
     def ask_for(self, key: Key, uid: str, request: FetchRequest, *, started: bool) -> FetchResult:
-        """Do the same as ``ask``, for a trial or a sweep. ``key`` is its key in the concurrency limit."""
+        """Do what ``ask`` does, for a trial or a sweep. ``key`` is its key in the concurrency limit."""
         try:
             outcome = self._jobs.outcome(uid, request.id)
         except SourceError as error:

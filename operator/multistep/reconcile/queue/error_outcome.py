@@ -144,7 +144,7 @@ class Series:
         return self.ends and self.times >= END_TIMES and self.seconds >= END_SECONDS
 
     def passes(self, seconds: float) -> bool:
-        """Return whether the last error is the first one after this many seconds."""
+        """Return whether the series reached this age, in seconds, with its last error."""
         return self.before < seconds <= self.seconds
 
 

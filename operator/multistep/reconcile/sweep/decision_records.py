@@ -63,7 +63,7 @@ async def _record(cluster: Reader, sweep: TrialSweep, name: str, digest: str) ->
     try:
         found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)
     except NotFound as error:
-        if error.reason != "NotFound":  # a 404 of a proxy
+        if error.reason != "NotFound":  # a proxy answered, so the ConfigMap may exist
             raise
         return None
     return next((str(text) for text in (found.get("data") or {}).values() if digest_of(str(text).encode()) == digest), None)

@@ -69,7 +69,7 @@ class Sweeps:
         try:
             found = await self.cluster.get(SWEEPS, *key)
         except NotFound as error:
-            if error.reason != "NotFound":  # a 404 of a proxy, or of a server that does not serve sweeps yet; the sweep may exist
+            if error.reason != "NotFound":  # the sweep may exist, because a proxy sent the 404, or the CRD is missing
                 raise
             self._forget(key)
             return AT_NEXT_EVENT

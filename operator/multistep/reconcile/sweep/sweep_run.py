@@ -30,7 +30,7 @@ class SweepWriter:
         self._cluster = cluster
         self._metrics = metrics
         self.object = found  # the sweep as last read or written
-        self.sweep = sweep  # the same, parsed
+        self.sweep = sweep  # the parsed ``object``
 
     async def write(self, new: SweepStatus) -> bool:
         """Write the status, and return whether it changed. Raises Conflict if the sweep was changed since it was read."""

@@ -18,7 +18,7 @@ from multistep.reconcile.trial.trial_run import Observed, TrialRun
 
 
 def decide(run: TrialRun, observed: Observed, room: VerifierRoom) -> decisions.Decision:
-    """Return the next action of the trial. ``room`` knows which trials' verifiers fit no node."""
+    """Return the next action of the trial. ``room`` has the trials whose verifiers' pods fit no node."""
     trial, pod, step = run.trial, observed.pods.agent, observed.step(run.trial)
     if pod is not None and pod.shard != run.settings.shard and not is_finished(trial.status):
         return _of_another_shard(run, pod)

@@ -66,8 +66,8 @@ async def _end_model_access(
 ) -> tuple[ModelReport | None, Usage | None]:
     """Block the token of the step or the agent's setup that the end of the attempt interrupts. Raises GatewayUnavailable.
 
-    Return the gateway's report on the step, whose usage is added to the status, and the usage of the setup. ``died`` closes the
-    access of the setup also if a step has started.
+    Return the gateway's report on the step, whose usage is added to the status, and the usage of the setup. If ``died``
+    is true, the token of the setup is blocked even if a step has started.
     """
     if models is None or not run.trial.spec.agent.uses_gateway:
         return None, None

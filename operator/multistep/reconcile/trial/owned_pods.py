@@ -36,7 +36,7 @@ class TrialPods:
         try:
             return pod_facts(await self._cluster.get(PODS, trial.metadata.namespace, name))
         except NotFound as error:
-            if error.reason != "NotFound":  # a 404 of a proxy; the pod may exist
+            if error.reason != "NotFound":  # a proxy answered, so the pod may exist
                 raise
             return None
 

@@ -32,7 +32,7 @@ from multistep.store.harbor.trial_config import task_digest
 from multistep.store.results_volume import ResultsVolume
 
 _SAME: Final = ("environment", "verifier", "timeoutMultiplier", "environmentTimeoutMultiplier", "variables")
-_RETRIES: Final = 10  # infrastructure retries of a reference trial, many because other trials may wait for it
+_RETRIES: Final = 10  # infrastructure retries of a reference trial, for which many other trials may wait
 _OF_TASK: Final = frozenset({"Agent", "Verifier", "Task"})  # failure classes for which the task's solution or tests are to blame
 _CHARACTERS: Final = 20
 

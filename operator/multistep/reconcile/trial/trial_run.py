@@ -70,7 +70,7 @@ class Continue:
     """Result of an action: observe and decide again in this reconcile."""
 
     pods: ObservedPods | None = None
-    """The trial's pods, if the action knows them. With None they are read again."""
+    """The trial's pods, if the action has just read them. With None they are read again."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class Tally:
                 self._ended(trial)
 
     def forget(self, key: Key) -> None:
-        """Forget a deleted trial."""
+        """Drop what is kept in memory about a deleted trial."""
         self._metrics.phases.forget(key)
         self._marks.pop(key, None)
 
