@@ -97,7 +97,7 @@ type Healthcheck struct {
 	Retries       int      `json:"retries"`
 }
 
-// Dependency is a service that must reach a condition first: started, healthy or completed.
+// Dependency is a service that must first reach a condition, which is started, healthy or completed.
 type Dependency struct {
 	Service   string `json:"service"`
 	Condition string `json:"condition"`

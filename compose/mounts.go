@@ -85,7 +85,7 @@ func (r *reading) bind(key []string, service string, mount Mount) (Mount, bool) 
 		if service != mainService {
 			r.file.refuse(key, "shares main's %s with a service: use a named volume and an artifact with service = %q", mount.Target, service)
 		}
-		return mount, false // main has Harbor's log directories without a mount
+		return mount, false // the service main has Harbor's log directories without a mount
 	}
 	place, inside := r.taskPath(key, mount.Source)
 	if place == "." {

@@ -118,7 +118,7 @@ func (r *reading) model() Answer {
 	answer := Answer{}
 	for _, name := range names {
 		service := r.project.Services[name]
-		if skipped, found := r.file.skipped[name]; found { // active after all: its profiles were reset or are empty
+		if skipped, found := r.file.skipped[name]; found { // the service is active, because its profiles were reset or are empty
 			r.file.walk(skipped, []string{"services", name}, []string{"services", name})
 		}
 		r.check(service)

@@ -38,7 +38,7 @@ _RACE_OF_CONTAINERS = "Checkpoint|Restore|BrokenSession|Counters|SignsOfLife|Sur
 # `make test-long` also searches for more examples than each run in the tests of properties, which Hypothesis marks.
 _LONG, _WIDE = "long or hypothesis", ("--hypothesis-profile=wide",)
 _EXPLAINED = 20  # maximum number of failed unit tests that run again with their assertions rewritten
-_AGAIN = "-count=1"  # does not use the result of an earlier run
+_AGAIN = "-count=1"  # an option of `go test` that ignores results of earlier runs
 _WAITING = "IsNoWork"  # tests that wait, which the race detector would only slow down
 _PROCESSES = ("tests/process", "tests/conformance")
 _CORE = ("tests/unit/engine", "tests/unit/api", "tests/unit/agents")
@@ -137,7 +137,8 @@ def go_tests() -> None:
     runner's packages that did not change. Tests that depend on more than their package always run."""
     modules = (
         (ROOT / "egress", "-race", _AGAIN, "./..."),  # depends on the kernel's networks
-        (ROOT / "compose", _AGAIN, "./..."),  # depends on the tasks of the end-to-end tests
+        # These tests use the tasks of the end-to-end tests, which Go's cache of results does not notice.
+        (ROOT / "compose", _AGAIN, "./..."),
         (ROOT / "runner", "-race", "./internal/..."),
         # The tests of the runner's main package run the runner in containers, mostly without the race detector.
         (ROOT / "runner", "-race", _AGAIN, "-run", _RACE_OF_CONTAINERS, "-skip", _WAITING, "."),

@@ -144,7 +144,7 @@ def _install(cluster: Cluster, program: str, names: Mapping[image.Image, str]) -
     images |= {key: names[each] for key, each in _IMAGE_VALUES.items() if each in names}
     values = ["--set", ",".join(f"{key}={value}" for key, value in images.items())]
     values += ["--set-json", f"extraEnv={json.dumps(_VARIABLES)}"]
-    values += ["--set", "trials.egress=Sidecar"]  # affects only pods of tasks that limit a network
+    values += ["--set", "trials.egress=Sidecar"]  # this affects only pods of tasks that limit their network
     if isinstance(cluster.target, targets.Local):  # allow plain HTTP, because the tests' servers on the node have no TLS
         hosts = json.dumps([f"{load_config(cluster.variables).network.api_address}:*"])
         values += ["--set-json", f"settings.taskInsecureHosts={hosts}", "--set", "gateway.settings.plainUpstreams=true"]

@@ -27,7 +27,8 @@ _EACH_RUN = "not long and not measures and not agents"
 _SIMULATED_WORKERS = 4  # each worker has an operator and a node. The tests wait for four fifths of their time
 _EVERY = Choice()
 _USED = CACHE / "used-rights"  # rights that the operator used in the last run of each third of the long tests
-_FIRST = "tests/e2e/test_nodes.py"  # runs first, because a new node copies all images of the cluster, which are few at the start
+# This file runs first, because a new node copies all images of the cluster, of which there are few at the start.
+_FIRST = "tests/e2e/test_nodes.py"
 
 
 def run() -> None:
@@ -89,7 +90,7 @@ class _Stage:
         with ThreadPoolExecutor(len(runs)) as threads:
             ended = list(threads.map(execute, runs))
         ended += map(execute, self._alone())
-        others()  # a repetition shows more on a quiet machine
+        others()  # repeat the tests when no others run, because a busy machine can make tests fail
         again = run_again(ended, self._env, execute)
         if self._is_ours:
             ended.append(execute(self._rights()))

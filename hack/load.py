@@ -53,7 +53,7 @@ def _ticks(stat: str) -> tuple[int, int]:
 
 
 def _fields(stat: str) -> list[int]:
-    return [int(word) for word in stat.splitlines()[0].split()[1:9]]  # user nice system idle iowait irq softirq steal
+    return [int(word) for word in stat.splitlines()[0].split()[1:9]]  # user, nice, system, idle, iowait, irq, softirq and steal
 
 
 def free_bytes() -> int:

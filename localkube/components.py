@@ -64,7 +64,7 @@ def apiserver(config: Config) -> list[str]:
         "--kubelet-preferred-address-types=InternalIP",
         f"--audit-policy-file={config.paths.config / 'audit.yaml'}",
         f"--audit-log-path={config.paths.audit_log}",
-        "--audit-log-maxsize=100",  # maximum MB per audit log; rotated logs are in the same directory
+        "--audit-log-maxsize=100",  # maximum MB per audit log. Rotated logs are in the same directory
         "--audit-log-maxbackup=2",
     ]
 

@@ -27,7 +27,7 @@ _PROGRAMS = {  # a program or file of each Debian package
 _LOCK = Path("/run/multistep-packages.lock")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
-_LOCK_SECONDS = 300  # how long to wait for another program that holds a lock of apt
+_LOCK_SECONDS = 300  # maximum time to wait for another program that holds a lock of apt
 _RETRY_SECONDS = 1.0
 
 

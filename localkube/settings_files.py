@@ -203,8 +203,8 @@ def _embedded(path: Path) -> str:
 
 
 def _write(path: Path, document: Document) -> None:
-    """Write a file that only its owner can read, because some files contain keys. Skip a file that is equal, because kube-proxy
-    exits when its file changes."""
+    """Write a file that only its owner can read, because some files contain keys. A file that already has this content is not
+    written, because kube-proxy exits when its file changes."""
     text = json.dumps(document, indent=2) + "\n"
     if path.exists() and path.read_text() == text:
         return

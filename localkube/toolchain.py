@@ -21,7 +21,7 @@ def find_go(cache_dir: Path, minimum: tuple[int, ...]) -> Path:
 
 
 def go_version(go: Path) -> tuple[int, ...]:
-    """Return the version of this toolchain itself instead of that of a newer one that it could download. Return () if unknown."""
+    """Return the version of this toolchain, not of a newer one that it may download. Return () if the version is unknown."""
     try:
         return parse_go_version(capture([str(go), "env", "GOVERSION"], env={"GOTOOLCHAIN": "local", "HOME": "/"}))
     except (CommandFailed, Unsupported):

@@ -11,9 +11,9 @@ import (
 	"multistep.dev/runner/internal/kernel"
 )
 
-// installedMode makes the program executable, but not readable. If its user cannot read a process's program, the process is
-// undumpable from execve on, so other processes of the user cannot trace it or read its memory. Root with CAP_DAC_OVERRIDE can read
-// every file. kernel.DropSetpcap handles this case.
+// installedMode makes the program executable, but not readable. A process whose program its user cannot read is undumpable from
+// execve on. Other processes of the user cannot trace such a process or read its memory. Root with CAP_DAC_OVERRIDE can read every
+// file. kernel.DropSetpcap handles this case.
 const installedMode = 0o111
 
 // copyTree replaces the contents of a directory with the files and symbolic links of another directory. The copies belong to this

@@ -107,7 +107,8 @@ func copyOwned(source, target string) error {
 		}
 		return copyEntry(path, to, info)
 	})
-	for _, each := range directories { // set after the contents were copied, because they may not permit writes
+	// Owners and modes are set after the contents were copied, because the modes may not permit writes.
+	for _, each := range directories {
 		err = errors.Join(err, own(each.path, each.info))
 	}
 	return err

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 48 << 10
-_MESSAGE_CHARACTERS = 2000  # at most 24 kB, because a character takes up to 12 bytes in JSON
+_MESSAGE_CHARACTERS = 2000  # these take at most 24 kB, because a character takes up to 12 bytes in JSON
 _METADATA_BYTES = 16 << 10
 _NAME_CHARACTERS = 100
 # The type of the agent host's own errors. Other types are exception classes of Harbor and agents.

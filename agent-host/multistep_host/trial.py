@@ -32,7 +32,7 @@ from multistep_host.transcript import Send, discard, transcript
 from multistep_host.variables import Variables
 
 _KEYS = frozenset({"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"})
-_NOT_STARTED = (126, 127)  # exit statuses of a shell whose command cannot be executed, or does not exist
+_NOT_STARTED = (126, 127)  # exit codes of a shell whose command cannot be executed or does not exist
 _log = logging.getLogger(__name__)
 
 

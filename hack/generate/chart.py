@@ -2,7 +2,7 @@
 
 The sources are the chart's values and the programs' settings.
 
-Run it in the checkout's Python environment: ``python -m hack.generate.chart``.
+Run this module in the checkout's Python environment with ``python -m hack.generate.chart``.
 """
 
 import json

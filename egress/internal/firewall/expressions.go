@@ -1,4 +1,4 @@
-// Builds nftables expressions: the conditions and actions of which rules consist.
+// Builds nftables expressions, which are the conditions and actions of rules.
 
 package firewall
 
@@ -116,7 +116,8 @@ func redirectTo(port uint16) rule {
 	return rule{&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(port)}, &expr.Redir{RegisterProtoMin: 1}}
 }
 
-// neighbours adds rules for the neighbour discovery that IPv6 needs: router and neighbour solicitations and advertisements.
+// neighbours adds rules for the neighbour discovery that IPv6 needs, which are router and neighbour solicitations and
+// advertisements.
 func neighbours(add func(parts ...rule)) {
 	for _, kind := range []byte{133, 134, 135, 136} {
 		at := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 1}

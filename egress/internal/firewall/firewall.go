@@ -204,7 +204,7 @@ func addCounted(conn *nftables.Conn, table *nftables.Table) (map[byte]*nftables.
 	return sets, nil
 }
 
-// targetOf reads a key of a set: an address, a protocol and a port, each padded to four bytes.
+// targetOf reads a key of a set, which consists of an address, a protocol and a port, each padded to four bytes.
 func targetOf(key []byte) (refusals.Target, bool) {
 	size := len(key) - 8
 	address, ok := netip.AddrFromSlice(key[:max(size, 0)])

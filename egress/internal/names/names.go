@@ -25,7 +25,8 @@ const (
 	mostLearned   = time.Hour
 )
 
-// AnswerTimeout limits the answer to one query, ServerTimeout the answer of one resolver. Only tests change them.
+// AnswerTimeout limits the time for the answer to one query. ServerTimeout limits the time for the answer of one resolver. Only
+// tests change these values.
 var (
 	AnswerTimeout = 4 * time.Second
 	ServerTimeout = 2 * time.Second

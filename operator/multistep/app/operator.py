@@ -180,7 +180,7 @@ class App:
         self.tasks.start("resync", repeat("comparing lists with watches", pause, self.resync.compare))
 
     async def stop(self) -> None:
-        """Stop all components in the reverse order of their start. The next leader resumes the trials. Idempotent."""
+        """Stop all components in the reverse order of their start. The next leader resumes the trials. The call is idempotent."""
         self._stopping = True
         await self._stack.aclose()
 

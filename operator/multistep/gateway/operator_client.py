@@ -46,7 +46,7 @@ class GatewayAdmin:
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def register(self, id_: str, credential: Credential) -> None:
-        """Register or replace a provider's key. Idempotent. Raises GatewayError, GatewayUnavailable."""
+        """Register or replace a provider's key. The call is idempotent. Raises GatewayError, GatewayUnavailable."""
         await self._call("PUT", f"/credentials/{quote(id_, safe='')}", _TIMEOUT_SECONDS, json=credential.wire())
 
     async def accepted_keys(self) -> list[str]:
@@ -59,7 +59,7 @@ class GatewayAdmin:
         return NeededCredentials(credentials["wanted"], credentials["rejected"])
 
     async def renew(self, id_: str, key: str | None) -> None:
-        """Send the key that a credential's source has now, or None if the source cannot be read. Idempotent."""
+        """Send the key that a credential's source has now, or None if the source cannot be read. The call is idempotent."""
         with suppress(StepUnknownToGateway):  # raised if the gateway restarted meanwhile
             await self._call("PUT", f"/credentials/{quote(id_, safe='')}/key", _TIMEOUT_SECONDS, json={"key": key})
 
@@ -80,7 +80,7 @@ class GatewayAdmin:
         return _MISSED.validate_python(await self._call("GET", f"{_path(step)}/missed", _TIMEOUT_SECONDS))
 
     async def close(self, step: StepKey) -> StepUsage:
-        """Block a step's token, wait until the step's requests have ended, and return its usage. Idempotent.
+        """Block a step's token, wait until the step's requests have ended, and return its usage. The call is idempotent.
 
         Raises GatewayUnavailable, or StepUnknownToGateway if the gateway has no record of the step. The usage is then unknown, not
         0.

@@ -14,8 +14,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 CALM_SECONDS: Final = 30.0
-"""Age of the last refusal from which on each success widens the window by 1. Before, by ``_CAUTIOUS_STEP / window``."""
-_CAUTIOUS_STEP: Final = 0.25  # after a recent refusal, ``window`` successful requests together widen the window by this
+"""After this time without a refusal, each success widens the window by 1. Before, it widens it by ``_CAUTIOUS_STEP / window``."""
+# After a recent refusal, the window grows by this number when as many requests as it allows have succeeded.
+_CAUTIOUS_STEP: Final = 0.25
 _MAX_IDLE_LANES: Final = 1024
 _FEW: Final = 16  # a trial that has at most a 16th of the window may take the last free slot
 _LONGEST_PAUSE: Final = 60.0  # in seconds. A longer Retry-After is cut to this, because other users of the key may have caused it
@@ -113,7 +114,7 @@ class Lane:
 
     def leave(self, trial: str) -> None:
         """Free a slot of the trial after an answer, or after a refusal (429, 503, 529, no connection) of a request that must not be
-        sent again. May widen the window."""
+        sent again. This may widen the window."""
         self._free(trial)
         if self.in_flight + 1 >= self.window or self._waiting:  # widen the window only if it is too small
             calm = self._clock() - self._refused_at > CALM_SECONDS

@@ -14,7 +14,7 @@ from multistep.providers import ProviderName
 
 
 class GatewaySettings(BaseSettings):
-    """The settings of the gateway process. A name ends with its unit."""
+    """The settings of the gateway process. The name of a setting ends with its unit."""
 
     model_config = SettingsConfigDict(env_prefix="MULTISTEP_GATEWAY_", frozen=True, use_attribute_docstrings=True)
 

@@ -22,7 +22,7 @@ from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_p
 from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
 
 FIELD_MANAGER: Final = "multistep"
-_LOG_SILENCE_SECONDS: Final = 3600.0  # a container may print nothing for a long time while its log is followed
+_LOG_SILENCE_SECONDS: Final = 3600.0  # timeout of a followed log, because a container may print nothing for a long time
 
 
 class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):

@@ -45,7 +45,8 @@ class ExecStream(Protocol):
         """Return the next bytes of stdout, or b"" at its end, when ``status`` is set."""
 
     async def close(self) -> None:
-        """Close the connection, so that the command reads end of file on stdin. This never raises an error. Idempotent."""
+        """Close the connection, so that the command reads end of file on stdin. This never raises an error. The call is
+        idempotent."""
 
 
 class Cluster(Protocol):

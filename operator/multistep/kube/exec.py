@@ -169,7 +169,7 @@ class WebsocketExec:
             raise self._loss(self._lost)
         try:
             while True:
-                if self._status is None:  # without a timeout here, because the caller has one
+                if self._status is None:  # there is no timeout here, because the caller has one
                     message = await self._socket.receive()
                 else:
                     async with asyncio.timeout(END_TIMEOUT_SECONDS):

@@ -165,7 +165,8 @@ class Lease:
                 self.check()
 
     async def release(self) -> None:
-        """Release the lease, so that a standby can acquire it at once. Call this after all work has stopped. Idempotent."""
+        """Release the lease, so that a standby can acquire it at once. Call this after all work has stopped. The call is
+        idempotent."""
         record = self._written
         held = self.held
         self._held_until = -math.inf
@@ -206,7 +207,7 @@ class Lease:
             **old,
             "holderIdentity": holder,
             "leaseDurationSeconds": math.ceil(self._seconds),
-            "renewTime": now,  # only for people, as acquireTime is, because replicas do not compare clocks
+            "renewTime": now,  # this and acquireTime are only for people, because replicas do not compare clocks
         }
         if holder and holder != old.get("holderIdentity"):
             spec |= {"acquireTime": now, "leaseTransitions": old.get("leaseTransitions", -1) + 1}

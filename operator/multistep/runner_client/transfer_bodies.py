@@ -14,7 +14,7 @@ from multistep.errors import RunnerError, StreamLost
 from multistep.runner_client.exchange import Refusal
 from multistep.runner_client.frame_stream import DATA, END, Frame, FrameStream, encode, encode_json
 
-UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection fairly, large enough for little overhead
+UPLOAD_CHUNK_BYTES = 256 * 1024  # small enough to share a connection fairly, and large enough for little overhead
 
 Body = AsyncIterable[bytes] | Iterable[bytes] | bytes
 Sink = Callable[[bytes], Awaitable[None] | None]
@@ -25,7 +25,7 @@ class DownloadResult:
     """The result of a download."""
 
     types: tuple[str, ...]
-    """The type of each source: file, directory, missing or other."""
+    """The type of each source, which is file, directory, missing or other."""
     size: int
     """Size of the tar stream in bytes. Verified like ``sha256``, unless the stream was cut."""
     sha256: str

@@ -129,7 +129,7 @@ class ResultsVolume:
         self.checkpoints.close()
 
     async def start_attempt(self, key: TrialKey, attempt: int, kept: Sequence[str] = ()) -> None:
-        """Move an earlier attempt's results to ``attempts/N/``, except the directories of kept steps. Idempotent.
+        """Move an earlier attempt's results to ``attempts/N/``, except the directories of kept steps. The call is idempotent.
 
         Raises StoreError if a later attempt has started.
         """

@@ -179,7 +179,7 @@ class Metrics:
         self.shard_info.labels(settings.shard, ",".join(settings.namespaces)).set(1)
         self.peak_memory.set_function(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         self.threads.set_function(threading.active_count)
-        self.results_free.set(math.nan)  # unknown until it is measured, which a standby never does
+        self.results_free.set(math.nan)  # unknown until it is measured, which never happens on a standby
         self.gateway_up.set(math.nan)  # unknown until the first request to the gateway, and always unknown without a gateway
 
         # Series that are counted often are cached, because finding a series by its labels takes longer than counting.

@@ -1,4 +1,4 @@
-// The child's side: performs one upload or download as the user, when PID 1 requests it.
+// The code of the child, which performs one upload or download as the user when PID 1 requests it.
 
 package asuser
 
@@ -27,7 +27,7 @@ func Main() error {
 	if err := work.User.Become(); err != nil {
 		return answer(reply{Error: wire.Errorf(wire.CodeRefused, "cannot transfer files as user %s: %v", work.User, err)})
 	}
-	kernel.Undumpable() // again: with some values of fs.suid_dumpable, the switch to the user makes the process dumpable
+	kernel.Undumpable() // repeated, because with some values of fs.suid_dumpable, the switch to the user makes the process dumpable
 	if work.Target != "" {
 		return upload(work, requests)
 	}

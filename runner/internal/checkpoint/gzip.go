@@ -19,7 +19,7 @@ const (
 type compressor struct {
 	out     io.Writer
 	current *block
-	queue   chan *block // blocks in the order of the stream; the capacity limits the blocks in memory
+	queue   chan *block // blocks in the order of the stream. Its capacity limits the blocks in memory
 	written chan struct{}
 	writers sync.Pool
 	free    sync.Pool

@@ -13,7 +13,7 @@ import (
 const (
 	maxLinked  = 64 << 20 // maximum bytes of memory for files that have several names, in a checkpoint and in a restore
 	linkedSize = 128      // bytes of memory for a file with several names, in addition to its first name
-	maxLinks   = 60_000   // maximum number of names of a file; ext4 permits 65,000
+	maxLinks   = 60_000   // maximum number of names of a file. ext4 permits 65,000
 )
 
 // linkedFile is a packed file with several names. It was packed under the name first, and the increment lacks a number of missing

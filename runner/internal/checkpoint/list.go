@@ -12,7 +12,7 @@ import (
 
 const (
 	chunkBytes   = 64 << 10
-	maxListBytes = 96 << 20 // enough for about 3 million paths; the list counts towards the trial's memory limit
+	maxListBytes = 96 << 20 // enough for about 3 million paths. The list counts towards the trial's memory limit
 	// racy is the minimum age of a file's ctime when the file is listed. A younger file counts as changed at the next checkpoint,
 	// because another change within the same tick of the kernel's clock does not change the ctime.
 	racy = 50 * time.Millisecond

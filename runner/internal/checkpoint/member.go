@@ -34,7 +34,7 @@ func entryOf(path, kind string, stat *syscall.Stat_t) *manifest.Entry {
 
 const (
 	maxAttributes = 3584    // maximum size in bytes of a file's extended attributes on ext4, which permits a little more
-	maxSize       = 8 << 40 // maximum size in bytes of a file, including holes; ext4 permits 16 TiB
+	maxSize       = 8 << 40 // maximum size in bytes of a file, including holes. ext4 permits 16 TiB
 )
 
 // header writes the tar header of an entry. A restore reads the attributes in the manifest. Those in the header are for other

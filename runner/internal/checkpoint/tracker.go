@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	imageTimeout  = 50 * time.Second // timeout for listing the image's files, for which phases wait and callers at most a minute
+	// imageTimeout is the timeout for listing the image's files. Phases wait for the list, and callers wait for it at most a minute.
+	imageTimeout  = 50 * time.Second
 	maxImageFiles = 4_000_000
 	busyTimeout   = 20 * time.Second // timeout for waiting until another checkpoint or restore is finished
 )

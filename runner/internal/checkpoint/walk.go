@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	maxDepth     = 800 // maximum levels of directories, each of which needs a descriptor while it is open; a process may have only 1024
+	// maxDepth is the maximum level of directories. Each needs a descriptor while it is open, and a process may have only 1024.
+	maxDepth     = 800
 	checkedEvery = 256 // entries between two checks of the context
 	direntBytes  = 64 << 10
 	maxNames     = 48 << 20 // bytes of memory for the names in all open directories

@@ -133,7 +133,8 @@ func (u *Upload) passMode(name string, present fs.FileInfo) error {
 		return nil
 	}
 	info, err := u.stage.Lstat(name)
-	if err != nil || present != nil && present.Mode() == info.Mode() { // no chmod without a change, because another user may own the directory
+	if err != nil || present != nil && present.Mode() == info.Mode() {
+		// An equal mode is not set, because another user may own the directory.
 		return err
 	}
 	return u.target.Chmod(name, info.Mode())

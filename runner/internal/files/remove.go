@@ -16,7 +16,7 @@ import (
 
 const (
 	maxRemoveDepth = 64 // deeper directories are moved up first, because a hostile user can nest a million of them
-	removeAttempts = 5  // several, because a background process may still create files
+	removeAttempts = 5  // maximum number of attempts, because a background process may still create files
 	listBatch      = 256
 )
 

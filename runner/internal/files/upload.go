@@ -23,7 +23,7 @@ type Upload struct {
 	stage  *os.Root
 	name   string // name of the staging directory in the target
 	owner  users.User
-	dirs   map[string]int64 // the mode of each directory after the merge; with keepMode, an existing directory keeps its mode
+	dirs   map[string]int64 // the mode of each directory after the merge. With keepMode, an existing directory keeps its mode
 	parent string           // last directory that is known to exist in the staging directory
 	buffer []byte
 }

@@ -1,4 +1,4 @@
-// Records the state before the first agent, and compares a later state with it.
+// Records the container's state before the first agent runs, and compares a later state with it.
 
 package inspect
 
@@ -34,7 +34,7 @@ const (
 
 // Scope has the inputs of an inspection other than the files.
 type Scope struct {
-	Env         map[string]string // environment variables of the verification; some name files to inspect
+	Env         map[string]string // environment variables of the verification, some of which name files to inspect
 	Directories []string          // directories of the verifier
 	Workdir     string
 	Supervisors func() map[int]bool // PIDs of the runner's own processes
@@ -51,7 +51,7 @@ type Inspector struct {
 
 // baseline is the state before the first agent ran.
 type baseline struct {
-	time      int64             // end of the baseline, in nanoseconds since the Unix epoch, after which the ctimes of later changes are
+	time      int64             // end of the baseline, in nanoseconds since the Unix epoch. Later changes have later ctimes
 	programs  map[string]string // final path of each file in a directory of programs
 	libraries map[string]string // final path of each library that the dynamic loader knows, by name
 	cached    bool              // the loader has a cache of libraries

@@ -13,7 +13,7 @@ import (
 const (
 	cachePath     = "/etc/ld.so.cache"
 	maxCacheBytes = 16 << 20
-	maxCached     = 50_000 // maximum number of entries; a Debian with a desktop has 3,000
+	maxCached     = 50_000 // maximum number of entries. A Debian with a desktop has 3,000
 	cacheMagic    = "glibc-ld.so.cache1.1"
 	headerBytes   = 48
 	entryBytes    = 24
@@ -44,7 +44,7 @@ func (t tree) cached() map[string]string {
 		}
 		value, _, whole := bytes.Cut(content[offset:min(int64(offset)+syscall.PathMax, int64(len(content)))], []byte{0})
 		if !whole {
-			return "" // not a path; without the limit, each of many entries could refer to the same megabytes
+			return "" // not a path. Without the limit, each of many entries could refer to the same megabytes
 		}
 		return string(value)
 	}

@@ -19,7 +19,7 @@ type search struct {
 	*Inspector
 	scope      Scope
 	found      map[string]string // kind of each finding, by path
-	suspects   []suspect         // in the order in which they are hashed, modules last
+	suspects   []suspect         // possible findings in the order in which they are hashed, modules last
 	incomplete bool
 }
 

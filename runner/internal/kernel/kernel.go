@@ -138,7 +138,7 @@ type Process struct {
 	PID, PPID, Group int
 	State            byte
 	Threads          int
-	Start            uint64 // in clock ticks since boot; start and PID together identify a process
+	Start            uint64 // in clock ticks since boot. Start and PID together identify a process
 }
 
 // Alive returns false for a zombie. A process whose main thread has ended also has the state of a zombie while its other threads

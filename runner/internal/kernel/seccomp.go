@@ -49,7 +49,7 @@ func ForbidLimits() {
 	syscall.RawSyscall6(syscall.SYS_PRCTL, prSetSeccomp, modeFilter, uintptr(unsafe.Pointer(&program)), 0, 0, 0)
 }
 
-// keptLimits returns whether KeepLimits protects PID 1, which shows in a saved group ID that differs from the group ID.
+// keptLimits returns whether KeepLimits protects PID 1. If so, the saved group ID differs from the group ID.
 func keptLimits() bool {
 	status, _ := os.ReadFile("/proc/1/status")
 	_, after, _ := strings.Cut(string(status), "\nGid:")
@@ -61,5 +61,5 @@ func keptLimits() bool {
 const (
 	allow  = 0x7fff0000                         // SECCOMP_RET_ALLOW
 	reject = 0x00050000 | uint32(syscall.EPERM) // SECCOMP_RET_ERRNO
-	x32Bit = 0x40000000                         // __X32_SYSCALL_BIT; no other ABI has such numbers
+	x32Bit = 0x40000000                         // __X32_SYSCALL_BIT. No other ABI has system calls with this bit
 )

@@ -76,7 +76,7 @@ type Entry struct {
 	Device []uint32 `json:"device,omitempty"` // major and minor number
 	XAttrs []XAttr  `json:"xattrs,omitempty"` // sorted by name
 	Sparse []Extent `json:"sparse,omitempty"` // the extents of a sparse file that contain data
-	Holes  bool     `json:"holes,omitempty"`  // whether the file is sparse; if Sparse is empty, the whole file is a hole
+	Holes  bool     `json:"holes,omitempty"`  // whether the file is sparse. If Sparse is empty, the whole file is a hole
 	// Unchanged is set for a directory that is listed only because its content changed, and for an unchanged name (hard link) of a
 	// file that is listed because of another name.
 	Unchanged bool `json:"unchanged,omitempty"`

@@ -88,7 +88,7 @@ func Resolve(name string) (info fs.FileInfo, stranger int, err error) {
 	return info, walk.stranger, err
 }
 
-// walk is the state of a walk along a path. stack has the open directories, to which ".." in a link's target returns, and todo the
+// walk is the state of a walk along a path. stack has the open directories, to which ".." in a link's target returns. todo has the
 // remaining elements. If lenient is set, links of untrusted users are followed, and stranger is the owner of the first one.
 type walk struct {
 	stack    []*os.Root

@@ -22,7 +22,7 @@ type output struct {
 	mu        sync.Mutex
 	pipe      *os.File
 	conn      syscall.RawConn
-	passOn    func([]byte) // nil if not requested or after end; while a call blocks, the writers block, too
+	passOn    func([]byte) // nil if not requested or after end. While a call blocks, the writers block, too
 	file      *os.File     // nil if no file was requested, or after an error
 	left      int64        // bytes until the file reaches limit
 	limit     int64
@@ -134,7 +134,7 @@ func (o *output) take(data []byte) {
 	o.left -= int64(len(fits))
 	_, err := o.file.Write(fits)
 	switch {
-	case err != nil: // e.g. the disk is full; continue without the file
+	case err != nil: // continue without the file, because e.g. the disk is full
 		o.truncated = true
 		o.dropFile()
 	case len(fits) < len(data):

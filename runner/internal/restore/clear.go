@@ -11,8 +11,8 @@ import (
 	"multistep.dev/runner/internal/manifest"
 )
 
-// clearing makes room for an increment before it is restored. It removes the files that the increment replaces or deletes. It
-// follows no link, and enters only existing directories.
+// clearing removes the files that an increment replaces or deletes, before the increment is restored. It follows no link, and
+// enters only existing directories.
 type clearing struct {
 	target *target
 	levels []level // open directories that lead to the current path

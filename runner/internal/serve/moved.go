@@ -17,7 +17,7 @@ const (
 )
 
 // awaitMove returns an error when this program is no longer at its path, because exec sessions then fail or run another program. A
-// root agent that may create user namespaces can move the mount with this program: in a namespace of its own, the agent can change
+// root agent that may create user namespaces can move the mount with this program. In its own namespace, the agent can change
 // directories from which it has unmounted everything. The error ends PID 1, and with it the phase that caused the error. The time
 // between two checks is random, so that an agent cannot undo its attack just before each check.
 func awaitMove() error {

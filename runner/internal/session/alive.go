@@ -29,7 +29,7 @@ var errGone = errors.New("the caller is gone: it ended its connection or its std
 type alive struct {
 	ctx   context.Context
 	pulse *frames.Pulse
-	end   func() // stops the keep-alive frames; must be called before the response
+	end   func() // stops the keep-alive frames, and must be called before the response
 }
 
 func (s *Session) keepAlive() *alive {

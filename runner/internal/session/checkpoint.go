@@ -89,7 +89,7 @@ func (s *Session) pack(ctx context.Context, request wire.Checkpoint, out io.Writ
 		return result, err
 	}
 	defer release()
-	defer debug.FreeOSMemory() // frees memory at once: it counts against the trial's limit
+	defer debug.FreeOSMemory() // frees memory at once, because it counts towards the trial's limit
 	if err := s.Tracker.Listed(); err != nil {
 		return result, err
 	}

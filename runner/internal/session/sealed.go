@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxSealed    = 16              // maximum number of sealed sessions; the operator uses an exec session instead if all are in use
+	maxSealed    = 16              // maximum number of sealed sessions. If all are in use, the operator uses an exec session instead
 	sealedProof  = 5 * time.Second // timeout for the first message
 	maxUnproven  = 4 << 10         // maximum bytes of the first message, whose sender is not authenticated yet
 	frameHeader  = 5

@@ -25,7 +25,7 @@ import (
 const (
 	readTimeout  = 15 * time.Minute // read timeout, after which the caller counts as disconnected
 	writeTimeout = 5 * time.Minute  // timeout if the caller reads nothing
-	progress     = 32 << 10         // bytes in one part of a write; each part has its own timeout
+	progress     = 32 << 10         // bytes in one part of a write. Each part has its own timeout
 	maxWait      = time.Hour
 	answerOK     = true
 )

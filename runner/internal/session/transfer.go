@@ -107,7 +107,7 @@ func (s *Session) receive(upload uploading) (*frames.Body, *wire.Error, error) {
 	if err := body.Rest(); err != nil {
 		return nil, nil, err
 	}
-	if err := body.Verify(); err != nil { // takes precedence over failure, because the transfer damaged the body, so the caller can retry
+	if err := body.Verify(); err != nil { // reported before failure, because the caller can retry after a damaged transfer
 		return nil, wire.Errorf(wire.CodeBody, "%v", err), nil
 	}
 	if failure != nil {

@@ -22,7 +22,7 @@ func (a Admit) Check() error {
 	return nil
 }
 
-// AdmitResult is the result of an admit: a token in hexadecimal digits, or an error if the user does not exist.
+// AdmitResult is the result of an admit. It is a token in hexadecimal digits, or an error if the user does not exist.
 type AdmitResult struct {
 	Token string `json:"token,omitempty"`
 	Error *Error `json:"error,omitempty"`

@@ -7,7 +7,7 @@ import "fmt"
 // Verification describes the verification that a baseline or inspect request concerns. Directories are those of the verifier.
 type Verification struct {
 	User        string            `json:"user"`
-	Env         map[string]string `json:"env"` // only variables that name programs or files; they override PID 1's variables
+	Env         map[string]string `json:"env"` // only variables that name programs or files. They override PID 1's variables
 	Directories []string          `json:"directories"`
 }
 

@@ -101,7 +101,7 @@ func Seconds(seconds float64) time.Duration {
 	return time.Duration(max(-most, min(most, seconds)) * float64(time.Second))
 }
 
-// Epoch returns a time in the protocol's form: seconds since the Unix epoch.
+// Epoch returns a time in the protocol's form, which is seconds since the Unix epoch.
 func Epoch(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
 // Op has the fields that all requests have.
@@ -434,7 +434,7 @@ func checkSources(sources []Source) error {
 	return nil
 }
 
-// SourceType is the type of a source: file, directory, missing or other.
+// SourceType is the type of a source, which is file, directory, missing or other.
 type SourceType struct {
 	Type string `json:"type"`
 }

@@ -53,7 +53,8 @@ class BudgetAccount:
     def release(self, most: Spent, used: Spent) -> None:
         """Replace a reservation by the request's actual usage, and wake the requests that wait."""
         self.in_flight -= 1
-        self.reserved = self.reserved - most if self.in_flight else Spent()  # resets to exactly 0, without rounding errors
+        # Set the reservation to exactly 0, without rounding errors.
+        self.reserved = self.reserved - most if self.in_flight else Spent()
         self.spent += used
         self.changed.set()
         self.changed = asyncio.Event()

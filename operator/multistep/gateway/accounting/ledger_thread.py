@@ -61,7 +61,7 @@ class DatabaseThread:
             self._database.execute("commit")
         except Exception as error:
             self._failed(error)
-            with suppress(sqlite3.Error):  # this thread must survive a volume that fails
+            with suppress(sqlite3.Error):  # this thread must continue if the volume fails
                 self._database.execute("rollback")
             for work in batch:
                 work.fail(error)

@@ -99,7 +99,7 @@ class RequestLedger:
 
     async def open_step(self, step: StepKey, key: str, until: float) -> None:
         """Record that a step starts, with the fingerprint of the key that signs its token, and the time when the token expires.
-        Idempotent."""
+        The call is idempotent."""
         statement = "insert into opened values (?, ?, ?, ?) on conflict do update set until = max(until, excluded.until)"
         await self._run(statement, str(step), key, time.time(), until)
 
@@ -112,7 +112,7 @@ class RequestLedger:
         return StepStart(min(recorded), max(expires), keys)
 
     async def close_step(self, step: StepKey) -> None:
-        """Record that a step may send no more requests. Idempotent."""
+        """Record that a step may send no more requests. The call is idempotent."""
         await self._run("insert or ignore into closed values (?, ?)", str(step), time.time())
 
     async def closed_steps(self) -> Mapping[StepKey, float]:
@@ -121,7 +121,7 @@ class RequestLedger:
         return {StepKey(*step.split("/")): until for step, until in rows}
 
     async def write_stall(self, step: StepKey, seconds: float) -> None:
-        """Record the total seconds for which the provider stalled a step (waiting_seconds.Stalls). Idempotent."""
+        """Record the total seconds for which the provider stalled a step (waiting_seconds.Stalls). The call is idempotent."""
         await self._run("insert or replace into stalls values (?, ?, ?)", str(step), seconds, time.time())
 
     async def stalls(self) -> Mapping[str, float]:
@@ -277,7 +277,7 @@ def _move_aside(file: Path, error: Exception) -> None:
 
 def _require_known_version(database: sqlite3.Connection, file: Path) -> None:
     """Raise ValueError if a later release wrote the file, which may have columns whose meaning this release does not know."""
-    (version,) = database.execute("pragma user_version").fetchone()  # 0 for a new file or one without a version
+    (version,) = database.execute("pragma user_version").fetchone()  # the version is 0 if the file is new or has none
     if version > _VERSION:
         raise ValueError(
             f"the ledger {file} has version {version} of the schema, this release knows {_VERSION}: install a later release"

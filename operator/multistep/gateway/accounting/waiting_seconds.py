@@ -40,7 +40,7 @@ class Silence:
         return (self._kept[step].seconds if step in self._kept else 0.0) + running
 
     def until(self, step: StepKey) -> float | None:
-        """Return when the step's silence ended, in seconds since the epoch. None if the step has no finished silence."""
+        """Return when the step's silence ended, in seconds since the epoch, or None if the step has no finished silence."""
         return self._kept[step].until if step in self._kept else None
 
     def start_wait(self, step: StepKey) -> None:

@@ -98,7 +98,8 @@ class AgentPort:
             allowed = AllowedRequest(claims, route, parsed, credential, _wants_long_context(request), held)
             response = await Exchange(self._services, client, allowed).run()
             if not response.prepared:
-                await client.send(response)  # before the request stops counting as open, because an unread answer takes memory
+                # The request counts as open until the answer is sent, because an unread answer takes memory.
+                await client.send(response)
             return response
 
     async def _unknown_path(self, request: web.Request) -> Refused:

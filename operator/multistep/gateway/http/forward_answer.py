@@ -155,7 +155,7 @@ class Relay:
             message = f"the provider reported an error in its answer{words and f': {words}'}"
         elif not self._parser.answers and not self._encoded:
             message = "the provider's answer is no answer of the API"
-        elif self._parser.malformed:  # many agents fail on such an event, others ignore it
+        elif self._parser.malformed:  # many agents fail on such an event, and others ignore it
             state = "done"
             message = "the provider's answer has an event that is no JSON"
         else:
@@ -181,7 +181,7 @@ class Relay:
 
     async def _cut(self, response: web.StreamResponse, error: Exception | None) -> web.StreamResponse:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
-        if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or baseURL leads to a web page
+        if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or a web page to which baseURL leads
             why = "is text/html and no JSON"
         await self._outcome.finish("cut", self._answer.status, None, self._kind_of_cut(error), f"the provider's answer {why}")
         self._client.abort()

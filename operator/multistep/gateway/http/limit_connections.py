@@ -59,7 +59,7 @@ class ConnectionLimits:
         return idle is not None
 
     def remove(self, address: str, connection: _Connection) -> None:
-        """Stop counting a connection. Idempotent."""
+        """Stop counting a connection. The call is idempotent."""
         own = self._connections.get(address, {})
         if connection in own:
             del own[connection]

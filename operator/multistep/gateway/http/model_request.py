@@ -66,7 +66,7 @@ class Exchange:
         self._refusal: _Refusal | None = None  # the provider's last refusal of this request
         self._held_by: _Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
-        self._lost_seconds = 0.0  # time by which that wait for the trial's other requests shortens the hold
+        self._lost_seconds = 0.0  # time by which the wait for the trial's other requests shortens the hold
         self._waits = False  # whether the step counts as waiting for the provider, in services.silence
 
     async def run(self) -> web.StreamResponse:

@@ -106,7 +106,8 @@ class OperatorPort:
         return web.Response(status=204)
 
     async def _open(self, request: web.Request) -> web.Response:
-        """Record that a step starts. The gateway needs this record to report which of the step's requests it missed. Idempotent."""
+        """Record that a step starts. The gateway needs this record to report which of the step's requests it missed. The call is
+        idempotent."""
         step = _step(request)
         if time.monotonic() - self._started < self._services.settings.settle_seconds:
             return _error(503, "the gateway has just started, and not every node may reach it yet")
@@ -129,7 +130,7 @@ class OperatorPort:
         return web.json_response(await self._services.ledger.missed_by(_step(request), self._keyring.absences))
 
     async def _close(self, request: web.Request) -> web.Response:
-        """Block the step's token, wait for the step's open requests, and answer with the step's usage. Idempotent."""
+        """Block the step's token, wait for the step's open requests, and answer with the step's usage. The call is idempotent."""
         step = _step(request)
         self._services.steps.close(step)
         self._services.silence.stop(step)

@@ -66,7 +66,7 @@ class RequestOutcome:
     async def finish(
         self, state: State, status: int, usage: TokenUsage | None, kind: Kind = "", message: str = "", answered_by: str = ""
     ) -> None:
-        """Record the end of the request. May be called again with newer usage.
+        """Record the end of the request. Call this again when newer usage is known.
 
         An unknown ``usage`` is None. ``kind`` and ``message`` say why the request failed. If the request names several models,
         ``answered_by`` is the one that the answer names.

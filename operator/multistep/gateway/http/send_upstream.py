@@ -123,7 +123,7 @@ def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, 
     if blame(_TOO_MANY, error) == "Account" or (own_api and advised_pause(answer) is None and has_no_credit(error)):
         return "Configuration"
     size = 0 if parsed.opaque or parsed.caches else len(parsed.body)  # cache reads do not count in Anthropic's limit
-    return "" if exceeds_limit_alone(error, size, answer.headers) else None  # "": the agent's request is too large
+    return "" if exceeds_limit_alone(error, size, answer.headers) else None  # "" if the agent's request is too large
 
 
 def advised_pause(answer: ClientResponse) -> float | None:

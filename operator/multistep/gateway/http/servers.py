@@ -37,7 +37,8 @@ _BEAT_SECONDS: Final = 5.0  # interval of RequestLedger.beat, and the time by wh
 _FORGET_SECONDS: Final = 86400.0  # interval of RequestLedger.forget, which reads the whole ledger
 _SHRINK_SECONDS: Final = 600.0  # interval at which the memory of ended steps is freed
 _CONNECT_SECONDS: Final = 10.0
-_KEEPALIVE_SECONDS: Final = 15.0  # shorter than providers' idle timeouts, so that they seldom close a connection during its reuse
+# Shorter than providers' idle timeouts, so that providers seldom close a connection while it is used again.
+_KEEPALIVE_SECONDS: Final = 15.0
 _log: Final = logging.getLogger(__name__)
 
 

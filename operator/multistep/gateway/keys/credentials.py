@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from multistep.providers import BASE_URL, ProviderName
 
 _KEPT_SECONDS: Final = 86400.0
-_CONFIRMED_SECONDS: Final = 10.0  # after the operator confirmed a key, the gateway does not ask for it again for this time
+_CONFIRMED_SECONDS: Final = 10.0  # time for which the gateway does not ask for a key again after the operator has confirmed it
 
 
 class Credential(BaseModel):
@@ -99,8 +99,8 @@ class Credentials:
         self._notify()
 
     def renew(self, id_: str, key: str | None) -> None:
-        """Replace a credential's key by the one that its source has now. None means that the source cannot be read, and keeps the
-        key. Raises ValidationError for an invalid key, KeyError for an unknown credential."""
+        """Replace a credential's key by the one that its source has now. If the source cannot be read (None), the key stays. Raises
+        ValidationError for an invalid key, and KeyError for an unknown credential."""
         registered = self._registered[id_]
         if key is not None:
             registered.credential = registered.credential.with_key(key)

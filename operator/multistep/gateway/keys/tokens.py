@@ -189,8 +189,8 @@ class Keyring:
         return self._secrets
 
     def absences(self, key: str) -> Sequence[tuple[float, float]]:
-        """Return start and end (seconds since the epoch) of the times in which the keyring did not have the key with this
-        fingerprint. For a key that it has not had since the process started, the time starts at the epoch."""
+        """Return the start and the end (seconds since the epoch) of each time in which the keyring did not have the key with this
+        fingerprint. If the keyring has not had the key since the process started, the time starts at the epoch."""
         self.secrets()
         return self._absences.get(key) or ([] if key in self._absences else [(0.0, self._clock())])
 

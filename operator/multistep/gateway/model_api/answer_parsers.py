@@ -17,12 +17,12 @@ from multistep.gateway.model_api.error_blame import ProviderError, parse_error
 Document = Mapping[str, Any]
 _GEMINI_CONFIGS: Final = ("generationConfig", "generation_config")
 _MAX_TOKENS: Final = 10_000_000  # more than any model generates for one answer
-_MAX_COUNT: Final = 10**12  # a larger number cannot be a count of tokens, and sqlite cannot store numbers from 2**63 on
+_MAX_COUNT: Final = 10**12  # a larger number cannot be a count of tokens, and sqlite cannot store numbers of 2**63 or more
 _MAX_ANSWERS: Final = 128  # OpenAI's maximum. Gemini allows 8
 _ERROR_BYTES: Final = 1000
 _NAME: Final = 200  # maximum characters of a model's name
 _MODEL_FIELDS: Final = (((), "model"), (("response",), "model"), (("message",), "model"), ((), "modelVersion"))
-_NOT_JSON: Final = object()  # result for text that is not JSON, to tell it from None, the result for the JSON document null
+_NOT_JSON: Final = object()  # result for text that is not JSON, because the result for the JSON document null is None
 _TOO_DEEP: Final = object()  # result for JSON that is nested too deeply, e.g. in an answer that repeats a part of its request
 
 
@@ -55,7 +55,7 @@ class AnswerParser:
         self.failure: ProviderError | None = None
         """The error that the answer contains, if any."""
         self.malformed = False
-        """Whether the answer has an event that is no JSON."""
+        """Whether the answer has an event that is not JSON."""
         self.model = ""
         """The model that the answer names, or ""."""
         self._api = api
@@ -167,7 +167,8 @@ def _chat_usage(document: Document, before: TokenUsage | None) -> TokenUsage | N
     if not (counts := _part(document, "usage")):
         return before
     given = _count(counts, "prompt_tokens")
-    cached = _count(_part(counts, "prompt_tokens_details"), "cached_tokens", _count(counts, "cached_tokens"))  # Kimi has the latter
+    # Kimi has cached_tokens at the top.
+    cached = _count(_part(counts, "prompt_tokens_details"), "cached_tokens", _count(counts, "cached_tokens"))
     # xAI and Gemini's OpenAI-compatible API count thinking tokens only in total_tokens.
     output = max(_count(counts, "completion_tokens"), _count(counts, "total_tokens") - given)
     return _at_least(before, TokenUsage(input=given, cached=cached, output=output))

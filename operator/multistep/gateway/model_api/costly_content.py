@@ -1,5 +1,5 @@
-"""Searches a request's JSON for content that costs more than its text: files, references, tools that the provider runs, service
-tiers, caching."""
+"""Searches a request's JSON for content that costs more than its text, such as files, references, tools that the provider runs,
+service tiers and caching."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ _PER_MINUTE: Final = re.compile(r"([\d,]{1,16})\s(?:input |prompt |total )?token
 # time.
 _AMOUNTS_WITHIN: Final = 300
 _LIMIT_HEADERS: Final = ("anthropic-ratelimit-input-tokens-limit", "anthropic-ratelimit-tokens-limit", "x-ratelimit-limit-tokens")
-_BYTES_PER_TOKEN: Final = 6  # more than usual text has, so that the number of tokens is not overestimated
+_BYTES_PER_TOKEN: Final = 6  # more than in usual text, so that the number of tokens is not overestimated
 _MAX_ERROR: Final = 1 << 20  # in bytes. Some servers repeat the request in their error
 _STATUS: Final = range(400, 600)
 _MODEL_STATUSES: Final = frozenset((200, 400, 403, 404, 422))
@@ -139,7 +139,7 @@ def parse_error(document: Any) -> ProviderError:
 
 
 def error_in_body(body: bytes) -> ProviderError:
-    """Return the error in an answer's body. If the body is no JSON, or is too large, the message is the start of the body."""
+    """Return the error in an answer's body. If the body is not JSON, or is too large, the message is the start of the body."""
     if len(body) <= _MAX_ERROR and not has_too_many_parts(body):
         with suppress(ValueError, RecursionError):
             return parse_error(json.loads(body))

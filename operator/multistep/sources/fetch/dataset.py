@@ -49,7 +49,7 @@ from multistep.sources.task.harbor_registry import (
 MAX_TASKS: Final = 10_000
 _AT_ONCE = 4  # maximum number of parallel fetches
 _FIRST_BATCH = 16  # tasks in the first batch. Each batch is twice as large as the one before, because each keeps files open
-_NAME_CHARACTERS = 240  # a task's name may have 253 characters, and distinct_names appends a number to a repeated name
+_NAME_CHARACTERS = 240  # less than the limit of 253, because distinct_names appends a number to a repeated name
 _URL_CHARACTERS = 2048
 _PATH_CHARACTERS = 4096
 

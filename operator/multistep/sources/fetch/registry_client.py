@@ -28,11 +28,11 @@ class ImageReference:
     """An image reference, split into its parts."""
 
     registry: str
-    """Host and port."""
+    """The registry's host and port."""
     repository: str
     tag: str = ""
     digest: str = ""
-    """Without tag and digest, which are then "", the tag is latest."""
+    """If the digest and the tag are "", the registry's tag ``latest`` is used."""
 
     @classmethod
     def parse(cls, text: str) -> ImageReference:

@@ -66,7 +66,7 @@ class ImageRegistry:
         return json.dumps({"auths": {self.host: {"auth": auth}} if user_and_password else {}})
 
     def _login(self, reference: ImageReference) -> tuple[str, str] | None:
-        """Return user name and password for an image. The file is read each time, because the Secret may change."""
+        """Return the user name and the password for an image. The file is read each time, because the Secret may change."""
         file = self._settings.builds.push_secret_file
         try:
             return registry_login(file.read_text(), reference) if file is not None else None

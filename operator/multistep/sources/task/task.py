@@ -57,7 +57,7 @@ class IgnoreRules:
     def _is_directory(self, path: str) -> bool:
         try:
             return bundle_links.is_directory(self._bundle, path)
-        except InvalidTask:  # the link leads out of the task, which is no error here, because a rule may exclude the link
+        except InvalidTask:  # the link leads out of the task. This is not an error here, because a rule may exclude the link
             return False
 
     def _spec(self, directory: str) -> GitIgnoreSpec:

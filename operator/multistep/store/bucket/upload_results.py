@@ -91,7 +91,7 @@ class ResultsUploader:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def ship(self, key: TrialKey) -> str:
-        """Upload all results of a trial that are not uploaded yet, and return their URL. Idempotent.
+        """Upload all results of a trial that are not uploaded yet, and return their URL. The call is idempotent.
 
         Raises StoreError if the store is unavailable, or if it has results that this volume did not upload, which are not replaced.
         """

@@ -79,7 +79,7 @@ class CheckpointCommit(BaseModel):
     image_id: str
     """The container's image ID, as the kubelet resolved it."""
     base: BaseCheckpoint | None = None
-    """The checkpoint below this one. None if this one is based on the image itself."""
+    """The checkpoint on which this one is based, or None if that is the image itself."""
     attempts: tuple[int, ...]
     """The attempt that ran each step since the base."""
     records: tuple[dict[str, Any], ...] = ()
@@ -312,8 +312,8 @@ _ATTEMPT = re.compile(r"\d+/")
 def adopt(to: TrialDirectory, source: Path, chain: Sequence[CheckpointCommit]) -> list[CheckpointCommit]:
     """Copy the layers of a checkpoint, lowest first, from the trial's directory ``source``, and return the copies.
 
-    Idempotent. A copy that exists stays if it is equal, and is replaced otherwise. It differs if the operator stopped before it had
-    copied all layers, and the source trial then ran the step again.
+    The call is idempotent. A copy that exists stays if it is equal, and is replaced otherwise. It differs if the operator stopped
+    before it had copied all layers, and the source trial then ran the step again.
     """
     copies: list[CheckpointCommit] = []
     for layer in chain:

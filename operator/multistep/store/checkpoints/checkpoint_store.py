@@ -53,7 +53,8 @@ class Checkpoints:
 
     @asynccontextmanager
     async def draft(self, key: TrialKey, headroom: Headroom) -> AsyncIterator[CheckpointDraft]:
-        """Return a context with temporary files for a checkpoint. Writes beyond ``headroom`` raise CollectionCut."""
+        """Return a context with temporary files for a checkpoint. A write beyond ``headroom``, the bytes that the limits still
+        allow, raises CollectionCut."""
         path = await self._disk.run(key, "creating a checkpoint", checkpoint_files.make_draft)
         admission = DownloadReservation(self._ledger, key.namespace, replace(headroom, files=0))
         try:
@@ -81,7 +82,8 @@ class Checkpoints:
         return stored
 
     async def adopt(self, key: TrialKey, source: TrialKey, chain: Sequence[CheckpointCommit]) -> Sequence[CheckpointCommit]:
-        """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which have attempt 0. Idempotent.
+        """Copy the layers of another trial's checkpoint, lowest first, and return the copies, which have attempt 0. The call is
+        idempotent.
 
         Raises StoreError if the copies would exceed the limits of the trial or its namespace, and CheckpointLost if a file is
         missing because the source trial was deleted.
@@ -124,24 +126,25 @@ class Checkpoints:
             yield chunk
 
     async def retain(self, key: TrialKey) -> None:
-        """Keep the checkpoints of a finished trial for as long as its results, even if the trial is deleted. Idempotent."""
+        """Keep the checkpoints of a finished trial for as long as its results, even if the trial is deleted. The call is
+        idempotent."""
         await self._disk.run(key, "keeping checkpoints", checkpoint_files.retain)
 
     async def give_up(self, key: TrialKey) -> None:
         """Delete layers and manifests of a trial's checkpoints to free their space. The commits stay, so that an attempt that
-        resumed from a checkpoint can continue. A later attempt starts at step 1. Idempotent."""
+        resumed from a checkpoint can continue. A later attempt starts at step 1. The call is idempotent."""
         await self._read_usage(key.namespace)
         await self._disk.run(key, "giving up checkpoints", checkpoint_files.give_up)
         self._ledger.free(key.namespace, _trial(key))
 
     async def discard(self, key: TrialKey, id: tuple[int, int]) -> None:
-        """Delete one of a trial's checkpoints unless it is complete. Idempotent."""
+        """Delete one of a trial's checkpoints unless it is complete. The call is idempotent."""
         await self._read_usage(key.namespace)
         if await self._disk.run(key, "deleting a checkpoint", lambda to: checkpoint_files.discard(to, id)):
             self._ledger.record(key.namespace, _trial(key), Collection(*id, "all"), Amount())
 
     async def remove(self, key: TrialKey, *, unless_kept: bool = False) -> None:
-        """Delete all checkpoints of a trial. With ``unless_kept``, do nothing if ``retain`` marked them. Idempotent."""
+        """Delete all checkpoints of a trial. With ``unless_kept``, do nothing if ``retain`` marked them. The call is idempotent."""
         await self._read_usage(key.namespace)
         if await self._disk.run(key, "deleting checkpoints", lambda to: checkpoint_files.remove(to, unless_kept=unless_kept)):
             self._ledger.free(key.namespace, _trial(key))

@@ -115,8 +115,8 @@ class Collections:
 
     @asynccontextmanager
     async def spool(self, key: TrialKey, max_bytes: int | None = None, headroom: Headroom | None = None) -> AsyncIterator[Spool]:
-        """Return a context with a temporary file for a download. Writes beyond ``max_bytes`` raise StoreError, beyond ``headroom``
-        CollectionCut."""
+        """Return a context with a temporary file for a download. A write beyond ``max_bytes`` raises StoreError. A write beyond
+        ``headroom``, the bytes that the limits still allow, raises CollectionCut."""
         file = await self._disk.threads.run(self._disk.new_file)
         admission = DownloadReservation(self._ledger, key.namespace, headroom)
         try:
@@ -192,7 +192,7 @@ class Collections:
     async def store_records(
         self, key: TrialKey, *, attempt: int, step: CollectedStep, records: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Store the records of a separate verifier's runner, before the verifier's pod is deleted. Idempotent."""
+        """Store the records of a separate verifier's runner, before the verifier's pod is deleted. The call is idempotent."""
         data = json.dumps(records).encode()
         await self._disk.run(
             key, f"storing records of step {step.name!r}", lambda to: to.store_step_data(_RECORDS, attempt, step.index, data)

@@ -256,7 +256,7 @@ class TrialDirectory:
             return []
 
     def log(self, lines: Iterable[str], now: float) -> None:
-        """Append lines to trial.log, except lines whose text the log already has. Idempotent."""
+        """Append lines to trial.log, except lines whose text the log already has. The call is idempotent."""
         known = {line.partition(" ")[2] for line in self._log_lines()}
         new = [line for line in map(_one_line, lines) if line not in known]
         if not new:
@@ -339,7 +339,7 @@ def remove_tree(path: Path, root: Path) -> None:
         path.rename(trash)
     except FileNotFoundError:
         return
-    for tree in root.glob(f"{_REMOVED}*"):  # includes renamed trees that a crash left
+    for tree in root.glob(f"{_REMOVED}*"):  # these include renamed trees that a crash left
         shutil.rmtree(tree, ignore_errors=True)
     for parent in (path.parent, path.parent.parent):
         try:

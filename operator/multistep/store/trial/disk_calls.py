@@ -25,7 +25,7 @@ class Disk:
         self.root = root
         self.threads = Threads(threads)
         self._check = check
-        self._check_thread = Threads(1)  # a thread of its own, so that the readiness check does not wait for unpacking
+        self._check_thread = Threads(1)  # a separate thread, so that the readiness check does not wait until downloads are unpacked
 
     def close(self) -> None:
         """Reject further calls. Calls that run still finish."""

@@ -104,7 +104,7 @@ class DownloadFacts:
     headroom: Headroom | None = None
     """Bytes and files that the results limits still allow. None means no limit."""
     alone: Headroom | None = None
-    """The headroom if the namespace had no other trial. None if no verifier gets the files."""
+    """The headroom that there would be if the namespace had no other trial. It is None if no verifier gets the files."""
 
 
 _WHOLE = DownloadFacts()
@@ -331,7 +331,7 @@ class _Unpacking:
 
     def _cut_off(self, why: str) -> None:
         """Mark the source at which the stream ended early, and all later sources, as incomplete."""
-        if self.alone is not None and "results limit" in why:  # and not for another reason, such as a timeout
+        if self.alone is not None and "results limit" in why:  # not if the files are missing for another reason, such as a timeout
             now, alone = self.filling.headroom, self.alone.headroom
             self.crowded |= now.bytes < alone.bytes or ("namespace" in why and alone.bytes_of != "namespace")
         for index in range(self.reached, len(self.incomplete)):
