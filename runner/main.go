@@ -58,7 +58,7 @@ func run(args []string) error {
 		kernel.Undumpable()
 		return serve.Once(version, args[1:])
 	case "quell":
-		return supervise.Quell()
+		return supervise.KillLeftovers()
 	case "phase":
 		kernel.Undumpable()
 		return supervise.Main(args[1:])

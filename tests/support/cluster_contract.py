@@ -11,7 +11,7 @@ from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, St
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import CONFIG_MAPS, DISRUPTION_BUDGETS, LEASES, PODS, SECRETS, TRIALS
 from multistep.kube.shard import LABEL_SHARD
-from multistep.reconcile.trial.write_status import event_manifest
+from multistep.reconcile.trial.emit_events import event_manifest
 from multistep.runner_client.session import Session
 
 Case = Callable[[Cluster, str], Awaitable[None]]

@@ -15,8 +15,8 @@ from multistep.store.checkpoints.checkpoint_store import CheckpointDraft, Checkp
 from multistep.store.evidence.writer import EvidenceWriter
 from multistep.store.files.thread_pool import Spool
 from multistep.store.results_volume import BuildLogs, ResultsVolume
+from multistep.store.trial.access_tokens import AccessTokens
 from multistep.store.trial.collect_files import Collections
-from multistep.store.trial.directory import AccessTokens
 from tests.support.builds import FakeBuildLogs
 from tests.support.fake_volume import FakeCheckpoints, FakeDraft, FakeEvidence, FakeResultsStore, FakeSpool, FakeVolume
 

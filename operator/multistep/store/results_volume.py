@@ -21,8 +21,9 @@ from multistep.store.files.redact_secrets import Redactor
 from multistep.store.files.thread_pool import as_store_error
 from multistep.store.files.trial_key import TrialKey
 from multistep.store.trial import directory, listing
+from multistep.store.trial.access_tokens import KEY_FILE, AccessTokens, load_or_make_key
 from multistep.store.trial.collect_files import Collections
-from multistep.store.trial.directory import KEY_FILE, AccessTokens, TrialDirectory, load_or_make_key
+from multistep.store.trial.directory import TrialDirectory
 from multistep.store.trial.disk_calls import Disk
 from multistep.store.trial.listing import ResultEntry, tar_chunks
 from multistep.store.trial.volume_usage import VolumeUsage, no_limits

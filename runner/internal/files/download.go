@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"multistep.dev/runner/internal/frames"
-	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/trustedpaths"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -73,11 +73,11 @@ func (s source) isAllowed(name string) bool {
 	if err != nil {
 		return false
 	}
-	now, stranger, err := paths.Resolve(name)
+	now, stranger, err := trustedpaths.Resolve(name)
 	if err != nil || !os.SameFile(info, now) {
 		return false
 	}
-	return stranger == paths.NoStranger || paths.Owner(info) == stranger || (s.file != nil && paths.IsPublic(s.file, info))
+	return stranger == trustedpaths.NoStranger || trustedpaths.Owner(info) == stranger || (s.file != nil && trustedpaths.IsPublic(s.file, info))
 }
 
 func (s source) stat() (fs.FileInfo, error) {
@@ -210,7 +210,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 	case err == nil && info.IsDir():
 		return d.enter(directory{dir.root, member, rel, dir.exclude, dir.depth + 1}, name, info)
 	case err == nil && info.Mode().IsRegular():
-		file, _, err := paths.OpenRegular(dir.root, name)
+		file, _, err := trustedpaths.OpenRegular(dir.root, name)
 		if err == nil {
 			defer file.Close()
 			return d.sendFile(member, file, slices.Contains(d.sent, rel))
@@ -228,7 +228,7 @@ func (d *Download) sendEntry(dir directory, name string) error {
 }
 
 func (d *Download) enter(dir directory, name string, info fs.FileInfo) error {
-	root, err := paths.Enter(dir.root, name, info)
+	root, err := trustedpaths.Enter(dir.root, name, info)
 	if err != nil {
 		d.unreadable = list(d.unreadable, dir.member)
 		return nil

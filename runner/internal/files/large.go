@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/trustedpaths"
 	"multistep.dev/runner/internal/wire"
 )
 
@@ -74,7 +74,7 @@ func (l *large) entry(index int, dir directory, name string) {
 		return
 	}
 	if info.IsDir() {
-		if root, err := paths.Enter(dir.root, name, info); err == nil {
+		if root, err := trustedpaths.Enter(dir.root, name, info); err == nil {
 			defer root.Close()
 			l.directory(index, directory{root, "", rel, dir.exclude, dir.depth + 1})
 		}
@@ -83,7 +83,7 @@ func (l *large) entry(index int, dir directory, name string) {
 	if !info.Mode().IsRegular() || info.Size() < l.least {
 		return
 	}
-	if file, _, err := paths.OpenRegular(dir.root, name); err == nil {
+	if file, _, err := trustedpaths.OpenRegular(dir.root, name); err == nil {
 		defer file.Close()
 		l.add(index, rel, info.Size(), file)
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"syscall"
 
-	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/trustedpaths"
 	"multistep.dev/runner/internal/users"
 	"multistep.dev/runner/internal/wire"
 )
@@ -20,7 +20,7 @@ import (
 // Create creates a file at the path name, owned by owner, for appending and reading. It unlinks an existing file instead of writing
 // to it.
 func Create(name string, owner users.User) (*os.File, error) {
-	root, base, err := paths.OpenParent(name)
+	root, base, err := trustedpaths.OpenParent(name)
 	if err != nil {
 		return nil, err
 	}
@@ -59,12 +59,12 @@ func WriteExitCode(name string, owner users.User, status int) error {
 
 // MakeExecutable sets the file's executable bits, as chmod a+x does.
 func MakeExecutable(name string) error {
-	root, base, err := paths.OpenParent(name)
+	root, base, err := trustedpaths.OpenParent(name)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	file, info, err := paths.OpenRegular(root, base)
+	file, info, err := trustedpaths.OpenRegular(root, base)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func MakeExecutable(name string) error {
 
 // Remove removes a file, or a directory with its contents. It succeeds if name does not exist.
 func Remove(name string) error {
-	root, base, err := paths.OpenParent(name)
+	root, base, err := trustedpaths.OpenParent(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -113,12 +113,12 @@ func (c *Captures) Read(wanted []wire.File) map[string]*wire.Captured {
 }
 
 func capture(name string, limit int64) *wire.Captured {
-	root, base, err := paths.OpenParent(name)
+	root, base, err := trustedpaths.OpenParent(name)
 	if err != nil {
 		return nil
 	}
 	defer root.Close()
-	file, info, err := paths.OpenRegular(root, base)
+	file, info, err := trustedpaths.OpenRegular(root, base)
 	if err != nil {
 		return nil
 	}

@@ -15,14 +15,14 @@ import (
 	"syscall"
 
 	"multistep.dev/runner/internal/kernel"
-	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/trustedpaths"
 	"multistep.dev/runner/internal/users"
 )
 
 // NewUpload prepares an upload into target, which it creates if it is missing. The caller must close the Upload, also after an
 // error of Unpack or Merge.
 func NewUpload(target string, owner users.User) (*Upload, error) {
-	root, err := paths.Make(target)
+	root, err := trustedpaths.Make(target)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"path"
 	"time"
 
-	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/trustedpaths"
 )
 
 const (
@@ -94,7 +94,7 @@ func (r *remover) enter(parent *os.Root, name string, info fs.FileInfo) (*os.Roo
 			return nil, err
 		}
 	}
-	return paths.Enter(parent, name, info)
+	return trustedpaths.Enter(parent, name, info)
 }
 
 func (r *remover) moveUp(where string) error {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"syscall"
 
-	"multistep.dev/runner/internal/paths"
+	"multistep.dev/runner/internal/trustedpaths"
 	"multistep.dev/runner/internal/users"
 )
 
@@ -21,7 +21,7 @@ const sharedMode = 0o022
 // root, Reset also prevents other users from putting another directory in its place. If PID 1 is not root, all commands run as PID
 // 1's user, so this is not needed.
 func Reset(name string, mode uint32, owner users.User, keep bool) error {
-	parent, base, err := paths.MakeParent(name)
+	parent, base, err := trustedpaths.MakeParent(name)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 // 1's could rename other users' entries in the directory. An image may have such a directory for an agent that is not root.
 func protectEntries(root *os.Root) error {
 	info, err := root.Stat(".")
-	if err != nil || paths.KeepsEntries(info) {
+	if err != nil || trustedpaths.KeepsEntries(info) {
 		return err
 	}
 	err = setOwnerAndMode(root, 0o1777, users.System.Own(), true)
@@ -93,7 +93,7 @@ func directoryIn(root *os.Root, name string) (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	return paths.Enter(root, name, info)
+	return trustedpaths.Enter(root, name, info)
 }
 
 // setOwnerAndMode changes an open directory. It does not use the name, which may now refer to another file. If takeOver is set and
@@ -108,7 +108,7 @@ func setOwnerAndMode(root *os.Root, mode uint32, owner users.User, takeOver bool
 	if err != nil {
 		return err
 	}
-	if !owner.Own || takeOver && paths.Owner(info) != owner.UID {
+	if !owner.Own || takeOver && trustedpaths.Owner(info) != owner.UID {
 		if err := directory.Chown(owner.UID, owner.GID); err != nil {
 			return err
 		}

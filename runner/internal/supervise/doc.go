@@ -4,6 +4,6 @@
 // phase. PID 1, not the supervisor, enforces the timeout and kills the processes, because a phase that runs as root can
 // stop or kill a supervisor.
 //
-// Open supervise.go first. become.go switches to the user and executes the command, and quell.go kills all other
+// Open supervise.go first. become.go switches to the user and executes the command, and leftovers.go kills all other
 // phases.
 package supervise

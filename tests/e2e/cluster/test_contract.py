@@ -12,7 +12,7 @@ import yaml
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.client import ClusterClient
 from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS, TRIALS
-from multistep.reconcile.trial.write_status import event_manifest
+from multistep.reconcile.trial.emit_events import event_manifest
 from tests.e2e.cluster.conftest import ROOT, Pod
 from tests.e2e.given import DEADLINE_SECONDS
 from tests.support.cluster_contract import CASES, make_idle_trial

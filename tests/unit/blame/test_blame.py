@@ -17,7 +17,7 @@ from multistep.api.trial.agent_end_table import AGENT, ANSWERS, BLAME, CONFIGURA
 from multistep.backoff import Backoff
 from multistep.engine.score import failure_class
 from multistep.gateway.accounting.waiting_seconds import Silence
-from multistep.gateway.http import model_request, servers
+from multistep.gateway.http import model_request, refusals, servers
 from multistep.gateway.model_api import answer_memory
 from tests.support.played import IMAGE, plan, play
 from tests.support.played import outcome as played_outcome
@@ -232,7 +232,7 @@ async def test_each_row_of_the_table_is_what_happens(tmp_path: Path, monkeypatch
             monkeypatch.setattr(model_request, "LEFT_SECONDS", 0.0 if key == "left-refused" else 10.0)
             monkeypatch.setattr(answer_memory, "MAX_TOTAL", 1000 if key == "crowded" else 1 << 20)
             monkeypatch.setattr(answer_memory, "_ALWAYS", 1000)
-            monkeypatch.setattr(model_request, "_BACKOFF", HELD_AS_LONG_AS_THE_TEST)
+            monkeypatch.setattr(refusals, "_BACKOFF", HELD_AS_LONG_AS_THE_TEST)
             exits = {"", case.failure} - ({""} if case.failure == TIMEOUT else set())
             for failure, tries in product(exits, (1, 2)):
                 provider.answer, provider.reachable = case.answer, case.reachable

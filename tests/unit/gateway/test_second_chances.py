@@ -18,7 +18,6 @@ from multistep.gateway.accounting.budgets import Budgets, Reservation
 from multistep.gateway.accounting.ledger_rows import Spent
 from multistep.gateway.http import forward_answer, model_request
 from multistep.gateway.http.forward_answer import error_message
-from multistep.gateway.http.model_request import Exchange
 from multistep.gateway.http.send_upstream import UpstreamRequest
 from multistep.gateway.keys.tokens import StepClaims
 from multistep.gateway.model_api.answer_parsers import MESSAGES, RESPONSES, AnswerParser, ApiFormat
@@ -268,7 +267,7 @@ async def test_no_wait_of_the_agents_own_explains_that_the_provider_cannot_be_re
         raise ConnectionTimeoutError
 
     monkeypatch.setattr(UpstreamRequest, "send", unreachable)
-    monkeypatch.setattr(Exchange, "_pause_without_advice", lambda _: 60.0)
+    monkeypatch.setattr(model_request, "pause_without_advice", lambda _: 60.0)
     budget_waits(monkeypatch, 100.0, 100.0)
     assert await kind_of_failure(tmp_path, 90.0) == "Provider"
 

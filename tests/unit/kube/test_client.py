@@ -17,7 +17,7 @@ from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.request_limit import RequestLimit
 from multistep.kube.requests import no_answer_error, pause_seconds
 from multistep.kube.resources import CRDS, PODS, TRIALS
-from multistep.reconcile.trial.write_status import MAX_NOTE_BYTES, cut_bytes, event_manifest
+from multistep.reconcile.trial.emit_events import MAX_NOTE_BYTES, cut_bytes, event_manifest
 from tests.unit.kube.api_answers import POD, client_of, page, status
 
 pytestmark = pytest.mark.usefixtures("no_pauses")

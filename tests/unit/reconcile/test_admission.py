@@ -15,10 +15,11 @@ from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.reconcile.admission.admission import Admission
-from multistep.reconcile.admission.concurrency_limit import BackgroundJobs, ConcurrencyLimit, Key
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.admission.model_slots import ModelSlots
 from multistep.reconcile.admission.pod_starts import PodStarts
 from multistep.reconcile.admission.quotas import Quotas
+from multistep.reconcile.loading.background_jobs import BackgroundJobs
 from multistep.reconcile.queue.work_queue import Requeue
 from multistep.settings import ModelLimit
 from tests.support.in_part import in_part_or_whole, tried

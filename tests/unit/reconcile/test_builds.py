@@ -22,7 +22,7 @@ from multistep.settings import BuildSettings, Settings
 from multistep.sources.load.load_trial import BUILDING, RETRYING, ImageMissing
 from multistep.sources.reader.read_task import ReadTask
 from multistep.store.results_volume import ResultsVolume
-from multistep.store.trial.directory import AccessTokens
+from multistep.store.trial.access_tokens import AccessTokens
 from tests.support.builds import DIGEST, SECRET, FakeBuildLogs, FakeRegistry
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_runner import FakeRunner

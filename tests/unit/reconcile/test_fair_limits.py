@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multistep.reconcile.admission.concurrency_limit import BackgroundJobs, ConcurrencyLimit, Key
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
+from multistep.reconcile.loading.background_jobs import BackgroundJobs
 from multistep.reconcile.queue.work_queue import Requeue, WorkQueue
 from tests.support.virtual_time import in_virtual_time
 

@@ -16,7 +16,7 @@ from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS, SECRETS
-from multistep.reconcile.admission.concurrency_limit import RECHECK_SECONDS
+from multistep.reconcile.loading.background_jobs import RECHECK_SECONDS
 from multistep.reconcile.loading.load_tasks import Fetches, Reads
 from multistep.settings import Settings
 from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules

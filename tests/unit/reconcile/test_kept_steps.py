@@ -13,7 +13,7 @@ from tests.support.fake_models import FakeModels, counted
 from tests.support.world import World, manifest
 from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, TWO, WITH_GATEWAY, lose_pod
 from tests.unit.reconcile.test_checkpoints import CHECKPOINTS, at_step, world_of
-from tests.unit.reconcile.test_tally import value
+from tests.unit.reconcile.test_trial_metrics import value
 
 ONCE = ["StepStarted", "StepCompleted", "StepCompleted"]  # the Event of a completed step reports that the next one started
 

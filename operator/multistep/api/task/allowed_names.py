@@ -7,6 +7,8 @@ import unicodedata
 from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
 
+from multistep.api.common.safe_paths import goes_up, leads_out
+
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[1-9¹²³])", re.IGNORECASE)
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -54,7 +56,7 @@ def service_name(name: str) -> str:
 
 def path_in_source(path: str) -> str:
     """Return the path if it has no '..', '//' or NUL, else raise ValueError."""
-    if ".." in path.split("/") or "\0" in path or "//" in path:
+    if leads_out(path.lstrip("/")) or "//" in path:
         raise ValueError("must be a path without '..' and '//' in it")
     return path
 
@@ -77,7 +79,7 @@ def _server(url: str) -> tuple[str, str]:
 
 def artifact_source(path: str) -> str:
     """Return the path of an artifact if it has no '..', as in Harbor 0.25, and no NUL, else raise ValueError."""
-    if ".." in PurePosixPath(path).parts:
+    if goes_up(path):
         raise ValueError("must not have a '..' in it")
     if "\0" in path:
         raise ValueError("must not have a NUL character in it")
@@ -95,8 +97,7 @@ def artifact_destination(path: str | None) -> str | None:
     """Return the path, or None for "". Raises ValueError unless the path is valid below artifacts/, as in Harbor 0.25."""
     if not path:
         return None
-    parts = PurePosixPath(path).parts
-    if path.startswith("/") or "\\" in path or not parts or ".." in parts:
+    if leads_out(path) or "\\" in path or not PurePosixPath(path).parts:
         raise ValueError("must be a relative path with '/' only, neither '.' nor with a '..' in it")
     if path.rstrip("/") == "manifest.json":
         raise ValueError("must not be manifest.json: this name is reserved for the list of artifacts")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from multistep.api.common.safe_paths import leads_out
 from multistep.errors import StoreError
 
 IN_MEMORY_BYTES = 16 << 20  # a larger archive is buffered in a temporary file
@@ -102,10 +103,9 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _parts(name: str) -> list[str]:
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts or "\0" in name:
+    if leads_out(name):
         raise _LeaveOut("its name leads out of the directory")
-    return parts
+    return [part for part in name.split("/") if part not in ("", ".")]
 
 
 def _free_place(name: str, directory: Path) -> Path:

@@ -18,7 +18,7 @@ from multistep.engine.plan.plan import StepPlan
 from multistep.engine.plan.plan_services import PodServices
 from multistep.engine.script.operation_scope import Scope, fault_of, healthcheck_failure
 
-QUELL = ("/multistep/runner", "quell")
+KILL_LEFTOVER_PROCESSES = ("/multistep/runner", "quell")
 _LONGEST_SECONDS = 3600.0
 
 
@@ -32,7 +32,7 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
         return
     run.phase = ARTIFACTS
     if step.verified_apart and step is scope.plan.steps[-1]:
-        yield Start(scope.id("quell"), QUELL, user="0", timeout=60.0)
+        yield Start(scope.id("quell"), KILL_LEFTOVER_PROCESSES, user="0", timeout=60.0)
     for number, hook in hooks:
         timeout = min(hook.timeout or _LONGEST_SECONDS, _LONGEST_SECONDS)
         argv = ("sh", "-c", hook.command)  # Harbor 0.25 uses sh too, because images of services often have no bash

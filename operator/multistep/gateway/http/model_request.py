@@ -1,53 +1,36 @@
 """Queues and sends a request that passed all checks, relays the answer, and records both in the ledger.
 
-The gateway sends a request again only if no connection could be made, or if the provider refused it with 429, 503 or 529, for which
-no provider charges. It does not if the account has no credit, or if the request alone exceeds a rate limit. The request waits in
-the queue each time.
+The gateway sends a request again only if no connection could be made, or if the provider refused it and the refusal is not final
+(refusals.py). The request waits in the queue each time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import ClientConnectorError, ClientError, ClientResponse, ConnectionTimeoutError, web
 
-from multistep.backoff import Backoff
 from multistep.gateway.accounting.budgets import Reservation
 from multistep.gateway.accounting.ledger_rows import Kind
 from multistep.gateway.accounting.upper_bounds import upper_bound
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.forward_answer import Relay, error_message, is_silence
+from multistep.gateway.http.refusals import OTHERS_REFUSED, REFUSALS, Refusal, kind_of_refusal, pause_after, pause_without_advice
 from multistep.gateway.http.request_outcome import LEFT_SECONDS, RequestOutcome
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.http.reserve_budget import BudgetRefusal, reserve
-from multistep.gateway.http.send_upstream import UpstreamRequest, advised_pause, kind_of_refusal, start_of
+from multistep.gateway.http.send_upstream import UpstreamRequest, start_of
 from multistep.gateway.model_api.answer_memory import AnswerTooLarge
 from multistep.gateway.model_api.answer_parsers import TokenUsage
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
 from multistep.gateway.pace import HoldExpired, stopwatch
 
-_REFUSALS: Final = frozenset((429, 503, 529))
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
 _SHORTEST_PAUSE: Final = 0.2  # in seconds. It prevents a busy loop if the provider always answers Retry-After: 0
-_BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After. The first pause is 1 to 2 s
 # Maximum seconds that are added to the hold of a request that waited for a budget. Clients disconnect after 300 s.
 _AFTER_BUDGET: Final = 50.0
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    """The provider refused the request, or no connection could be made (status 0)."""
-
-    status: int
-    pause: float
-    """Seconds until the request is sent again."""
-    message: str
-
-
-_OTHERS_REFUSED: Final = _Refusal(429, 0.0, "it refused other requests for the model")
 
 
 class Exchange:
@@ -63,8 +46,8 @@ class Exchange:
         self._upstream = UpstreamRequest(services, client.request, allowed, self._lane)
         self._bound = upper_bound(route.provider, allowed.parsed, long_context=allowed.long_context)
         self._outcome = RequestOutcome(services, client, allowed, self._lane, self._bound.most)
-        self._refusal: _Refusal | None = None  # the provider's last refusal of this request
-        self._held_by: _Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
+        self._refusal: Refusal | None = None  # the provider's last refusal of this request
+        self._held_by: Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
         self._lost_seconds = 0.0  # time by which the wait for the trial's other requests shortens the hold
         self._waits = False  # whether the step counts as waiting for the provider, in services.silence
@@ -129,7 +112,7 @@ class Exchange:
         claims, entered = self._allowed.claims, False
         own = self._services.steps.open_requests(self._step)
         if self._refusal is None and self._lane.narrowed and own <= self._lane.window:
-            self._held_by = _OTHERS_REFUSED
+            self._held_by = OTHERS_REFUSED
         if self._held_by is not None:
             self._wait()
         try:
@@ -224,11 +207,11 @@ class Exchange:
 
     async def _attempt(self) -> web.StreamResponse | None:
         """Send the request once. Return None if it may be sent again."""
-        refusal: _Refusal | None = None
+        refusal: Refusal | None = None
         try:
             await self._refuse_closed()
             answer = await self._answer()
-            if isinstance(answer, _Refusal):
+            if isinstance(answer, Refusal):
                 self._refusal = refusal = answer
                 if not self._client.disconnected:
                     self._held_by = refusal
@@ -244,7 +227,7 @@ class Exchange:
             else:
                 self._lane.leave_refused(self._step.uid, refusal.pause)
 
-    async def _answer(self) -> ClientResponse | _Refusal:
+    async def _answer(self) -> ClientResponse | Refusal:
         self._client.sent = True
         self._lane.sent += 1
         self._outcome.number = self._lane.sent
@@ -253,12 +236,12 @@ class Exchange:
             answer = await self._upstream.send(self._hold_left())
         except _NOT_SENT as error:
             self._client.sent = False
-            return _Refusal(0, self._pause_without_advice(), f"no connection: {type(error).__name__}")
+            return Refusal(0, pause_without_advice(self._refusals), f"no connection: {type(error).__name__}")
         except (ClientError, TimeoutError, OSError) as error:
             message = f"the provider gave no answer: {type(error).__name__}"
             await self._outcome.finish("cut", 0, None, self._outcome.blame_silence() if is_silence(error) else "Provider", message)
             raise Refused(HELD_TOO_LONG, message) from error
-        if answer.status not in _REFUSALS:
+        if answer.status not in REFUSALS:
             self._services.loads.count(self._allowed.parsed.model, refused=False)
             return answer
         async with answer:
@@ -267,7 +250,7 @@ class Exchange:
         self._services.loads.count(self._allowed.parsed.model, refused=True)
         return refusal
 
-    async def _refused(self, answer: ClientResponse) -> _Refusal:
+    async def _refused(self, answer: ClientResponse) -> Refusal:
         """Record and return the provider's refusal. Raises Refused if the request must not be sent again."""
         self._outcome.add_refusal(answer.status)
         body = await start_of(answer)
@@ -277,13 +260,12 @@ class Exchange:
         if kind is not None:
             await self._outcome.finish("failed", answer.status, TokenUsage(), kind, message)
             raise Refused(400, f"the provider refused the request: {message}")
-        pause = advised_pause(answer)
-        return _Refusal(answer.status, self._pause_without_advice() if pause is None else pause, message)
+        return Refusal(answer.status, pause_after(answer, self._refusals), message)
 
-    def _pause_without_advice(self) -> float:
-        """Return the seconds to wait if the provider sent no Retry-After. The wait doubles with each refusal of the request."""
+    @property
+    def _refusals(self) -> int:
         row = self._outcome.row
-        return _BACKOFF.seconds(row.refused_429 + row.refused_503 + row.refused_529)
+        return row.refused_429 + row.refused_503 + row.refused_529
 
     async def _redirected(self, answer: ClientResponse) -> Refused:
         to = error_message(answer.headers.get("Location", "").encode(), self._key)

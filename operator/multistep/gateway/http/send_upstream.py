@@ -1,29 +1,23 @@
-"""Sends a request to the provider with the provider's key, and reads in a refusal whether and when to send it again."""
+"""Sends a request to the provider with the provider's key, and once more if the key was rotated."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 from aiohttp import ClientError, ClientResponse, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from multistep.gateway.accounting.ledger_rows import Kind
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
-from multistep.gateway.model_api.error_blame import blame, error_in_body, exceeds_limit_alone, has_no_credit
+from multistep.gateway.model_api.error_blame import blame, error_in_body
 from multistep.gateway.model_api.forwarded_headers import upstream_headers, upstream_query
-from multistep.gateway.model_api.request_parsers import ParsedRequest
 from multistep.gateway.pace import Lane
 
 _KEY_MAY_BE_WRONG: Final = (401, 403)
 _INVALID: Final = 400
-_TOO_MANY: Final = 429
 _MAY_REJECT_FIELDS: Final = (400, 422)
 _ADDED_FIELD: Final = b"stream_options"
 _ERROR_BYTES: Final = 4096
@@ -109,30 +103,3 @@ async def start_of(answer: ClientResponse) -> bytes:
             while len(body) < _ERROR_BYTES and (data := await answer.content.read(_ERROR_BYTES - len(body))):
                 body += data
     return body
-
-
-def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, *, own_api: bool) -> Kind | None:
-    """Return the kind of failure of a refusal (429, 503, 529), or None if the request may be sent again.
-
-    ``own_api`` tells whether the provider itself answered. Other servers use its error code for an account without credit also for
-    rate limits.
-    """
-    if answer.status != _TOO_MANY:
-        return None
-    error = error_in_body(body)
-    if blame(_TOO_MANY, error) == "Account" or (own_api and advised_pause(answer) is None and has_no_credit(error)):
-        return "Configuration"
-    size = 0 if parsed.opaque or parsed.caches else len(parsed.body)  # cache reads do not count in Anthropic's limit
-    return "" if exceeds_limit_alone(error, size, answer.headers) else None  # "" if the agent's request is too large
-
-
-def advised_pause(answer: ClientResponse) -> float | None:
-    """Return the wait in seconds that the header Retry-After (a number or a date) asks for, or None without a valid header."""
-    text = answer.headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
-        return float(text)
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

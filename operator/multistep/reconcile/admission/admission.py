@@ -14,8 +14,9 @@ from typing import Protocol
 
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key
 from multistep.reconcile.admission.model_slots import ModelSlots
-from multistep.reconcile.admission.pod_starts import PodStarts, VerifierRoom
+from multistep.reconcile.admission.pod_starts import PodStarts
 from multistep.reconcile.admission.quotas import Quotas
+from multistep.reconcile.admission.unschedulable_verifiers import UnschedulableVerifiers
 
 
 class Settled(Protocol):
@@ -51,7 +52,7 @@ class Admission:
     """Limits checkpoints that are being stored or restored."""
     jobs: Sequence[ConcurrencyLimit]
     """Limits fetches and reads of tasks, and lookups and builds of images. A slot is kept until the job ends."""
-    room: VerifierRoom = field(default_factory=VerifierRoom)
+    verifiers: UnschedulableVerifiers = field(default_factory=UnschedulableVerifiers)
     """Decides which trial releases its pod if the pods of several verifiers fit no node."""
 
     def reconcile(self, key: Key) -> AbstractAsyncContextManager[None]:

@@ -20,14 +20,8 @@ from multistep.engine.builds.next_build_action import BUILD_FAILED, BUILD_LIMIT,
 from multistep.engine.plan.image_builds import ImageBuild, build_id
 from multistep.errors import SourceError
 from multistep.kube.cluster_protocols import Cluster
-from multistep.reconcile.admission.concurrency_limit import (
-    RECHECK_SECONDS,
-    BackgroundJobs,
-    ConcurrencyLimit,
-    Key,
-    Wake,
-    forget_oldest,
-)
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
+from multistep.reconcile.loading.background_jobs import RECHECK_SECONDS, BackgroundJobs, forget_oldest
 from multistep.reconcile.loading.build_one_image import BuildJob, Tools
 from multistep.settings import Settings
 from multistep.sources.load.image_registry import BuiltImages

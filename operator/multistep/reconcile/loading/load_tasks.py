@@ -17,14 +17,8 @@ from multistep.api.common.base_model import Metadata
 from multistep.api.trial.values import DENIED, FETCHING
 from multistep.errors import InvalidSpec, SourceError
 from multistep.reconcile.admission.admission import admitted
-from multistep.reconcile.admission.concurrency_limit import (
-    RECHECK_SECONDS,
-    BackgroundJobs,
-    ConcurrencyLimit,
-    Key,
-    Wake,
-    forget_oldest,
-)
+from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit, Key, Wake
+from multistep.reconcile.loading.background_jobs import RECHECK_SECONDS, BackgroundJobs, forget_oldest
 from multistep.settings import Settings
 from multistep.sources.fetch.fetch_messages import FetchedTask, FetchRequest, FetchResult, FetchRules, progress_file
 from multistep.sources.load.fetch_process import fetch_in_child

@@ -35,8 +35,8 @@ from multistep.reconcile.sweep.create_trials import change_trials, create_trials
 from multistep.reconcile.sweep.decide_at_start import SweepTasks, load_branches, regraded_sweep, unfinished_source
 from multistep.reconcile.sweep.sweep_run import NEVER_STARTED, SweepRun, SweepWriter, foreign_trials, transitions
 from multistep.reconcile.sweep.trial_cache import SweepCache, SweepEntry
+from multistep.reconcile.trial.emit_events import Transition
 from multistep.reconcile.trial.source_checkpoints import SOURCE_ACTIVE, SOURCE_SECONDS
-from multistep.reconcile.trial.write_status import Transition
 from multistep.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.sweep.trial_cache import SweepEntry
-from multistep.reconcile.trial.write_status import Transition, emit_events
+from multistep.reconcile.trial.emit_events import Transition, emit_events
 from multistep.telemetry.metrics import Metrics
 
 STATUS_SECONDS: Final = 5.0  # minimum time between two status writes in which only counts changed

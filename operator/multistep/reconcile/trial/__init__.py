@@ -13,6 +13,7 @@ create_pods              creates pods, also after a rejection
 owned_pods               reads and deletes a trial's pods
 pod_hints                which pods and nodes break exec sessions
 continue_script          when to open exec sessions, and what follows from their result
+session_blame            whether the pod or the connection caused an error of the sessions
 run_sessions             runs operations in exec sessions
 session_state            state and result of the exec sessions of one reconcile
 sidecar_sessions         sessions with services and the egress sidecar
@@ -21,6 +22,7 @@ checkpoint_transfers     stores and restores checkpoints
 presigned_uploads        large files from the pod to the object store
 end_attempt              the end of an attempt
 complete_results         the results of a finished trial
-write_status             status, Events, metrics
+write_status             the status
+emit_events              Events of its transitions, warnings about settings without effect
 reconciler               composes these parts, handles events of pods
 """

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from multistep.agents import script_of
@@ -16,31 +13,22 @@ from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAIL
 from multistep.engine.journal.journal import Journal
 from multistep.engine.lifecycle import decisions
 from multistep.engine.lifecycle import stop_and_suspend as deadlines
-from multistep.engine.lifecycle.decisions import ProtocolViolation, ViolationReason
 from multistep.engine.script.choose_checkpoint import blame_checkpoint
 from multistep.engine.status import trial_status
 from multistep.errors import (
     CheckpointLost,
-    ContradictoryRecords,
-    EgressError,
-    EgressRefused,
-    ExecKilled,
     GatewayUnavailable,
     NoCommonProtocol,
-    NotFound,
-    PodError,
     ResultsLost,
-    StreamLost,
-    Unavailable,
 )
 from multistep.pods import pod_identity
 from multistep.reconcile.admission.admission import Admission
-from multistep.reconcile.queue.error_outcome import Waits, is_of_another_server, message, outcome
 from multistep.reconcile.trial.create_pods import release_verifier, request_verifier
 from multistep.reconcile.trial.end_attempt import GATEWAY_RETRY_SECONDS
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.pod_hints import PodHint
 from multistep.reconcile.trial.run_sessions import Driver
+from multistep.reconcile.trial.session_blame import recording_violations
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
     DriveResult,
@@ -91,7 +79,7 @@ async def continue_script(
     both = Pods(pod, None if lost else verifier, lost)
     try:
         hint.answered = False
-        with admission.execs.using(run.key), _violations(run, hint):
+        with admission.execs.using(run.key), recording_violations(run, hint):
             left = await driver.drive(run.trial, observed.task, script_of(observed.plan), both, _hooks(run, observed, pods, hint))
     except CheckpointLost as error:
         return decisions.FailAttempt(RESTORE_FAILED, str(error))
@@ -118,44 +106,6 @@ def _hooks(run: TrialRun, observed: Observed, pods: TrialPods, hint: PodHint) ->
         expired=lambda: deadlines.stop_or_deadline(run.trial, run.clock()) is not None,
         answered=lambda: run.memory.hints.runner_answered(hint, run.clock()),
     )
-
-
-@contextmanager
-def _violations(run: TrialRun, hint: PodHint) -> Iterator[None]:
-    """Record an error of the exec sessions in the hint if only the pod's containers can have caused it.
-
-    An error that the connection may have caused, such as a broken stream, is not recorded. If another error occurs, e.g. of the
-    model gateway, a session in which the runner answered counts as working.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, PodError | NotFound) and (reason := _violation_reason(error)) is not None:
-            hint.violation = ProtocolViolation.after(hint.violation, str(error), run.clock(), reason)
-        if hint.answered and not isinstance(error, StreamLost):
-            run.memory.hints.did_not_break(hint, run.clock())
-        raise
-    hint.violation = None
-    run.memory.hints.worked(hint, run.clock())
-
-
-def _violation_reason(error: PodError | NotFound) -> ViolationReason | None:
-    """Return the reason with which the trial or its attempt fails if this error repeats.
-
-    Return None if the connection may have caused the error, or if the kubelet will report its cause.
-    """
-    match error:
-        case NotFound():
-            return "PodUnknown" if is_of_another_server(error) else None
-        case ExecKilled():
-            return "ExecSessionsKilled"
-        case ContradictoryRecords():
-            return "Tampered"
-        case EgressRefused(invalid_hosts=invalid):
-            return "InvalidSpec" if invalid else "EgressRefused"
-        case StreamLost() | NoCommonProtocol() | EgressError():
-            return None
-    return "RunnerBroken"
 
 
 async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, admission: Admission) -> Result | None:
@@ -194,25 +144,3 @@ def _until_poll(run: TrialRun) -> float:
     taken = run.clock() - started.timestamp() if started else 0.0
     least = run.settings.poll_seconds
     return max(least, min(taken, MAX_POLL_SECONDS)) * random.uniform(1.0, 1.0 + POLL_JITTER)
-
-
-@contextmanager
-def noting_failed_reads(run: TrialRun, decision: decisions.Decision) -> Iterator[None]:
-    """Record in the hint an error that leaves unknown what the pod has finished. The pod must then be read again after the
-    deadline."""
-    hint = run.hint
-    try:
-        yield
-    except (Exception, asyncio.CancelledError) as error:
-        if isinstance(decision, decisions.Drive | decisions.DriveWithoutVerifier):
-            if _shows_nothing(error):
-                hint.was_not_read(message(error))
-            elif isinstance(error, StreamLost) and not isinstance(error, ExecKilled):
-                run.memory.hints.session_lost(hint, str(error), run.clock())
-        raise
-
-
-def _shows_nothing(error: BaseException) -> bool:
-    """Return whether an error leaves unknown what the pod has finished, although the pod's containers did not cause the error."""
-    found = outcome(error)
-    return isinstance(error, Unavailable | NotFound) or (isinstance(found, Waits) and found.ends)

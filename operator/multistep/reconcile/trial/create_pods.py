@@ -18,8 +18,9 @@ from multistep.kube.cluster_protocols import Object
 from multistep.pods import pod_identity, pod_manifest
 from multistep.pods.pod_manifest import PodRequest
 from multistep.reconcile.admission.admission import Admission
+from multistep.reconcile.admission.pod_rejections import QUOTA_EXCEEDED
 from multistep.reconcile.queue.work_queue import Requeue
-from multistep.reconcile.trial.owned_pods import QUOTA_EXCEEDED, TrialPods, earlier_pods
+from multistep.reconcile.trial.owned_pods import TrialPods, earlier_pods
 from multistep.reconcile.trial.session_state import VerifierRequired
 from multistep.reconcile.trial.trial_run import Continue, Observed, ObservedPods, Result, TrialRun
 from multistep.runner_client import exchange as sealed_messages
@@ -128,7 +129,7 @@ def _leaves_room(run: TrialRun, admission: Admission) -> bool:
     ended = last.completion_time if last is not None and last.reason == MADE_ROOM else None
     if ended is None or now - ended.timestamp() >= _ROOM_SECONDS:
         return False
-    return admission.room.others_wait(run.trial.metadata.uid, run.trial.metadata.namespace, now)
+    return admission.verifiers.others_wait(run.trial.metadata.uid, run.trial.metadata.namespace, now)
 
 
 async def adopt(run: TrialRun, observed: Observed, pods: TrialPods) -> Result:

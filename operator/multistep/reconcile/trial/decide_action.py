@@ -12,13 +12,13 @@ from multistep.engine.lifecycle import stop_and_suspend as deadlines
 from multistep.engine.lifecycle.decisions import PodFacts, Situation
 from multistep.engine.lifecycle.pod_start import UNSCHEDULABLE
 from multistep.kube.shard import LABEL_SHARD
-from multistep.reconcile.admission.pod_starts import VerifierRoom
+from multistep.reconcile.admission.unschedulable_verifiers import UnschedulableVerifiers
 from multistep.reconcile.trial.pod_hints import PodHint
 from multistep.reconcile.trial.trial_run import Observed, TrialRun
 
 
-def decide(run: TrialRun, observed: Observed, room: VerifierRoom) -> decisions.Decision:
-    """Return the next action of the trial. ``room`` has the trials whose verifiers' pods fit no node."""
+def decide(run: TrialRun, observed: Observed, verifiers: UnschedulableVerifiers) -> decisions.Decision:
+    """Return the next action of the trial. ``verifiers`` has the trials whose verifiers' pods fit no node."""
     trial, pod, step = run.trial, observed.pods.agent, observed.step(run.trial)
     if pod is not None and pod.shard != run.settings.shard and not is_finished(trial.status):
         return _of_another_shard(run, pod)
@@ -33,7 +33,7 @@ def decide(run: TrialRun, observed: Observed, room: VerifierRoom) -> decisions.D
         compares_verdicts=step is not None and step.compares_verdicts,
         verified_apart=step is not None and step.verified_apart,
     )
-    return _unless_it_makes_room(_unless_unread_at_deadline(run, situation), situation, room)
+    return _unless_it_releases_pods(_unless_unread_at_deadline(run, situation), situation, verifiers)
 
 
 def _of_another_shard(run: TrialRun, pod: PodFacts) -> decisions.Decision:
@@ -119,14 +119,16 @@ def unless_unread(trial: MultiStepTrial, end: decisions.Fail, hint: PodHint, why
     return decisions.Fail(RESULT_UNKNOWN, f"{end.message}; what its agent had finished is unknown, as its pod was not read: {why}")
 
 
-def _unless_it_makes_room(decision: decisions.Decision, situation: Situation, room: VerifierRoom) -> decisions.Decision:
+def _unless_it_releases_pods(
+    decision: decisions.Decision, situation: Situation, verifiers: UnschedulableVerifiers
+) -> decisions.Decision:
     """Return the decision, or the end of the attempt if the trial releases its pods so that other trials can be verified."""
     trial = situation.trial
     uid, made = trial.metadata.uid, sum(each.reason == MADE_ROOM for each in trial.status.attempts)
     if not isinstance(decision, decisions.Wait) or decision.reason != UNSCHEDULABLE or situation.verifier is None:
-        room.end(uid)
+        verifiers.end(uid)
         return decision
-    if not room.wait(uid, trial.metadata.namespace, situation.now, made):
+    if not verifiers.wait(uid, trial.metadata.namespace, situation.now, made):
         return decision
     why = f"the verifiers of several trials wait for room: {decision.message}"
     if situation.compares_verdicts:  # the step already has its reward, which a new attempt could change

@@ -31,8 +31,8 @@ from multistep.reconcile.queue.error_outcome import (
 )
 from multistep.reconcile.queue.work_queue import SOON_SECONDS, Requeue
 from multistep.reconcile.trial.decide_action import is_unread, unless_unread
+from multistep.reconcile.trial.emit_events import Transition
 from multistep.reconcile.trial.trial_run import Continue, Decision, FailTrial, GiveUp, TrialRun
-from multistep.reconcile.trial.write_status import Transition
 from multistep.sources.load.load_trial import ImageMissing
 from multistep.telemetry.metrics import Metrics
 

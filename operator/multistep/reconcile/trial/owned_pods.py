@@ -7,17 +7,15 @@ from contextlib import suppress
 
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.lifecycle.decisions import PodFacts, Wait
-from multistep.errors import AlreadyExists, ClusterError, Conflict, InvalidSpec, NotFound
+from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import DISRUPTION_BUDGETS, NETWORK_POLICIES, PODS
 from multistep.pods import pod_identity
 from multistep.pods import pod_manifest as pod_policies
 from multistep.pods import pod_manifest as pods
 from multistep.pods.pod_facts import pod_facts
-from multistep.reconcile.admission.quotas import EXCEEDED
+from multistep.reconcile.admission.pod_rejections import QUOTA_EXCEEDED, rejection_wait
 
-QUOTA_EXCEEDED = "QuotaExceeded"
-REJECTED_RETRY_SECONDS = 10.0
 NAME_TAKEN_RETRY_SECONDS = 2.0
 
 
@@ -58,7 +56,7 @@ class TrialPods:
         except Conflict:  # the creation of other pods changed a ResourceQuota meanwhile; the caller tries again soon
             raise
         except ClusterError as error:
-            return _rejected(error)
+            return rejection_wait(error)
 
     async def check(self, manifest: Object) -> Wait | None:
         """Let the API server check a pod without creating it. Return Wait if it rejects the pod for now.
@@ -71,7 +69,7 @@ class TrialPods:
         except AlreadyExists:
             return None
         except ClusterError as error:
-            rejection = _rejected(error)
+            rejection = rejection_wait(error)
             return None if rejection.reason == QUOTA_EXCEEDED else rejection
         return None
 
@@ -121,20 +119,6 @@ class TrialPods:
             there = await self._cluster.get(NETWORK_POLICIES, request.trial.metadata.namespace, request.name)
             return pod_identity.owned_by(request.trial, there)
         return True
-
-
-def _rejected(error: ClusterError) -> Wait:
-    """Return the wait after a rejection by a quota or admission controller.
-
-    Raises InvalidSpec if the pod is invalid, and all other errors unchanged.
-    """
-    denied = "is forbidden" in str(error) or "denied the request" in str(error)  # webhooks reject with any HTTP status
-    if error.status in (400, 422) and not denied:
-        raise InvalidSpec(f"the API server rejected a pod of the trial: {error}") from error
-    if error.status != 403 and not denied:
-        raise error
-    reason = QUOTA_EXCEEDED if EXCEEDED in str(error) else "PodForbidden"
-    return Wait(reason, str(error), REJECTED_RETRY_SECONDS)
 
 
 def earlier_pods(trial: MultiStepTrial) -> list[str]:

@@ -128,7 +128,7 @@ _SURVEY_PROTOCOL: Final = 2
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeSpace:
     """The space for the files of one Collect."""
 
     now: Headroom

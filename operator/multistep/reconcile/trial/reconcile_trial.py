@@ -28,7 +28,7 @@ from multistep.reconcile.queue.error_outcome import is_cancelled, message
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.complete_results import Finisher
-from multistep.reconcile.trial.continue_script import continue_script, noting_failed_reads
+from multistep.reconcile.trial.continue_script import continue_script
 from multistep.reconcile.trial.create_pods import adopt, adopt_verifier, create_pod, create_verifier_pod
 from multistep.reconcile.trial.decide_action import decide
 from multistep.reconcile.trial.end_attempt import clean_up, fail, finish, give_up, interrupt
@@ -37,6 +37,7 @@ from multistep.reconcile.trial.model_gateway import ModelAccess
 from multistep.reconcile.trial.observe import load_task, read_pods
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.run_sessions import Driver
+from multistep.reconcile.trial.session_blame import noting_failed_reads
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_attempt import resume, start_first_attempt, suspend
 from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
@@ -105,7 +106,7 @@ class TrialReconciler:
 
     def _note(self, trial: MultiStepTrial) -> None:
         """Update the counts with a trial that was read or written."""
-        self.memory.tally.observe(trial)
+        self.memory.metrics.observe(trial)
         self.admission.model_slots.observe(trial)
 
     async def _until_wait(self, run: TrialRun) -> Requeue:
@@ -115,7 +116,7 @@ class TrialReconciler:
             try:
                 observed = await load_task(run, observed, self.loader, self.admission)
                 observed = replace(observed, pods=pods or await read_pods(run, self.pods))
-                decision = decide(run, observed, self.admission.room)
+                decision = decide(run, observed, self.admission.verifiers)
                 with noting_failed_reads(run, decision):  # an agent whose result was not read is not to blame for a missed deadline
                     result = await self._act(run, observed, decision)
                 if isinstance(result, Requeue):

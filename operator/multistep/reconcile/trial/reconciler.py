@@ -36,7 +36,6 @@ from multistep.reconcile.trial.run_sessions import Driver
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
 from multistep.reconcile.trial.trial_run import Memory
-from multistep.reconcile.trial.write_status import Tally
 from multistep.settings import Settings
 from multistep.sources.load.image_registry import BuiltImages, ImageRegistry
 from multistep.sources.load.load_trial import TrialLoader
@@ -45,6 +44,7 @@ from multistep.sources.reader.read_task import TaskReader
 from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
+from multistep.telemetry.trial_metrics import TrialMetrics
 
 # Delay of the reconcile after a pod's scheduling gates or errors disappeared. Usually the pod runs after this time.
 STARTED_REQUEUE_SECONDS = 1.0
@@ -94,7 +94,7 @@ class Reconciler:
             jobs=[self.fetches.limit, self.reads.limit, *self.builds.limits],
         )
         sources = SourceTrials(self.cluster, self.volume, self.shipping)
-        self.memory = Memory(Tally(self.metrics, self.clock, ended=self.ended))
+        self.memory = Memory(TrialMetrics(self.metrics, self.clock, ended=self.ended))
         self.trials = TrialReconciler(
             cluster=self.cluster,
             loader=self._loader(),

@@ -51,7 +51,7 @@ from multistep.reconcile.queue.event_filter import Changed
 from multistep.reconcile.trial import checkpoint_transfers as checkpoints
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.model_gateway import ModelAccess, with_model_access
-from multistep.reconcile.trial.presigned_uploads import Direct, Gathering, Room, marked_as_sent
+from multistep.reconcile.trial.presigned_uploads import Direct, FreeSpace, Gathering, marked_as_sent
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
     Drive,
@@ -382,14 +382,14 @@ class Driver:
                 return reached.running
             sent = await self._direct.pointers(gathering, reached)
             sources = marked_as_sent(sources, sent)
-        room = await Room.of(self._collections, drive, operation)
-        headroom, left_out = room.now, await room.left_out(drive, session, of_main(sources))
+        space = await FreeSpace.of(self._collections, drive, operation)
+        headroom, left_out = space.now, await space.left_out(drive, session, of_main(sources))
         asked = marked_as_sent(sources, {**sent, **left_out})
         async with self._collections.spool(drive.key, headroom=headroom) as spool:
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
-            received = DownloadFacts(found.changed, found.unreadable, left_out, found.cut, headroom, room.alone)
+            received = DownloadFacts(found.changed, found.unreadable, left_out, found.cut, headroom, space.alone)
             collected = await self._collections.store_step(
                 drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
             )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from multistep.engine.lifecycle import decisions
 from multistep.engine.status import trial_status
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
+from multistep.reconcile.trial.emit_events import task_warnings
 from multistep.reconcile.trial.owned_pods import TrialPods, earlier_pods
 from multistep.reconcile.trial.prepare_regrade import prepare_regrade
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import Start, StartingPoints
 from multistep.reconcile.trial.trial_run import Continue, Observed, Result, TrialRun
-from multistep.reconcile.trial.write_status import task_warnings
 from multistep.store.results_volume import ResultsVolume
 
 

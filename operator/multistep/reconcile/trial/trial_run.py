@@ -22,9 +22,10 @@ from multistep.reconcile.admission.concurrency_limit import Key
 from multistep.reconcile.queue.error_outcome import ErrorSeries
 from multistep.reconcile.queue.work_queue import SOON_SECONDS, Requeue, earliest
 from multistep.reconcile.trial.pod_hints import PodHint, PodHints
-from multistep.reconcile.trial.write_status import Tally, TrialWriter
+from multistep.reconcile.trial.write_status import TrialWriter
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
+from multistep.telemetry.trial_metrics import TrialMetrics
 
 STOP_SECONDS: Final = 5.0
 """Maximum time for which a trial that was stopped or missed its deadline waits for its task, and for the model gateway."""
@@ -110,13 +111,13 @@ class Memory:
     They save work and bound retries, and a new leader starts without them.
     """
 
-    tally: Tally
+    metrics: TrialMetrics
     hints: PodHints = field(default_factory=PodHints)
     errors: ErrorSeries = field(default_factory=ErrorSeries)
 
     def forget(self, key: Key) -> None:
         """Forget a trial that was deleted or belongs to another operator."""
-        self.tally.forget(key)
+        self.metrics.forget(key)
         self.hints.forget(key)
         self.errors.end(key)
 
@@ -173,7 +174,7 @@ class TrialRun:
         where = {"node_name": pod.node if pod else None, **self.container_fields(pod)}
         await self.write(trial_status.running(self.trial, journal, self.clock(), **where, **changes))
         if first and pod is not None:
-            self.memory.tally.pod_ran(self.trial, pod)
+            self.memory.metrics.pod_ran(self.trial, pod)
 
     async def write_step(self) -> None:
         """Write to the status that the trial works on its current step, and no longer waits."""

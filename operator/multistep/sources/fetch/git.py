@@ -24,6 +24,7 @@ from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
 from dulwich.repo import Repo
 from urllib3.exceptions import HTTPError
 
+from multistep.api.common.safe_paths import is_canonical
 from multistep.api.trial.values import DENIED, NOT_FOUND, TOO_LARGE
 from multistep.errors import SourceError
 from multistep.sources.fetch.fetch_messages import COMMIT, FetchOrder, FetchResult
@@ -265,7 +266,7 @@ def _walk(
     for name, mode, sha in tree.iteritems():
         path = prefix + name.decode(errors="surrogateescape")
         budget.add(0)
-        if name in (b"", b".", b"..") or b"/" in name:
+        if b"/" in name or not is_canonical(path):
             raise SourceError(f"{url} has the path {path!r}, which is refused")
         if mode == _SUBMODULE:
             raise SourceError(f"{url}: {path} is a submodule, and those are not fetched: put the files into the repository itself")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, Literal
 
+from multistep.api.common.safe_paths import is_canonical
 from multistep.api.trial.values import DIGEST
 from multistep.errors import SourceError
 from multistep.sources.fetch.output_file import SizeBudget
@@ -171,7 +172,7 @@ def _path(name: str) -> str:
     path = name.removeprefix("/").removeprefix("./").rstrip("/")
     if path in ("", "."):
         return ""
-    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+    if not is_canonical(path):
         raise SourceError(f"a layer has the path {name!r}, which is refused")
     return path
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from multistep.api.common.safe_paths import is_canonical
 from multistep.api.trial.values import TOO_LARGE
 from multistep.errors import SourceError
 
@@ -142,7 +143,7 @@ def safe_path(name: str) -> str:
     """Return a tar member's path without leading './' and trailing '/'. Raises SourceError if the path could lead out of the
     task."""
     path = name.removeprefix("./").rstrip("/")
-    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in path.split("/")):
+    if not is_canonical(path):
         raise SourceError(f"the path {name!r} is refused: it must be relative, without '.' and '..'")
     return path
 

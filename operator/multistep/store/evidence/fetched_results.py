@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from multistep.api.common.safe_paths import leads_out
 from multistep.errors import MultistepError, StoreError
 from multistep.store.evidence import file_list
 from multistep.store.evidence.file_list import Kind
@@ -133,7 +134,7 @@ def _parsed(data: bytes) -> ManifestLine:
 def open_regular(top: Path, path: str) -> BinaryIO:
     """Open a regular file below a directory, without following links. Raises DamagedResults."""
     try:
-        if not path or path.startswith("/") or ".." in path.split("/"):
+        if not path or leads_out(path):
             raise DamagedResults(path, "leads out of the results")
         fd = open_below(top, path)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from errno import EILSEQ, EINVAL, ELOOP, ENAMETOOLONG, ENOTDIR
 
+from multistep.api.common.safe_paths import leads_out
 from multistep.store.files.known_digests import LARGE_BYTES, digest_line
 from multistep.store.files.read_tar import TarMember
 
@@ -241,9 +242,9 @@ class TreeWriter:
 def safe_parts(path: str) -> tuple[str, ...]:
     """Return the names in a path, which are () for the tree's top. Raises SkippedMember if the path leads out of the tree or is too
     long."""
-    parts = tuple(part for part in path.split("/") if part not in ("", "."))
-    if path.startswith("/") or ".." in parts or "\0" in path:
+    if leads_out(path):
         raise SkippedMember("its path leads out of the results")
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if len(parts) > MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise SkippedMember(f"its path is longer than {MAX_PATH_BYTES} bytes or {MAX_DEPTH} directories")
     return parts

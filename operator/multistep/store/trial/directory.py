@@ -6,8 +6,6 @@ block.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import re
 import shutil
@@ -15,67 +13,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_bytes, token_hex
+from secrets import token_hex
 
+from multistep.api.common.safe_paths import leads_out
 from multistep.errors import StoreError
 from multistep.store.files.file_trees import walk, write_all
-from multistep.store.files.trial_key import TrialKey
+from multistep.store.trial.access_tokens import KEY_FILE
 from multistep.timestamps import rfc3339
-
-KEY_FILE = ".access-key"
-_KEY_BYTES = 32
-_TOKEN_CHARACTERS = 32  # hexadecimal digits, 128 bits
-
-
-class AccessTokens:
-    """Creates and checks the access tokens of trials' results. ``key`` is the secret from which tokens are derived."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def token(self, key: TrialKey) -> str:
-        """Return the token that gives access to these results, 32 hexadecimal characters."""
-        return hmac.new(self._key, str(key).encode(), hashlib.sha256).hexdigest()[:_TOKEN_CHARACTERS]
-
-    def grants(self, key: TrialKey, shown: str) -> bool:
-        """Return whether ``shown`` is the trial's token. The comparison takes constant time."""
-        return hmac.compare_digest(self.token(key).encode(), shown.encode(errors="replace"))
-
-    def uri(self, base: str, key: TrialKey) -> str:
-        """Return the URL of the results. ``base`` is the URL of the operator's HTTP server."""
-        return f"{base.rstrip('/')}/results/{key}/{self.token(key)}"
-
-    def build_uri(self, base: str, key: TrialKey, build: str) -> str:
-        """Return the URL of a build's log for this trial. ``base`` is the URL of the operator's HTTP server."""
-        return f"{base.rstrip('/')}/builds/{key}/{self.token(key)}/{build}"
-
-
-def load_or_make_key(path: Path) -> bytes:
-    """Return the secret in a file that only its owner can read. Create the file if it is missing. Concurrent callers get the same
-    secret."""
-    if not path.exists():
-        _make_key(path)
-    key = path.read_bytes()
-    if len(key) != _KEY_BYTES:
-        raise OSError(
-            f"{path} does not hold {_KEY_BYTES} bytes; delete it to create a new key, which invalidates all result addresses"
-        )
-    return key
-
-
-def _make_key(path: Path) -> None:
-    scratch = path.with_name(f"{path.name}-{token_hex(8)}")
-    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, token_bytes(_KEY_BYTES))
-        os.fsync(fd)
-        os.link(scratch, path)
-    except FileExistsError:
-        pass  # another process created it first
-    finally:
-        os.close(fd)
-        scratch.unlink()
-
 
 LOG = "trial.log"
 ATTEMPTS = "attempts"
@@ -240,7 +184,7 @@ class TrialDirectory:
         self._sync_all()
 
     def _ensure(self, place: str) -> None:
-        if place.startswith("/") or ".." in place.split("/"):
+        if leads_out(place):
             raise StoreError(f"{place!r} is not below the trial directory")
         make_directory(self.path / place)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from multistep.api.common.safe_paths import leads_out
 from multistep.store.files.file_trees import TreeEntry, open_below, pread_all, walk
 
 _BATCH = 100
@@ -51,8 +52,7 @@ def file_chunks(top: Path, path: str) -> Generator[bytes, None, None]:
 
 def is_result(path: str) -> bool:
     """Return whether a path can be that of a result. It must stay below the trial directory, and not start with a dot."""
-    parts = path.split("/")
-    return not ("" in parts or ".." in parts or parts[0].startswith("."))
+    return not (leads_out(path) or "" in path.split("/") or path.startswith("."))
 
 
 def read_part(top: Path, path: str, offset: int, limit: int) -> bytes | None:

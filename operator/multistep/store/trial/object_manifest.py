@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from multistep.api.common.safe_paths import is_canonical
 from multistep.errors import StoreError
 
 DIRECT_UPLOADS = "sent"  # prefix of a trial's objects that its pods uploaded directly
@@ -76,6 +77,6 @@ def object_name(path: str) -> str:
     """Return the name of a file's object. It has the file's path if every store and tool accepts it, otherwise the path's
     digest."""
     plain = _PLAIN.fullmatch(path) and path.isprintable() and len(os.fsencode(path)) <= _MAX_PLAIN_BYTES
-    if plain and not {"", ".", ".."} & set(path.split("/")):
+    if plain and is_canonical(path):
         return f"{_FILES}/{path}"
     return f"{_NAMED}/{hashlib.sha256(os.fsencode(path)).hexdigest()}"

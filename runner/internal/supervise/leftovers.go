@@ -1,4 +1,4 @@
-// Kills the processes of all other phases.
+// Kills the processes of all other phases, running or finished.
 
 package supervise
 
@@ -9,8 +9,8 @@ import (
 	"multistep.dev/runner/internal/tree"
 )
 
-// Quell implements `runner quell`, which runs as a phase of root and kills the processes of all other phases, running or finished.
-func Quell() error { return tree.Kill(&others{supervisor: os.Getppid()}) }
+// KillLeftovers implements `runner quell`, which runs as a phase of root. The word stays: an older runner in a pod knows no other.
+func KillLeftovers() error { return tree.Kill(&others{supervisor: os.Getppid()}) }
 
 // others is the family of all processes that belong to no exec session and not to this phase.
 type others struct {

@@ -1,4 +1,4 @@
-package paths
+package trustedpaths
 
 import (
 	"errors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multistep.reconcile.admission.pod_starts import WAIT_SECONDS, VerifierRoom
+from multistep.reconcile.admission.unschedulable_verifiers import WAIT_SECONDS, UnschedulableVerifiers
 from tests.support.world import CONFIG, SEPARATE, World, manifest
 
 TOO_FULL = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu"}
@@ -14,14 +14,14 @@ class Node:
     """A node with room for some pods, and trials that run on it, each in a world of its own, with one clock."""
 
     def __init__(self, slots: int, trials: int, *, config: dict[str, Any] = SEPARATE, **spec: Any) -> None:
-        self.slots, self.config, room = slots, config, VerifierRoom()
-        self.worlds = [self._world(number, spec, room) for number in range(trials)]
+        self.slots, self.config, verifiers = slots, config, UnschedulableVerifiers()
+        self.worlds = [self._world(number, spec, verifiers) for number in range(trials)]
 
-    def _world(self, number: int, spec: dict[str, Any], room: VerifierRoom) -> World:
+    def _world(self, number: int, spec: dict[str, Any], verifiers: UnschedulableVerifiers) -> World:
         trial = manifest({"toStep": "a", **spec}, config=self.config)
         trial["metadata"]["uid"] = f"trial-{number}"
         world = World(trial=trial, durations={"a/agent": 50.0, "a/verifier/verifier": 50.0}, pods_run=False)
-        world.reconciler.admission.room = room
+        world.reconciler.admission.verifiers = verifiers
         return world
 
     def schedule(self) -> None:
@@ -82,38 +82,38 @@ async def test_a_trial_whose_verifier_alone_fits_no_node_gives_no_room_to_itself
 
 
 def test_only_the_trial_that_began_to_wait_last_gives_way_and_no_other_soon_after() -> None:
-    room = VerifierRoom()
-    assert not any([room.wait("a", "ns", 0.0), room.wait("b", "ns", 10.0), room.wait("c", "ns", 10.0)])
+    verifiers = UnschedulableVerifiers()
+    assert not any([verifiers.wait("a", "ns", 0.0), verifiers.wait("b", "ns", 10.0), verifiers.wait("c", "ns", 10.0)])
     at = 10.0
     while at < 10.0 + WAIT_SECONDS:
-        assert not any([room.wait("a", "ns", at), room.wait("b", "ns", at), room.wait("c", "ns", at)])
+        assert not any([verifiers.wait("a", "ns", at), verifiers.wait("b", "ns", at), verifiers.wait("c", "ns", at)])
         at += 30.0
-    assert not room.wait("a", "ns", at) and not room.wait("b", "ns", at) and room.wait("c", "ns", at)
-    assert room.others_wait("c", "ns", at) and not room.wait("b", "ns", at + 30.0)
-    assert room.wait("b", "ns", at + 60.0) and not room.wait("a", "ns", at + 60.0)
-    assert not room.others_wait("b", "ns", at + 500.0), "the operator does not reconcile a any more"
+    assert not verifiers.wait("a", "ns", at) and not verifiers.wait("b", "ns", at) and verifiers.wait("c", "ns", at)
+    assert verifiers.others_wait("c", "ns", at) and not verifiers.wait("b", "ns", at + 30.0)
+    assert verifiers.wait("b", "ns", at + 60.0) and not verifiers.wait("a", "ns", at + 60.0)
+    assert not verifiers.others_wait("b", "ns", at + 500.0), "the operator does not reconcile a any more"
 
 
 def test_a_trial_gives_way_three_times_at_most() -> None:
-    room = VerifierRoom()
+    verifiers = UnschedulableVerifiers()
     for at in range(0, 500, 30):
-        room.wait("a", "ns", at)
-        assert not room.wait("b", "ns", at, 3)
+        verifiers.wait("a", "ns", at)
+        assert not verifiers.wait("b", "ns", at, 3)
 
 
 def test_a_trial_that_may_not_give_way_keeps_no_other_from_it() -> None:
-    room = VerifierRoom()
+    verifiers = UnschedulableVerifiers()
     waiting = [(at, *each) for at in range(0, 500, 30) for each in (("a", 0), ("b", 1), ("c", 3))]
-    assert [name for at, name, times in waiting if room.wait(name, "ns", at, times)] == ["b"]
+    assert [name for at, name, times in waiting if verifiers.wait(name, "ns", at, times)] == ["b"]
 
 
 def test_a_namespace_whose_trials_give_way_delays_no_other() -> None:
-    room = VerifierRoom()
+    verifiers = UnschedulableVerifiers()
     waiting = [(at, name) for at in range(0, int(WAIT_SECONDS) + 1, 30) for name in ("a1", "a2", "b1", "b2")]
-    assert [(at, name) for at, name in waiting if room.wait(name, name[0], at)] == [(WAIT_SECONDS, "a2"), (WAIT_SECONDS, "b2")]
+    assert [(at, name) for at, name in waiting if verifiers.wait(name, name[0], at)] == [(WAIT_SECONDS, "a2"), (WAIT_SECONDS, "b2")]
 
 
 def test_a_trial_gives_no_way_to_another_namespace() -> None:
-    room = VerifierRoom()
-    assert not any(room.wait(name, name, at) for at in range(0, 900, 30) for name in "ab")
-    assert not room.others_wait("a", "a", 900)
+    verifiers = UnschedulableVerifiers()
+    assert not any(verifiers.wait(name, name, at) for at in range(0, 900, 30) for name in "ab")
+    assert not verifiers.others_wait("a", "a", 900)

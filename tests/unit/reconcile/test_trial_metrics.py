@@ -9,10 +9,10 @@ import pytest
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.errors import Unavailable
-from multistep.reconcile.trial.write_status import RECENT_SECONDS, Tally
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
 from multistep.telemetry.metrics import Metrics
+from multistep.telemetry.trial_metrics import RECENT_SECONDS, TrialMetrics
 from tests.support.fake_models import FakeModels, counted, failed
 from tests.support.faults import Faults, Killed
 from tests.support.played import FAULT, rewarded
@@ -150,13 +150,13 @@ async def test_a_trial_that_ended_is_reported_once_and_again_after_a_restart_if_
     await world.run()
     trial = parse_trial(world.object)
 
-    def fresh(later: float) -> Tally:
-        return Tally(Metrics(), lambda: world.now + later, ended=lambda each: reported.append(each.metadata.uid))
+    def fresh(later: float) -> TrialMetrics:
+        return TrialMetrics(Metrics(), lambda: world.now + later, ended=lambda each: reported.append(each.metadata.uid))
 
     running = trial.model_copy(update={"status": trial.status.model_copy(update={"phase": "Running", "conditions": []})})
-    tally = fresh(RECENT_SECONDS)
+    transitions = fresh(RECENT_SECONDS)
     for each in (running, trial, trial):
-        tally.observe(each)
+        transitions.observe(each)
     assert reported == ["trial-uid"]
     restarted = fresh(RECENT_SECONDS / 2)
     for _ in range(2):
@@ -179,18 +179,18 @@ def lost_at(attempt: int, *, lost: int) -> MultiStepTrial:
 
 def test_a_step_of_a_lost_attempt_is_counted_once_however_the_loss_and_the_next_beginning_are_seen() -> None:
     metrics = Metrics(Settings())
-    tally = Tally(metrics, lambda: START)
+    transitions = TrialMetrics(metrics, lambda: START)
     for trial in (parse_trial(manifest()), lost_at(1, lost=0), lost_at(1, lost=1), lost_at(1, lost=1), lost_at(2, lost=1)):
-        tally.observe(trial)
+        transitions.observe(trial)
     counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
     assert counted == 2
 
 
 def test_a_step_that_was_first_seen_after_its_attempt_was_lost_is_counted() -> None:
     metrics = Metrics(Settings())
-    tally = Tally(metrics, lambda: START)
+    transitions = TrialMetrics(metrics, lambda: START)
     for trial in (parse_trial(manifest()), lost_at(1, lost=1)):
-        tally.observe(trial)
+        transitions.observe(trial)
     counted = metrics.registry.get_sample_value("multistep_steps_finished_total", {"agent": "oracle", "outcome": "Complete"})
     assert counted == 1
 
@@ -219,11 +219,11 @@ async def test_model_usage_of_each_step_is_counted_once_also_that_of_a_step_that
 
 def test_the_usage_of_a_step_that_the_trials_end_cut_off_is_counted() -> None:
     metrics = Metrics(Settings())
-    tally = Tally(metrics, lambda: START)
+    transitions = TrialMetrics(metrics, lambda: START)
     condition = {"type": "Failed", "status": "True", "reason": "Stopped", "lastTransitionTime": at(1)}
     status = {"phase": "Running", "attempt": 1, "steps": [{"name": "a", "usage": {"inputTokens": 7, "source": "Gateway"}}]}
     stopped = {**status, "phase": "Failed", "conditions": [condition]}
     for each in (status, status, stopped, stopped):
-        tally.observe(parse_trial({**manifest(), "status": each}))
+        transitions.observe(parse_trial({**manifest(), "status": each}))
     labels = {"agent": "oracle", "model": "", "kind": "input", "source": "Gateway"}
     assert metrics.registry.get_sample_value("multistep_model_tokens_total", labels) == 7
