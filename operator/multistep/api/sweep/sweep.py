@@ -222,8 +222,8 @@ class Scoring(Model):
 
 
 class SweepSpec(Model):
-    """Desired sweep. Immutable except suspend, stop, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds, the TTL, and
-    retries, which may get more entries."""
+    """Desired state of the sweep. Immutable except suspend, stop, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds,
+    the TTL, and retries, which may get more entries."""
 
     model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
 
@@ -457,9 +457,9 @@ class TrialSweep(Model):
     kind: str = SWEEP_KIND
     metadata: Metadata = Metadata()
     spec: SweepSpec
-    """Desired sweep."""
+    """Desired state of the sweep."""
     status: SweepStatus = SweepStatus()
-    """Observed state."""
+    """Observed state of the sweep."""
 
 
 def parse_sweep(obj: Mapping[str, Any]) -> TrialSweep:

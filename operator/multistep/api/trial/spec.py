@@ -189,7 +189,7 @@ class _TaskAndAgent(Model):
 
 
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
-    """Desired trial. Immutable except suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
+    """Desired state of the trial. Immutable except suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
 
     model_config = cel(("!has(self.from) || !has(self.fromStep)", _ONE_START))
 

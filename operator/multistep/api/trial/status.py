@@ -29,7 +29,7 @@ class RefusedTarget(Model):
     host: str
     """Name or address, as the pod's processes chose it."""
     port: int | None = None
-    """Port. Unset for protocols without ports."""
+    """Number of the port. Unset for protocols without ports."""
     count: int
     """Number of refused lookups, connections or packets."""
 
@@ -132,18 +132,18 @@ class TrialFailure(Model):
 
 
 class PhaseSeconds(Model):
-    """Duration of each phase of a step. Unset for a phase that did not run."""
+    """Duration in seconds of each phase of a step. Unset for a phase that did not run."""
 
     setup: float | None = None
-    """Seconds of workdir/setup.sh."""
+    """Duration of workdir/setup.sh."""
     healthcheck: float | None = None
-    """Seconds of the healthcheck with its retries."""
+    """Duration of the healthcheck with its retries."""
     agent: float | None = None
-    """Seconds of the agent."""
+    """Duration of the agent's run."""
     verifier: float | None = None
-    """Seconds of the verifier, with upload and download."""
+    """Duration of the verification, including upload and download."""
     artifacts: float | None = None
-    """Seconds of the collection of logs and artifacts."""
+    """Duration of the collection of logs and artifacts."""
 
 
 class ArtifactsSummary(Model):

@@ -22,9 +22,9 @@ class MultiStepTrial(Model):
     kind: str = KIND
     metadata: Metadata = Metadata()
     spec: TrialSpec
-    """Desired trial."""
+    """Desired state of the trial."""
     status: TrialStatus = TrialStatus()
-    """Observed state."""
+    """Observed state of the trial."""
 
 
 def parse_trial(obj: Mapping[str, Any]) -> MultiStepTrial:

@@ -120,8 +120,8 @@ class _Taken:
     """The assigned paths, which are those of files and of the directories above them, and the entries that own each path."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, _Owner] = {}  # assigned path -> its owner
-        self._above: dict[str, set[_Owner]] = {}  # directory -> owners of the assigned paths below it
+        self._claims: dict[str, _Owner] = {}  # owner of each assigned path
+        self._above: dict[str, set[_Owner]] = {}  # owners of the assigned paths below each directory
 
     def claim(self, destination: str, paths: Iterable[str], owner: _Owner) -> bool:
         """Assign ``paths`` below ``destination`` to the owner, and return True. On a collision assign no path and return False."""

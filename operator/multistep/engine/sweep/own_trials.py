@@ -1,7 +1,7 @@
 """Decides which trials belong to a sweep. The operator, reports, results, retries and the Python client all use this rule.
 
 Labels and owner references prove nothing, because any user who may create trials can write them. A sweep's own trial has the sweep
-as its owner, and the name that the operator gives to the trial with this number. Names are unique, and the operator creates the
+as its owner, and the name that the operator gives to the trial with its number. Names are unique, and the operator creates the
 trials with these names itself.
 """
 

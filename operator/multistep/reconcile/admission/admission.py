@@ -40,7 +40,7 @@ class Admission:
     """The limits that all trials share."""
 
     starts: PodStarts
-    """Limits starting pods. A slot is kept until the pod runs, but at most for a minute."""
+    """Limits how many pods start at once. A slot is kept until the pod runs, but at most for a minute."""
     model_slots: ModelSlots
     """Limits the active trials of each model. A slot is kept from the pod's creation until the trial finishes or its pod is
     released."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-Key = tuple[str, str]  # namespace, name
+Key = tuple[str, str]  # namespace and name
 Wake = Callable[[Key], None]
 
 

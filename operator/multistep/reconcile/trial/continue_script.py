@@ -116,7 +116,7 @@ async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, 
             return None
         case Progressed(journal):
             if (end := journal.lost) is not None:
-                await run.write_progress(journal, observed.pods.agent)  # the steps with their usage, before the attempt ends
+                await run.write_progress(journal, observed.pods.agent)  # store the steps with their usage before the attempt ends
                 end = blame_checkpoint(run.trial.status, end)
                 return (decisions.Fail if end.final else decisions.FailAttempt)(end.reason, end.message)
             return Finish(journal) if journal.finished else None

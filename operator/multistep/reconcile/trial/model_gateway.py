@@ -81,7 +81,7 @@ class ModelGateway:
         """Create the client. ``url`` is the gateway's URL for agents. ``clock`` returns seconds since the epoch."""
         self._admin, self._url, self._keyring, self._get_sweep, self._clock = admin, url.rstrip("/"), keyring, get_sweep, clock
         self._get_secret = get_secret
-        self._known: dict[str, tuple[Credential, float]] = {}  # each with the time when a trial last needed it, by id
+        self._known: dict[str, tuple[Credential, float]] = {}  # credentials by id, each with its last use by a trial
         self._accepted_keys: Sequence[str] = ()
 
     @property

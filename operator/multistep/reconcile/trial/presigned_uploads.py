@@ -165,6 +165,6 @@ class FreeSpace:
         files = await session.survey(sources, min_bytes=self.now.survey_bytes, limit=SURVEYED_FILES)
         here = [each for each in files if each.path not in sources[each.source].sent]
         crowded = crowded_out(here, self.now, self.alone) if self.alone is not None else ()
-        if any(each.source for each in crowded):  # source 0: /logs/agent, which no verifier gets
+        if any(each.source for each in crowded):  # source 0 is /logs/agent, which no verifier gets
             raise StoreError(CROWDED)
         return {each.member: self.now.refusal(each.size) for each in too_large(here, self.now)}
