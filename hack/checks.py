@@ -166,8 +166,8 @@ def _process_tests(env: dict[str, str]) -> Run:
 
 
 def _workers(per_core: float, marks: str) -> tuple[str, ...]:
-    """Return pytest's options to run tests with these marks in workers. They distribute tests by worksteal, because durations
-    differ widely."""
+    """Return pytest's options to run tests with these marks in workers. An idle worker takes tests from others (worksteal), because
+    the tests' durations differ widely."""
     return ("-q", "-n", str(round(per_core * len(os.sched_getaffinity(0)))), "--dist", "worksteal", "-m", marks)
 
 

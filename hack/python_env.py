@@ -50,7 +50,7 @@ def lock() -> None:
 
 
 def tools() -> Path:
-    """Return the directory of the build and install tools (uv, hatchling) in the cache. Installs the tools if necessary."""
+    """Return the directory of the build and install tools (uv, hatchling) in the cache, and install the tools if necessary."""
     digest = digest_of([TOOLS_LOCK], sys.version, sys.executable)
     return cached("tools", digest, _install_tools) / "bin"
 

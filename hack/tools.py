@@ -15,7 +15,7 @@ from localkube.toolchain import find_go
 
 @cache
 def go() -> Path:
-    """Return the path of the machine's Go if it is new enough, otherwise of a Go that is installed in the cache."""
+    """Return the path of the machine's Go if it is new enough, otherwise the path of a Go that is installed in the cache."""
     return find_go(CACHE, minimum=required_go_version(ROOT / "runner"))
 
 
@@ -27,12 +27,12 @@ def go_environment(**more: str) -> dict[str, str]:
 
 
 def kubectl() -> Path:
-    """Return the path of kubectl. Installs it if it is not in the cache."""
+    """Return the path of kubectl, and install kubectl if it is not in the cache."""
     return ensure_clients(CACHE) / "kubectl"
 
 
 def helm() -> Path:
-    """Return the path of Helm. Installs it if it is not in the cache. This Helm's `lint` and `template` assume Kubernetes 1.35."""
+    """Return the path of Helm, and install Helm if it is not in the cache. Its `lint` and `template` assume Kubernetes 1.35."""
     return ensure_clients(CACHE) / "helm"
 
 

@@ -77,7 +77,7 @@ RUNTIME = Module(
 
 
 def ensure_module(cache_dir: Path, module: Module) -> Path:
-    """Return the directory of the module's programs. Builds them if they are not in the cache."""
+    """Return the directory of the module's programs, and build them if they are not in the cache."""
     directory, go = directory_of(cache_dir, module), _go(cache_dir, module)
     with exclusive(cache_dir / f"{module.name}.lock"):  # clusters of several checkouts may start at the same time
         if not directory.exists():

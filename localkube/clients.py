@@ -25,7 +25,7 @@ _KUBE = SOURCE_DIR / "kube"
 
 
 def ensure_clients(cache_dir: Path) -> Path:
-    """Return the directory of kubectl and Helm. Installs them if they are not in the cache."""
+    """Return the directory of kubectl and Helm, and install them if they are not in the cache."""
     directory = cache_dir / "clients" / f"{_VERSION}-{HELM_VERSION}"
     with exclusive(cache_dir / "clients.lock"):
         if not directory.exists():

@@ -45,7 +45,7 @@ def up(config: Config) -> None:
 
 
 def ensure_binaries(config: Config) -> list[Path]:
-    """Return the directories of the programs. Builds or installs the programs if needed, but does not start them."""
+    """Return the directories of the programs. The programs are built or installed if needed, but not started."""
     with exclusive(config.paths.lock):
         return _binaries(config)
 

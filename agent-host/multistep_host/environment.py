@@ -59,7 +59,7 @@ class GuestEnvironment(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """Return no optional capability, so that Harbor uses none."""
+        """No optional capability, so that Harbor uses none."""
         return EnvironmentCapabilities()
 
     def _validate_definition(self) -> None:

@@ -1,7 +1,7 @@
 """Generate the tables of the references in docs/ from the models: ``python -m hack.generate.reference``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``, where NAME is the name of a model, "columns" or "sweepColumns"
-for kubectl's columns, or the name of a table of failures. A model that another page describes becomes a link to that page.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. NAME is the name of a model or of a table of failures, or
+"columns" or "sweepColumns" for kubectl's columns. A model that another page describes becomes a link to that page.
 """
 
 from __future__ import annotations

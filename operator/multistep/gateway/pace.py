@@ -14,8 +14,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 CALM_SECONDS: Final = 30.0
-"""After this time without a refusal, each success widens the window by 1. Before, it widens it by ``_CAUTIOUS_STEP / window``."""
-# After a recent refusal, the window grows by this number when as many requests as it allows have succeeded.
+"""After this time without a refusal, each success widens the window by 1. Until then, a success widens the window by
+``_CAUTIOUS_STEP / window``."""
+# After a recent refusal, a success adds this number divided by the window to the window.
 _CAUTIOUS_STEP: Final = 0.25
 _MAX_IDLE_LANES: Final = 1024
 _FEW: Final = 16  # a trial that has at most a 16th of the window may take the last free slot

@@ -5,7 +5,7 @@ without an answer may have succeeded, so it is not retried. The caller finds out
 
 Only the leader may write to the cluster. A process that was suspended may resume in the middle of its work, after it lost the
 lease. So the client checks the lease (``check``) immediately before it sends a write, starts an exec session or sends a frame in an
-exec session. Requests that are already in flight do no harm, because a status is written only at the resourceVersion that was read,
+exec session. Requests that are already in flight do no harm. A status is written only at the resourceVersion that was read,
 deletions have a UID, names are unique, and a runner executes each request id at most once.
 """
 

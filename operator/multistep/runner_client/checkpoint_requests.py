@@ -99,8 +99,8 @@ class CheckpointRequests:
     async def restore(self, id: str, digests: Sequence[str], files: Iterable[Body], paths: Sequence[str] = ()) -> Record:
         """Restore checkpoints in order, starting with the one that is based on the image.
 
-        ``files`` has manifest and layer of each checkpoint, in order. They are not read if the runner already has a record with
-        this id. With ``paths``, only these directories are restored.
+        ``files`` has the manifest and the layer of each checkpoint, in order. The files are not read if the runner already has a
+        record with this id. With ``paths``, only these directories are restored.
         """
         increments = [{"manifest": each} for each in digests]
         limits = {"paths": list(paths), "maxSeconds": RESTORE_SECONDS}

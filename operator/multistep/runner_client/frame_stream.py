@@ -22,7 +22,7 @@ HEADER = struct.Struct(">cI")
 Kind = Literal[b"J", b"D", b"E"]
 MESSAGE: Final = b"J"  # a JSON object that is a request or an answer
 DATA: Final = b"D"  # a chunk of a body, which is a tar stream, or the files or manifest of a checkpoint
-END: Final = b"E"  # size and digest of a body, after its last chunk
+END: Final = b"E"  # the size and the digest of a body, after its last chunk
 _KINDS: Final = frozenset({MESSAGE, DATA, END})
 
 

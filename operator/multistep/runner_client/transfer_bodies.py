@@ -1,4 +1,4 @@
-"""Sends and receives the bodies of uploads and downloads, which are tar streams in frames, with size and digest at the end."""
+"""Sends and receives the bodies of uploads and downloads, which are tar streams in frames that end with size and digest."""
 
 from __future__ import annotations
 

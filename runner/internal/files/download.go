@@ -161,7 +161,7 @@ func (d *Download) sendSource(name string, source source) error {
 	return nil
 }
 
-// directory is a directory of a source. member is its name in the archive, rel its path in the source.
+// directory is a directory of a source. member is its name in the archive, and rel is its path in the source.
 type directory struct {
 	root    *os.Root
 	member  string

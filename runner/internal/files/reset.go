@@ -48,8 +48,9 @@ func Reset(name string, mode uint32, owner users.User, keep bool) error {
 	return isStill(root, parent, base)
 }
 
-// protectEntries sets a directory's mode to 1777, as that of /tmp, and its owner to PID 1's user, if a user other than root and PID
-// 1's could rename other users' entries in the directory. An image may have such a directory for an agent that is not root.
+// protectEntries protects the entries of a directory if a user other than root and PID 1's user could rename the entries of others.
+// It sets the directory's mode to 1777, like that of /tmp, and its owner to PID 1's user. An image may have such a directory for an
+// agent that is not root.
 func protectEntries(root *os.Root) error {
 	info, err := root.Stat(".")
 	if err != nil || trustedpaths.KeepsEntries(info) {

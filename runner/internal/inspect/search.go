@@ -43,7 +43,7 @@ func (s *search) run() []wire.Finding {
 // judge reports the suspects that no package manager has installed.
 func (s *search) judge() {
 	var files []string
-	listed := map[string]bool{} // many links can lead to one file
+	listed := map[string]bool{} // each file is listed once, although many links can lead to it
 	for _, each := range s.suspects {
 		if !listed[each.final] {
 			files, listed[each.final] = append(files, each.final), true

@@ -134,7 +134,7 @@ func (o *output) take(data []byte) {
 	o.left -= int64(len(fits))
 	_, err := o.file.Write(fits)
 	switch {
-	case err != nil: // continue without the file, because e.g. the disk is full
+	case err != nil: // e.g. the disk is full, so the phase continues without the file
 		o.truncated = true
 		o.dropFile()
 	case len(fits) < len(data):

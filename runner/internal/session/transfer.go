@@ -57,7 +57,7 @@ func (s *Session) upload(request wire.Upload) error {
 	var record records.Record
 	began := kernel.CoarseTime()
 	body, refusal, err := s.receive(upload)
-	if err == nil && refusal == nil { // another session may have created the record during the upload
+	if err == nil && refusal == nil { // Once does nothing if another session created the record during the upload
 		record, refusal = s.Store.Once(request.ID, request.Op.Op, func() (any, *wire.Error) { return merge(upload, body) })
 		s.Inspector.Uploaded(target, began)
 	}

@@ -30,8 +30,8 @@ type CheckpointLimits struct {
 	MaxSeconds     float64 `json:"maxSeconds"`
 }
 
-// defaultLimits are the default limits of a checkpoint, highestLimits the highest limits of a request. The latter are the defaults
-// of a restore, so that it accepts every checkpoint.
+// defaultLimits are the default limits of a checkpoint. highestLimits are the highest limits of a request, and the default limits
+// of a restore, so that a restore accepts every checkpoint.
 var (
 	defaultLimits = CheckpointLimits{MaxFiles: 500_000, MaxBytes: 8 << 30, MaxPackedBytes: 4 << 30, MaxSeconds: 300}
 	highestLimits = CheckpointLimits{MaxFiles: 10_000_000, MaxBytes: math.MaxInt64, MaxPackedBytes: math.MaxInt64, MaxSeconds: 3600}

@@ -294,7 +294,8 @@ func (o Output) Check() error {
 	return nil
 }
 
-// Printed is a part of a phase's output. Size is the size of the whole output, From the offset of the part, both in bytes.
+// Printed is a part of a phase's output. Size is the size of the whole output, and From is the offset of the part. Both are in
+// bytes.
 type Printed struct {
 	Size   int64  `json:"size"`
 	From   int64  `json:"from"`

@@ -78,24 +78,24 @@ class RequestRow:
 
     @property
     def incomplete(self) -> bool:
-        """Return whether the usage is unknown, although the provider may have charged for it."""
+        """Whether the usage is unknown, although the provider may have charged for the request."""
         return self.input_tokens is None
 
     @property
     def reserved(self) -> Spent:
-        """Return the most that the request may use."""
+        """The upper bound of what the request may use."""
         return Spent(self.reserved_input, self.reserved_output, self.reserved_usd)
 
     @property
     def used(self) -> Spent:
-        """Return the amount with which the finished request counts in budgets, by the same rule as RequestLedger.spent."""
+        """The amount with which the finished request counts in budgets, by the same rule as RequestLedger.spent."""
         if self.input_tokens is None:
             return self.reserved
         return Spent(self.input_tokens, self.output_tokens or 0, self.cost_usd or 0.0)
 
     @property
     def refusals(self) -> Mapping[int, int]:
-        """Return how often the provider refused the request, by status."""
+        """How often the provider refused the request, by status."""
         return {429: self.refused_429, 503: self.refused_503, 529: self.refused_529}
 
     def end(self, **changes: Any) -> RequestRow:

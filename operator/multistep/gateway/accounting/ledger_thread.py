@@ -70,8 +70,8 @@ class DatabaseThread:
                 report()
 
     def _execute(self, work: _Work) -> Callable[[], None]:
-        """Execute a statement, and return a function to call after the commit: it reports the result. A statement that fails
-        changes nothing and does not affect the other statements of the transaction."""
+        """Execute a statement, and return a function that reports the result. Call the function after the commit. A statement that
+        fails changes nothing and does not affect the other statements of the transaction."""
         self._database.execute("savepoint statement")
         try:
             result = work.statement(self._database)

@@ -70,7 +70,7 @@ class ImageReference:
 
 
 def registry_login(docker_config: str, reference: ImageReference) -> tuple[str, str] | None:
-    """Return the user name and password for an image from a docker config.json, or None without a matching entry. Raises
+    """Return the user name and the password for an image from a docker config.json, or None without a matching entry. Raises
     SourceError."""
     try:
         entries = json.loads(docker_config).get("auths") or {}
@@ -107,7 +107,7 @@ class RegistryClient:
     def __init__(
         self, http: HttpClient, reference: ImageReference, login: tuple[str, str] | None, *, plain_http: bool = False
     ) -> None:
-        """Create a client with a user name and password, if any. With ``plain_http``, connect without TLS."""
+        """Create a client with a user name and a password, if there are any. With ``plain_http``, connect without TLS."""
         self._http = http
         self._reference = reference
         self._login = login

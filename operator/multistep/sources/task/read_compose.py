@@ -32,7 +32,7 @@ _MAX_REFUSED: Final = 50
 _PLACES = (Path("/multistep") / _NAME, _PACKAGE / "_runner" / _NAME, _PACKAGE.parents[1] / "compose" / "bin" / _NAME)
 _SECONDS: Final = 30
 _TEXT_BYTES: Final = 256 << 10
-_FILES_BYTES: Final = 256 << 10  # maximum size of all mounted files together, packed, because the pod's manifest contains them
+_FILES_BYTES: Final = 256 << 10  # maximum compressed size of all mounted files together, because the pod's manifest contains them
 _OLD_LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 _SERVICES = TypeAdapter(tuple[Service, ...])
 _HOSTS = TypeAdapter(tuple[Host, ...])
@@ -43,7 +43,7 @@ def read_services(bundle: Bundle, directory: str, environment: EnvironmentConfig
     """Return the services of the compose file in a directory of the task.
 
     ``environment`` is the table [environment] of task.toml, whose env has the values of ${NAME} in the file. Raises InvalidTask,
-    with key and line of everything that a trial does not support, and SourceError if the compose reader is missing.
+    with the key and the line of everything that a trial does not support, and SourceError if the compose reader is missing.
     """
     path = f"{directory}/{COMPOSE_FILE}"
     request: dict[str, Any] = {"path": path, "text": _text(bundle, path, path), "variables": _variables(environment)}

@@ -265,8 +265,8 @@ def retain(to: TrialDirectory) -> None:
 
 
 def give_up(to: TrialDirectory) -> None:
-    """Delete layer and manifest of all checkpoints. The commits stay, because a resumed attempt needs their records of the steps
-    that it does not run again."""
+    """Delete the layers and the manifests of all checkpoints. The commits stay, because a resumed attempt needs their records of
+    the steps that it does not run again."""
     to.check()
     ids = sorted((id for path in (to.path / TOP).glob("*-*") if (id := _id(path.name)) is not None), reverse=True)
     for id in ids:  # the newest is first, so that after a crash no checkpoint that has files depends on one without

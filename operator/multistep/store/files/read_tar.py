@@ -99,7 +99,7 @@ def _extended(kind: bytes, data: bytes) -> dict[str, bytes]:
 
 
 def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield key and value of each record ``LENGTH KEY=VALUE``, which ends with a newline. A value may contain any bytes."""
+    """Yield the key and the value of each record ``LENGTH KEY=VALUE``, which ends with a newline. A value may contain any bytes."""
     while data:
         digits, space, _ = data[:20].partition(b" ")
         size = _decimal(digits) if space else 0

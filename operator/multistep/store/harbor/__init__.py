@@ -1,7 +1,7 @@
 """Creates the files that Harbor 0.25 writes. The modules do no IO. Times are in seconds since the epoch.
 
-The files of a trial's directory are created from its plan and journal, those of a job's directory from a sweep and its trials'
-results. Open trial_files.py first.
+The files of a trial's directory are created from its plan and journal. The files of a job's directory are created from a sweep and
+its trials' results. Open trial_files.py first.
 
 trial_files         all files of a trial's directory, with the contents of result.json and exception.txt
 trial_config        config.json, lock.json
