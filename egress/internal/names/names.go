@@ -52,8 +52,8 @@ func New(config *dns.ClientConfig, rules func() *policy.Rules, refused *refusals
 }
 
 // ServeDNS answers queries for A and AAAA records of allowed names. It does not forward queries of other types, because they could
-// carry data out of the pod, and the answers could contain keys of Encrypted Client Hello, which hides the server's name from the
-// proxy.
+// carry data out of the pod. Their answers could also contain keys of Encrypted Client Hello, which hides the server's name from
+// the proxy.
 func (n *Names) ServeDNS(writer dns.ResponseWriter, request *dns.Msg) {
 	answer := new(dns.Msg).SetReply(request)
 	answer.RecursionAvailable = true

@@ -1,9 +1,9 @@
 """The adaptive concurrency limit (AIMD) of requests to the API server, so that an overloaded server gets fewer requests.
 
 As in TCP, the limit of requests in flight is halved when the server rejects a request or does not answer. The limit grows by one
-after N successful answers, where N is the current limit. A rejected request is retried after Retry-After. If the limit is already 1, all
-requests wait for the time in Retry-After instead. The number of requests per second is not limited, because it follows from the
-server's answers.
+after N successful answers, where N is the current limit. A rejected request is retried after Retry-After. If the limit is already
+1, all requests wait for the time in Retry-After instead. The number of requests per second is not limited, because it follows from
+the server's answers.
 """
 
 from __future__ import annotations

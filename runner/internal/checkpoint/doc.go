@@ -8,5 +8,5 @@
 //
 // Open tracker.go first, then pack.go, which decides what an increment contains. walk.go visits all files, and list.go
 // stores their attributes. member.go packs one file, links.go its further names, and gzip.go compresses. borders.go
-// decides which paths stay out, and rights.go which files a restore could not create.
+// decides which paths an increment leaves out, and rights.go finds files that a restore could not create.
 package checkpoint

@@ -24,8 +24,8 @@ const (
 var errGone = errors.New("the caller is gone: it ended its connection or its stdin")
 
 // alive is a checkpoint or restore in progress, during which the runner sends keep-alive frames (empty D frames) to the caller. It
-// is cancelled, and the connection is closed, when the caller closes its connection or only its sending direction, because a lost
-// exec session ends the stdin of `runner call`, but not always its stdout.
+// is cancelled, and the connection is closed, when the caller closes its connection or only its sending direction. A closed sending
+// direction is enough, because a lost exec session ends the stdin of `runner call`, but not always its stdout.
 type alive struct {
 	ctx   context.Context
 	pulse *frames.Pulse
