@@ -49,7 +49,7 @@ class PodFacts:
     disruption: str = ""
     """Reason of the pod's condition DisruptionTarget."""
     reason: str = ""
-    """status.reason, e.g. Evicted."""
+    """The pod's status.reason, e.g. Evicted."""
     message: str = ""
     waiting_reason: str = ""
     """Why the trial's container has not started, e.g. ErrImagePull."""

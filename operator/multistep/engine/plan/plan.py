@@ -30,7 +30,7 @@ class TrialEnv:
     """The environment variables of a trial's spec, with the values of Secrets and ConfigMaps resolved."""
 
     variables: Env = field(default_factory=dict)
-    """spec.variables, which templates in task.toml may use."""
+    """The trial's spec.variables, which templates in task.toml may use."""
     environment: Env = field(default_factory=dict)
     agent: Env = field(default_factory=dict)
     verifier: Env = field(default_factory=dict)

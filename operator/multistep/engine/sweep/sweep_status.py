@@ -38,7 +38,7 @@ from multistep.engine.sweep.plan_branches import States
 from multistep.engine.sweep.trial_grid import retries_of, unknown_numbers
 from multistep.engine.sweep.trial_manifests import SweepPlan
 
-_MAX_RENEWAL: Final = 64  # number of characters; the status has only the digest of a longer annotation
+_MAX_RENEWAL: Final = 64  # maximum number of characters of an annotation that the status has in full
 
 
 def lease_status(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:

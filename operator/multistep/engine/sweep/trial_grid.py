@@ -74,7 +74,7 @@ class TrialCell:
     branch: Branch | None = None
     """The branch, None for an ordinary trial."""
     retry: int = 0
-    """0 for the first trial, 1 for its first retry, 2 for its second retry, and so on."""
+    """Number of the retry: 0 for the first trial, 1 for its first retry, 2 for its second retry, and so on."""
 
 
 @dataclass(frozen=True)

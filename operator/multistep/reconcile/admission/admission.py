@@ -28,7 +28,7 @@ class Settled(Protocol):
 
 @asynccontextmanager
 async def admitted(limits: Iterable[Settled], key: Key) -> AsyncIterator[None]:
-    """Release, however the ``async with`` block ends, the slots that the key acquired in the block, except those that are kept."""
+    """Release the slots that the key acquired in the ``async with`` block, except those that are kept, however the block ends."""
     with ExitStack() as stack:
         for each in limits:
             stack.callback(each.settle, key)

@@ -19,8 +19,8 @@ _MAX_LOST = 5
 # Minimum time between the first and the last broken session before a conclusion. It is longer than the restart of a component that
 # connects the API server with the nodes.
 _LOST_SECONDS = 90.0
-_UNRESPONSIVE_SECONDS = 3600.0  # this minimum applies before the deadline or without one, if sessions with other pods work
-_LONGEST_SECONDS = 4 * 3600.0  # this minimum applies if no session works, or if the runner answers before a session breaks
+_UNRESPONSIVE_SECONDS = 3600.0  # the minimum before the deadline or without one, if sessions with other pods work
+_LONGEST_SECONDS = 4 * 3600.0  # the minimum if no session works, or if the runner answers before a session breaks
 
 
 @dataclass
