@@ -103,7 +103,7 @@ func failure(err error) Refusal {
 	return Refusal{key, line, message}
 }
 
-// reading is the conversion of one file. Its needs are the env_files whose contents the request lacks.
+// reading is the conversion of one file. The field needs has the env_files whose contents the request lacks.
 type reading struct {
 	file      *document
 	project   *types.Project

@@ -154,7 +154,7 @@ func (d *document) key(pair [2]*yaml.Node, path, pattern []string) {
 	}
 }
 
-// inactive returns whether a service has profiles, of which Harbor enables none. A service that extends another one counts as
+// inactive returns whether a service has profiles, because Harbor enables no profile. A service that extends another one counts as
 // active, because the library reads the extended file even for an inactive service.
 func inactive(service *yaml.Node) bool {
 	if len(values(service, "extends")) > 0 {

@@ -42,9 +42,9 @@ class Command:
 
     argv: Sequence[str]
     user: str = ""
-    """Empty for the admission's user."""
+    """The user's name or ID, or "" for the admission's user."""
     cwd: str = ""
-    """Empty for the container's workdir."""
+    """The working directory, or "" for that of the container."""
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     """In seconds, or None for no timeout."""

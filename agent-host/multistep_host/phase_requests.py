@@ -34,7 +34,7 @@ class EnvironmentRequest(_Request):
     path: str = ""
     """Directory to put before PATH, or empty for none."""
     user: str = ""
-    """Empty for the container's user."""
+    """The user's name or ID, or "" for the container's user."""
     env: dict[str, str] = Field(default_factory=dict)
 
 

@@ -85,7 +85,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 RequestObserver = Callable[[str, str, int, float], None]
-"""Called with verb, plural resource, HTTP status (0 for no answer) and duration in seconds."""
+"""A function that is called with the verb, the plural resource, the HTTP status (0 for no answer) and the duration in seconds."""
 Check = Callable[[], None]
 """Raises NotLeading if this process does not hold the lease."""
 

@@ -22,7 +22,7 @@ class Shard:
     name: str = ""
     """Value of the label, or "" for trials without the label."""
     namespaces: Sequence[str] = ()
-    """The namespaces of the trials. Empty means all namespaces."""
+    """The namespaces of the trials. If there are none, the shard has all namespaces."""
 
     @property
     def selector(self) -> str:

@@ -287,7 +287,7 @@ def _unsealed(seal: Seal, request: Request, frame: Frame) -> Frame:
 
 
 def parse_answer(frame: Frame) -> dict[str, Any]:
-    """Return the answer in a frame. Raises Refusal if the answer is not ok, RunnerError if the frame contains no answer."""
+    """Return the answer in a frame. Raises Refusal if the answer is not ok, and RunnerError if the frame contains no answer."""
     if frame.kind != MESSAGE:
         raise RunnerError(f"the runner sent a frame {frame.kind!r} instead of an answer", code="Protocol")
     answer = frame.json()

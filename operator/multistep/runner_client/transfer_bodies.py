@@ -62,7 +62,8 @@ async def _abort_body(frames: FrameStream, error: Exception) -> None:
 
 
 async def receive_body(frames: FrameStream, types: tuple[str, ...], sink: Sink, max_bytes: int | None) -> DownloadResult:
-    """Pass a download's body to ``sink``. Raises RunnerError if it exceeds ``max_bytes``, StreamLost if its digest differs.
+    """Pass a download's body to ``sink``. Raises RunnerError if the body exceeds ``max_bytes``, and StreamLost if the body's digest
+    differs.
 
     An empty D frame is a keep-alive of a runner that has nothing to send yet.
     """

@@ -1,7 +1,8 @@
-"""Exports traces of finished trials by OTLP/HTTP, if configured. No trial waits for the export. A trace is delivered at least once.
-A failed export is retried, and after a restart the operator exports recently finished trials again. The
-spans' ids are derived from the trial's UID, so a receiver can drop duplicates. A trace that the receiver rejects (a 4xx status
-other than 408 and 429) is dropped, logged and counted, because a retry cannot succeed and later traces must not wait.
+"""Exports traces of finished trials by OTLP/HTTP, if configured. No trial waits for the export.
+
+A trace is delivered at least once. A failed export is retried, and after a restart the operator exports recently finished trials
+again. The spans' ids are derived from the trial's UID, so a receiver can drop duplicates. A trace that the receiver rejects (a 4xx
+status other than 408 and 429) is dropped, logged and counted, because a retry cannot succeed and later traces must not wait.
 """
 
 from __future__ import annotations

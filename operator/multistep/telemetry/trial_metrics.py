@@ -1,4 +1,5 @@
-"""Counts the transitions of trials in the metrics: finished steps and trials, failed attempts, model usage, durations."""
+"""Counts the transitions of trials in the metrics, such as finished steps and trials, failed attempts, model usage and
+durations."""
 
 from __future__ import annotations
 

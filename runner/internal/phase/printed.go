@@ -108,8 +108,8 @@ func (o *output) inMemory() (tail []byte, size int64) {
 	return append([]byte(nil), o.tail...), o.bytes
 }
 
-// Part returns at most limit bytes of an output of which only the tail is known. It starts at offset or at the start of the tail,
-// whichever is later.
+// Part returns at most limit bytes of an output if only the output's tail is known. The part starts at offset or at the start of
+// the tail, whichever is later.
 func Part(tail []byte, size, offset, limit int64) wire.Printed {
 	known := size - int64(len(tail))
 	from := max(offset, known)

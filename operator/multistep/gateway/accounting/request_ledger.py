@@ -54,7 +54,7 @@ _CLOSED: Final = """select closed.step, coalesce(max(until), closed.at + ?) as e
 _USED: Final = """coalesce(sum(coalesce(input_tokens, reserved_input)), 0),
     coalesce(sum(coalesce(output_tokens, reserved_output)), 0),
     coalesce(sum(case when input_tokens is null then reserved_usd else coalesce(cost_usd, 0) end), 0.0) from requests"""
-_OF_TRIAL: Final = "step >= ? and step < ?"  # with the bounds of _steps_of
+_OF_TRIAL: Final = "step >= ? and step < ?"  # the two bounds are those of _steps_of
 _SPENT: Final = f"select {_USED} where state != 'open' and"
 _FORGET: Final = f"insert into forgotten select sweep, {_USED} where ended < ? and sweep != '' group by sweep"
 _FORGOTTEN: Final = "select input_tokens, output_tokens, cost_usd from forgotten where sweep = ?"

@@ -77,7 +77,7 @@ class StepUsage(ModelUsage):
     """The amounts that each of the trial's steps used, by ATTEMPT/STEP. They are set if the trial's budget refused the last
     request."""
     fault: LastFailure | None = None
-    """The provider's last failure after which the provider answered no new request for the model. Counts if the agent fails."""
+    """The provider's last failure after which the provider answered no new request for the model. It counts if the agent fails."""
     silent_seconds: float = Field(default=0.0, alias="silentSeconds")
     """Time for which the step had waited for the provider when the agent left (waiting_seconds.Silence)."""
     silent_until: float | None = Field(default=None, alias="silentUntil")

@@ -119,9 +119,9 @@ class UpperBound(NamedTuple):
     """The upper bound of a request's usage."""
 
     most: Spent
-    """The most that the request may use, whichever of the models that it names answers."""
+    """The upper bound of the request's usage, no matter which of its models answers."""
     of_own_model: Spent
-    """The most that the request may use if the requested model answers."""
+    """The upper bound of the request's usage if the requested model answers."""
     unknown: str = ""
     """Why the bound is only assumed, or "" if it is known."""
     by_content: bool = False

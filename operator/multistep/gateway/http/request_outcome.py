@@ -163,7 +163,7 @@ def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: 
 
 
 def unknown_path_row(claims: StepClaims, message: str, began: float) -> RequestRow:
-    """Return the row of a request to an unknown path, of which the ledger keeps one per step. ``began`` is in seconds since the
+    """Return the row of a request to an unknown path. The ledger keeps one such row per step. ``began`` is in seconds since the
     epoch."""
     row = replace(open_row(claims, "", "", Spent(), began), id=f"path of {claims.key}")
     unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}

@@ -50,7 +50,8 @@ class Credential(BaseModel):
         return {**self.model_dump(by_alias=True), "key": self.key.get_secret_value()}
 
     def without_source(self) -> Credential:
-        """Return this credential without its source. Credentials of one account are then equal, whichever Secret has the key."""
+        """Return this credential without its source. Credentials of one account are then equal, even if different Secrets have the
+        key."""
         return self.model_copy(update={"source": ""})
 
     def with_key(self, key: str) -> Credential:

@@ -78,7 +78,7 @@ class StepClaims(_Model):
     agent: str = ""
     """Name of the agent, for metrics."""
     models: tuple[str, ...] = ()
-    """The allowed models. Empty allows any model."""
+    """The allowed models. If there are none, any model is allowed."""
     limits: BudgetLimits = BudgetLimits()
     """Budget of the trial, over all steps and attempts."""
     sweep_limits: BudgetLimits = Field(default=BudgetLimits(), alias="sweepLimits")

@@ -25,7 +25,7 @@ Blamed = Literal["Request", "Provider", "Account", "Model", "ModelByText", "Uncl
 - Account: the key or the account.
 - Model: the model's name.
 - ModelByText: the model's name, but only the message says so.
-- Unclear: the request or the configuration. Only the outcome of other requests can show which.
+- Unclear: the request or the configuration. Only the outcome of other requests can show which of them is to blame.
 """
 
 _ACCOUNT_MESSAGES: Final = (

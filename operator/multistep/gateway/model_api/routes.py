@@ -16,7 +16,8 @@ BASE_URLS: Final = {provider.name: provider.base_url for provider in PROVIDERS}
 """The providers' default base URLs, to which the gateway appends the rest of a request's path."""
 
 STALLS_PATH: Final = "/multistep/stalls"
-"""Path at which the agent host asks how long the provider stalled its step. The gateway answers it itself."""
+"""Path at which the agent host asks how long the provider stalled its step. The gateway answers such a request without the
+provider."""
 
 _MODEL: Final = r"(?P<model>[A-Za-z0-9][A-Za-z0-9_.@-]{0,199})"
 

@@ -23,7 +23,7 @@ class FetchRules:
     """The operator's settings for fetches."""
 
     allowed_hosts: tuple[str, ...] = ()
-    """Patterns of the hosts from which tasks may be fetched. Empty allows all hosts."""
+    """Patterns of the hosts from which tasks may be fetched. Without patterns, all hosts are allowed."""
     insecure_hosts: tuple[str, ...] = ()
     """Registries to contact without TLS, and hosts to which credentials may be sent without TLS."""
     blocked_networks: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ ARTIFACT_TYPE: Final = "application/vnd.multistep.task.v1"
 BUNDLE_TYPE: Final = "application/vnd.multistep.task.v1.tar+gzip"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MAX_LAYERS = 128
-_LAYER_BYTES = 4 << 30  # maximum size of a compressed layer, of which only the task's files are kept
+_LAYER_BYTES = 4 << 30  # maximum size of a compressed layer. Only the task's files are kept
 DOCKER_CONFIG = ".dockerconfigjson"
 
 

@@ -44,7 +44,7 @@ class ReadTask:
     """The first unknown keys of task.toml."""
     contents: Mapping[ContentKey, Span]
     file: int
-    """Descriptor of the file with the uploads, or -1 if they are in ``small``. Closed when the task is evicted."""
+    """Descriptor of the file with the uploads, or -1 if they are in ``small``. The file is closed when the task is evicted."""
     small: bytes
     memory: int
     """Memory that the task uses, in bytes."""

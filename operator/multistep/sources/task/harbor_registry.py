@@ -39,7 +39,7 @@ class Selection:
     version: str = ""
     """The version, or "" for the newest."""
     include: Sequence[str] = ()
-    """Patterns of the names of tasks to include. Empty includes all tasks."""
+    """Patterns of the names of tasks to include. Without patterns, all tasks are included."""
     exclude: Sequence[str] = ()
     """Patterns of the names of tasks to exclude."""
     limit: int | None = None

@@ -29,7 +29,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store, from_url
 from multistep.errors import StoreError
 
 SCHEMES = ("s3://", "gs://", "az://")
-PART_BYTES = 8 * 1024 * 1024  # size of a part of a multipart upload, of which two parts are in memory at once
+PART_BYTES = 8 * 1024 * 1024  # size of a part of a multipart upload. Two parts are in memory at once
 CHUNK_BYTES = 256 * 1024
 _PARTS = 9_000  # maximum number of parts of an upload. S3 accepts 10,000
 _AT_ONCE = 2

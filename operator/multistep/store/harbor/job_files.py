@@ -38,7 +38,8 @@ def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str,
 
 
 def lock_head(sweep: TrialSweep) -> dict[str, Any]:
-    """Return lock.json, Harbor's JobLock, without the list of trials, to which callers add each trial's lock.json."""
+    """Return lock.json, Harbor's JobLock, without its list of trials. The caller adds the list, which has each trial's
+    lock.json."""
     return {
         "schema_version": 3,
         "created_at": _text(_started(sweep)),

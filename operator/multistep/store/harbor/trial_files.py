@@ -29,8 +29,8 @@ _MULTISTEP: Final = "multistep"  # the key of Multistep's own metadata, which no
 
 
 def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
-    """Return Harbor's AgentInfo. An agent of Harbor reports it itself. Multistep's own agents have Multistep's version, and a
-    regrade has the agent of its source trial. The name "command" is replaced by the agent's name in the sweep, because Harbor's
+    """Return Harbor's AgentInfo. An agent of Harbor reports its own AgentInfo. Multistep's own agents have Multistep's version, and
+    a regrade has the agent of its source trial. The name "command" is replaced by the agent's name in the sweep, because Harbor's
     viewer groups by name."""
     info = _agent_info(plan, trial, journal)
     return {**info, "name": trial.metadata.annotations.get(labels.AGENT, _COMMAND)} if info["name"] == _COMMAND else info

@@ -19,7 +19,7 @@ NAME = "manifest.jsonl"
 VERSION = 1
 _FILES, _NAMED = "files", "named"
 _PLAIN = re.compile(r"(?:[\w.@+=,~ -]+/)*[\w.@+=,~ -]+")
-_MAX_PLAIN_BYTES = 700  # longest path in an object's name, of which S3 allows 1024 bytes with prefix and trial
+_MAX_PLAIN_BYTES = 700  # longest path in an object's name. With the prefix and the trial, S3 allows 1024 bytes
 
 Kind = Literal["file", "directory", "link"]
 
