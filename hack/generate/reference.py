@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from multistep.api.common import base_model
 from multistep.api.sweep import sweep, tasks_source
 from multistep.api.task import task_toml as task
-from multistep.api.trial import agent_spec, failure_table, regrade, spec, status, task_source, trial, waiting_reasons
+from multistep.api.trial import agent_spec, failure_table, models_spec, regrade, spec, status, task_source, trial, waiting_reasons
 from multistep.api.trial import status as egress_status
 from multistep.api.trial import status as image_status
 from multistep.api.trial.agent_end_table import BLAME, Blame
@@ -38,7 +38,7 @@ _COLUMNS = {"columns": crds.TRIAL.columns, "sweepColumns": crds.SWEEP.columns}
 _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
 MODULES = (
-    *(task, sweep, trial, spec, agent_spec, status, egress_status, image_status),
+    *(task, sweep, trial, spec, agent_spec, models_spec, status, egress_status, image_status),
     *(task_source, tasks_source, regrade, base_model),
 )
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}

@@ -56,6 +56,26 @@ BY_KEY_VARIABLE: Final[Mapping[str, Provider]] = {name: each for each in PROVIDE
 """The providers, by the name of the variable with the API key."""
 
 
+_OF_JUDGES: Final[Mapping[ProviderName, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "openai": (("LITELLM_API_KEY", "LITELLM_PROXY_API_KEY"), ("LITELLM_BASE_URL", "LITELLM_API_BASE", "LITELLM_PROXY_API_BASE")),
+    "anthropic": ((), ()),
+    "gemini": ((), ("GEMINI_BASE_URL",)),
+}
+"""Further variables for key and URL that programs of verifiers read, by the provider whose API they then call."""
+
+
+def judge_variables(key_variable: str) -> Mapping[str, bool]:
+    """Return the variables with which a verifier calls the provider of a key, and for each whether it has the key: else it has the
+    URL."""
+    if (provider := BY_KEY_VARIABLE.get(key_variable)) is None:
+        return {}
+    keys, urls = _OF_JUDGES[provider.name]
+    return {
+        **dict.fromkeys((*provider.key_variables, *keys), True),
+        **dict.fromkeys((*provider.url_variables, *urls), False),
+    }
+
+
 def provider_of(model: str | None) -> Provider | None:
     """Return the provider in the first part of a model's name, None if it is none of PROVIDERS."""
     name = (model or "").partition("/")[0]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.journal.operations import HostCall
+from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.errors import GatewayUnavailable
+from multistep.reconcile.trial.model_gateway import ModelUser
 
 
 def counted(tokens: tuple[int, int, int], **usage: Any) -> dict[str, Any]:
@@ -25,21 +27,33 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 
 @dataclass
 class FakeModels:
-    """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP". down: number of upcoming
+    """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP", or by "ATTEMPT/NAME/judge"
+    for judges. down: number of upcoming
     calls that raise GatewayUnavailable."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0
     closed: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
+    judged: list[str] = field(default_factory=list)
+    lost: list[tuple[str, ...]] = field(default_factory=list)
     stalls_url: str = "http://gateway/multistep/stalls"
 
-    def remember(self, hosted: HostedAgent, namespace: str) -> None:
-        self.known += hosted.credentials
+    def remember(self, user: ModelUser, namespace: str) -> None:
+        self.known += user.credentials
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         self._answer()
         return {**dict.fromkeys(hosted.credentials, f"token of {call.model_access}"), "OPENAI_BASE_URL": "http://gateway/openai/v1"}
+
+    async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
+        self._answer()
+        self.judged.append(start.model_access)
+        return {name: f"{name} of {start.model_access}" for name in judge.spec.sources}
+
+    async def close_judge(self, trial: MultiStepTrial, access: str, lost: Collection[str] = ()) -> Mapping[str, Any]:
+        self.lost.append(tuple(lost))
+        return await self.close(trial, f"{access}/judge")
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         self._answer()

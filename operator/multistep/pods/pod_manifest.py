@@ -130,7 +130,10 @@ def pod_manifest(request: PodRequest) -> dict[str, Any]:
     pod["spec"]["containers"] = _containers(template, own)
     if not request.records_only and (terms := container_resources.node_terms(request.devices, request.settings.known_gpu_types)):
         pod["spec"]["affinity"] = container_resources.node_affinity(terms, pod["spec"].get("affinity") or {})
-    calls_gateway = request.hosted and request.trial.spec.agent.uses_gateway
+    judged = request.trial.spec.models.judge is not None
+    if judged and not request.settings.gateway_url:
+        raise InvalidSpec("spec.models.judge needs the chart's model gateway (gateway.enabled)")
+    calls_gateway = judged or (request.hosted and request.trial.spec.agent.uses_gateway)
     return egress_sidecar.with_sidecar(pod, request.settings, gateway=calls_gateway) if request.sidecar else pod
 
 

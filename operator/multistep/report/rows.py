@@ -17,7 +17,7 @@ from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
 from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
 from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
-from multistep.engine.score.usage_totals import usage_of_all_attempts
+from multistep.engine.score.usage_totals import judge_usage_of_all_attempts, usage_of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep.next_trials import TrialFacts, trials_that_count
 from multistep.engine.sweep.trial_grid import BranchState
@@ -153,6 +153,12 @@ class TrialRow:
     """Number of requests whose usage the gateway does not know, which these amounts do not include."""
     counted_by: str = ""
     """Who counted this usage, Gateway or Agent; "" if unknown."""
+    judge_requests: int | None = None
+    judge_input_tokens: int | None = None
+    judge_output_tokens: int | None = None
+    judge_cost_usd: float | None = None
+    """judge_*: usage of the judge's model requests in all attempts, which the amounts of the agent do not include; None if it is
+    unknown, or if there were none."""
     tampering: str = ""
     """Kinds of evidence of tampering, separated by spaces; "" if there is none."""
     branch: BranchState | Literal[""] = ""
@@ -225,11 +231,18 @@ def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> T
 
 
 def _usage(status: TrialStatus) -> dict[str, Any]:
-    """Return the row's usage fields, summed over the model requests of all attempts; {} if no attempt has a usage."""
-    used = usage_of_all_attempts(status)
+    """Return the row's usage fields, summed over the model requests of all attempts, those of no usage left out."""
+    used, judged = usage_of_all_attempts(status), judge_usage_of_all_attempts(status)
+    of_judge = {} if judged is None else {
+        "judge_requests": judged.requests,
+        "judge_input_tokens": judged.input_tokens,
+        "judge_output_tokens": judged.output_tokens,
+        "judge_cost_usd": judged.cost_usd,
+    }  # fmt: skip
     if used is None:
-        return {}
+        return of_judge
     return {
+        **of_judge,
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,
         "cost_usd": used.cost_usd,

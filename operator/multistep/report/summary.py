@@ -94,6 +94,9 @@ class LeaderboardRow:
     """Mean cost of the scored trials, averaged per task first, as the mean score is."""
     incomplete_requests: int = 0
     """Number of requests whose usage is unknown, which the costs do not include."""
+    judge_cost_usd: float | None = None
+    """Cost of the judges' requests in all trials, which cost_usd does not include; None if there were none, or if one is
+    unknown."""
 
     @property
     def omission(self) -> str:
@@ -280,11 +283,16 @@ def _standing(agent: str, rows: Sequence[TrialRow], replaced: Sequence[TrialRow]
         cost_per_pass=cost / won if cost is not None and won else None,
         cost_per_trial=None if cost is None else _mean(task_means(_by_task(rows, _cost_if_scored)).values()),
         incomplete_requests=sum(row.incomplete_requests or 0 for row in (*rows, *replaced)),
+        judge_cost_usd=_sum_of_known([row.judge_cost_usd for row in (*rows, *replaced) if row.judge_requests is not None]),
     )
 
 
 def _cost(rows: Sequence[TrialRow]) -> float | None:
-    costs = [row.cost_usd for row in rows if row.counted_by]
+    return _sum_of_known([row.cost_usd for row in rows if row.counted_by])
+
+
+def _sum_of_known(costs: Sequence[float | None]) -> float | None:
+    """Return the sum; None if there is no cost, or if one is unknown."""
     return None if None in costs or not costs else sum(cost for cost in costs if cost is not None)
 
 

@@ -111,7 +111,7 @@ class TrialMetrics:
         for step in _new_steps(status, mark):
             self._count_step(step, names)
         for step in _cut_off_steps(status, mark):
-            self._count_usage(step.usage, names)
+            self._count_usages(step, names)
         if is_finished(status):
             self._count_end(status, names)
 
@@ -124,14 +124,23 @@ class TrialMetrics:
             if seconds is not None:
                 self._metrics.phase_seconds.of(phase, **names).observe(seconds)
 
+        self._count_usages(step, names)
+
+    def _count_usages(self, step: StepStatus, names: Mapping[str, str]) -> None:
         self._count_usage(step.usage, names)
+        if (judged := step.judge_usage) is not None:
+            metrics = self._metrics
+            for kind, tokens in _tokens_by_kind(judged):
+                metrics.judge_tokens.of(kind, **names).inc(tokens)
+            metrics.judge_cost.of(**names).inc(judged.cost_usd or 0.0)
+            metrics.judge_requests.of(**names).inc(judged.requests or 0)
 
     def _count_usage(self, usage: Usage | None, names: Mapping[str, str]) -> None:
         if usage is None:
             return
         metrics, source = self._metrics, usage.source
-        for kind, tokens in (("input", usage.input_tokens), ("cached", usage.cached_tokens), ("output", usage.output_tokens)):
-            metrics.model_tokens.of(kind, source, **names).inc(tokens or 0)
+        for kind, tokens in _tokens_by_kind(usage):
+            metrics.model_tokens.of(kind, source, **names).inc(tokens)
         metrics.model_cost.of(source, **names).inc(usage.cost_usd or 0.0)
         metrics.model_requests.of(**names).inc(usage.requests or 0)
         metrics.model_held_seconds.of(**names).inc(usage.held_seconds or 0.0)
@@ -154,6 +163,10 @@ def _names(trial: MultiStepTrial) -> dict[str, str]:
 
 def _ended_steps(steps: list[StepStatus]) -> list[StepStatus]:
     return [each for each in steps if each.completion_time]
+
+
+def _tokens_by_kind(usage: Usage) -> tuple[tuple[str, int], ...]:
+    return ("input", usage.input_tokens or 0), ("cached", usage.cached_tokens or 0), ("output", usage.output_tokens or 0)
 
 
 def _new_steps(status: TrialStatus, mark: Mark) -> list[StepStatus]:

@@ -39,6 +39,13 @@ def test_the_sidecar_is_the_first_container_and_runs_as_long_as_the_pod() -> Non
     assert pod(sidecar=False)["spec"]["initContainers"][0]["name"] == "install-runner"
 
 
+def test_only_a_pod_whose_programs_call_the_model_gateway_can_reach_it() -> None:
+    judge = {"judge": {"model": "openai/m", "credentials": MODEL["credentials"]}}
+    for spec, reaches in (({}, False), ({"models": judge}, True), ({"agent": MODEL}, True)):
+        command = pod(**spec)["spec"]["initContainers"][0]["command"]
+        assert ("gateway.system.svc:8080" in command) is reaches
+
+
 def test_no_other_container_has_raw_sockets() -> None:
     template = {
         "containers": [{"name": "log", "image": "x", "securityContext": {"capabilities": {"drop": ["CHOWN"], "add": ["KILL"]}}}],

@@ -11,9 +11,11 @@ from typing import Any
 import jwt
 import pytest
 
+from multistep.api.trial.models_spec import JudgeSpec
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.journal.operations import HostCall
+from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score.usage_totals import parse_report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
@@ -408,3 +410,27 @@ async def test_the_agent_host_can_ask_how_long_the_provider_stalled_the_step(tmp
         async with here.http.get(request["stalls"]["url"], headers=headers) as answer:
             assert (answer.status, await answer.json()) == (200, {"stalledSeconds": 0.0})
         assert "stalls" not in with_model_access(CALL, asked, variables, models.stalls_url).request
+
+
+def start(name: str) -> Start:
+    return Start(f"1/{name}/verifier", ("test.sh",), timeout=60.0, model_access=name)
+
+
+async def test_a_judges_requests_are_counted_apart_from_those_of_the_agent_in_the_same_step(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        ours = gateway(here)
+        spec = {"model": "openai/gpt-5-mini", "baseURL": f"{here.model.url}/v1"} | {
+            "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]
+        }
+        judge = JudgePlan(JudgeSpec.model_validate(spec), {"OPENAI_API_KEY": "sk-judge\n"})
+        agents = await ours.variables(trial(), hosted(f"{here.model.url}/v1"), CALL)
+        judges = await ours.judge_variables(trial(), judge, start("a"))
+        assert judges["LITELLM_API_KEY"] == judges["OPENAI_API_KEY"] != agents["OPENAI_API_KEY"]
+        assert judges["OPENAI_API_BASE"] == judges["LITELLM_BASE_URL"] == judges["OPENAI_BASE_URL"]
+        assert (await ask(here, agents), await ask(here, judges), await ask(here, judges)) == (200, 200, 200)
+        assert [each.key for each in here.model.entries] == ["sk-real", "sk-judge", "sk-judge"]
+        used = parse_report(await ours.close_judge(trial(), "a")).usage
+        assert used is not None and used.requests == 2
+        assert (await ask(here, judges), await ask(here, agents)) == (401, 200)
+        with pytest.raises(InvalidSpec, match=r"spec\.models\.judge\.credentials\[OPENAI_API_KEY\]"):
+            await ours.judge_variables(trial(), JudgePlan(judge.spec, {"OPENAI_API_KEY": "two words"}), start("a"))

@@ -450,6 +450,19 @@ EXCEPTIONS = (
         "read the message",
     ),
     Failure("VerifierTimeoutError", None, "test.sh reached its timeout", _LIMITS),
+    Failure(
+        "JudgeFailedError",
+        "Verifier",
+        "requests of the [judge](../how-to/judges.md) got no answer in each run of the verification, while the provider answered "
+        "others, or the tests left them; the verdict was not taken",
+        "read the message; raise the timeout of the tests' requests; `multistep regrade`",
+    ),
+    Failure(
+        "JudgeBudgetExceededError",
+        "Verifier",
+        "`models.judge.limits` had no room for a request of the judge; the verdict was not taken",
+        "raise the limit; `multistep regrade`",
+    ),
     Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),
     Failure("RewardFileEmptyError", None, "test.sh wrote an empty reward file", "the same"),
     Failure("VerifierOutputParseError", None, "the reward file cannot be parsed", "the same"),

@@ -15,6 +15,7 @@ from multistep.api.common.base_model import DeadlineSeconds, EnvVars, Model, Mul
 from multistep.api.task import allowed_names
 from multistep.api.task.task_toml import ArtifactConfig, TpuConfig
 from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.models_spec import ModelsSpec
 from multistep.api.trial.regrade import RegradeSpec
 from multistep.api.trial.task_source import TaskSource
 from multistep.errors import InvalidSpec
@@ -138,6 +139,8 @@ class TrialTemplateSpec(Model):
     """Overrides of the environment."""
     verifier: VerifierSpec = VerifierSpec()
     """Overrides of the verification."""
+    models: ModelsSpec = ModelsSpec()
+    """Models by role, beside the agent's."""
     timeout_multiplier: Multiplier = 1.0
     """Multiplier of every timeout of the task that has no multiplier of its own."""
     environment_timeout_multiplier: Multiplier | None = None
@@ -172,6 +175,11 @@ class TrialTemplateSpec(Model):
     resume_trajectory: bool = False
     """Start each step from the agent's trajectory of the step before. An agent that cannot resume is rejected, as in Harbor
     0.25."""
+
+    @model_validator(mode="after")
+    def _env_keeps_the_gateways_variables(self) -> Self:
+        self.models.refuse_variables([each.name for each in self.verifier.env])
+        return self
 
 
 _ONE_START = "must have only one of from and fromStep"

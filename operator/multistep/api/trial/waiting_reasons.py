@@ -20,6 +20,7 @@ class Waiting:
 
 GATEWAY_UNAVAILABLE = "GatewayUnavailable"
 CONNECTION_LOST = "ConnectionLost"
+JUDGE_UNANSWERED = "JudgeUnanswered"
 NO_TIMEOUT = "no timeout of its own; `spec.activeDeadlineSeconds` applies"
 START_TIMEOUT = "fails with EnvironmentStartTimeout `environment.build_timeout_sec` after the pod is scheduled"
 
@@ -33,6 +34,11 @@ WAITING = (
         "Released",
         "suspended without a pod",
         "when `spec.suspend` is set to false: the trial continues from its last checkpoint, or restarts at step 1",
+    ),
+    Waiting(
+        JUDGE_UNANSWERED,
+        "a request of the [judge](../how-to/judges.md) got no answer, so the verdict was not taken; the message has the cause",
+        "after 10 s, doubled with each repetition up to 120 s: the verification is repeated",
     ),
     Waiting(
         "QueuedByKueue",

@@ -241,14 +241,16 @@ def standings_table(summary: Summary) -> Table:
     ks = sorted({k for each in summary.standings for k in each.passes})
     passes = [f"PASS@{k}" for k in ks]
     costs = ("COST", "COST PER PASS") if any(each.cost_usd is not None for each in summary.standings) else ()
-    heads = ("AGENT", "MEAN SCORE", "95 % INTERVAL", *passes, *costs, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
-    found = table(*heads, numbers=("MEAN SCORE", *passes, *costs))
+    judges = ("JUDGE COST",) if any(each.judge_cost_usd is not None for each in summary.standings) else ()
+    heads = ("AGENT", "MEAN SCORE", "95 % INTERVAL", *passes, *costs, *judges, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
+    found = table(*heads, numbers=("MEAN SCORE", *passes, *costs, *judges))
     for each in summary.standings:
         chances = [_chance(each.passes.get(k), each.tasks) for k in ks]
         mean = number_text(each.mean.value) if each.mean else "-"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
         counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
         spent = [dollars_text(each.cost_usd), dollars_text(each.cost_per_pass)] if costs else []
+        spent += [dollars_text(each.judge_cost_usd)] if judges else []
         found.add_row(Text(clean(each.agent)), mean, interval_text(each.mean), *chances, *spent, *counts)
     return found
 

@@ -107,6 +107,8 @@ class StepRun:
     """Phase -> end of its output, for phases whose output is in no file."""
     usage: Usage | None = None
     """Model usage of the step's agent, None unless the agent runs in the agent host."""
+    judge_usage: Usage | None = None
+    """Model usage of the step's judge, in all runs of its verification."""
     network: Network | None = None
     """The network that currently applies in the agent's pod. None means the environment's network."""
     egress: EgressStatus | None = None

@@ -108,6 +108,10 @@ class Start:
     """Files whose contents are in the record. The runner reads them after all processes of the phase have exited."""
     kill_at_end: bool = False
     """Whether to kill the processes that the command left running."""
+    model_access: str = ""
+    """Name under which the model gateway counts the requests of the phase to the trial's judge; "": the phase has no judge."""
+    judge_variables: Mapping[str, str] = field(default_factory=dict)
+    """The phase's variables that get the access, as in VerifierPlan."""
     where: Place = "agent"
 
 
@@ -156,6 +160,10 @@ class Note:
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    not_before: float = 0.0
+    """When the operator may do that, in seconds since the epoch by its own clock."""
+    why: str = ""
+    """Why it waits until then, for the status."""
     where: Place = "agent"
 
 
@@ -272,6 +280,10 @@ class CloseModelAccess:
 
     id: str
     step: str
+    """Name of the access, as HostCall and Start have it."""
+    role: Literal["agent", "judge"] = "agent"
+    lost: tuple[str, ...] = ()
+    """Names of the accesses of earlier runs of the verification that a failure of the provider or of the gateway ended."""
     where: Place = "host"
 
 

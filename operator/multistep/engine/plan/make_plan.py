@@ -21,6 +21,7 @@ from multistep.api.task.task_toml import (
 from multistep.api.trial.spec import CheckpointsSpec, TrialSpec
 from multistep.engine.plan.hosted_agent import hosted_agent
 from multistep.engine.plan.image_builds import NO_IMAGES, Images, services_of, trial_image, verifier_image
+from multistep.engine.plan.judge_plan import JudgePlan, judge_sources
 from multistep.engine.plan.network_types import Egress, Networks, StepNetworks
 from multistep.engine.plan.phase_networks import plan_networks
 from multistep.engine.plan.phase_timeouts import real_limit, real_pause, resolve_limit
@@ -147,6 +148,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
         network=reach.environment,
         sidecar=reach.sidecar,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
+        judge=JudgePlan(spec.models.judge, env.judge) if spec.models.judge else None,
         snapshots=spec.checkpoints,
         checkpoints=None if spec.regrade else _checkpoints(config, spec.checkpoints),
         branch=branch,
@@ -204,6 +206,8 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
     apart = partial(_verifier_environment, inputs, reach)
     restored = None if defined else _restored(config, spec, apart)
     both = spec.verifier.isolation == "Both" and spec.regrade is None
+    own = {**config.verifier.env, **step.verifier.env, **env.verifier}
+    judged = judge_sources(spec.models.judge, own)
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
@@ -213,12 +217,13 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
             multiplier=spec.verifier.timeout_multiplier,
             default_multiplier=spec.timeout_multiplier,
         ),
-        env=_attempt({**config.verifier.env, **step.verifier.env, **env.verifier}, env),
+        env=_attempt({name: value for name, value in own.items() if name not in judged}, env),
         task_tests=layout.root.tests and not bundled,
         step_tests=files.tests and bool(config.steps) and not bundled,
         environment=apart(defined) if defined else None if both else restored,
         second_environment=restored if both else None,
         network=reach.verifier,
+        judge_variables=judged,
     )
 
 

@@ -14,6 +14,7 @@ from multistep.api.task.layout import TaskLayout
 from multistep.api.task.task_toml import NetworkMode, StepConfig, TaskConfig
 from multistep.api.trial.spec import TrialSpec
 from multistep.engine.plan.hosted_agent import refuse_unreachable_model
+from multistep.engine.plan.judge_plan import refuse_unreachable_judge
 from multistep.engine.plan.network_types import PUBLIC, Egress, Network, Networks, StepNetworks
 from multistep.engine.plan.task_steps import files_of
 from multistep.engine.plan.verifier_environment import verifier_definition
@@ -59,6 +60,9 @@ def _of_step(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, index: int
     there = defined.config if defined else environment
     pods = _environment(defined.where if defined else "environment", there, egress)
     verifier = _phase([("verifier", config.verifier), (f"{where}verifier", step.verifier)], there, egress)
+    if spec.models.judge is not None:
+        refuse_unreachable_judge(verifier.mode, egress)
+        verifier = _with_gateway(verifier)
     shared = defined is None and spec.verifier.isolation != "Separate"
     return StepNetworks(agent, verifier, pods, shared, sidecar=egress == "Sidecar" and (pods.limited or verifier.limited))
 

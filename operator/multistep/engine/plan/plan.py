@@ -16,6 +16,7 @@ from multistep.api.trial.runner_records import Identity
 from multistep.api.trial.spec import CheckpointsSpec
 from multistep.api.trial.status import Isolation
 from multistep.engine.plan.hosted_agent import HostedAgent
+from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.engine.plan.network_types import PUBLIC, Network
 from multistep.engine.plan.plan_services import PodServices
 from multistep.engine.plan.resolve_templates import Unresolved
@@ -36,6 +37,8 @@ class TrialEnv:
     verifier: Env = field(default_factory=dict)
     credentials: Env = field(default_factory=dict)
     """The agent's secret variables, such as API keys."""
+    judge: Env = field(default_factory=dict)
+    """The providers' keys of spec.models.judge."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ class VerifierPlan:
     """The environment of a second verification, whose verdict is compared with the first one, None for no second verification."""
     network: Network = PUBLIC
     """Network of the verifier's phase."""
+    judge_variables: Env = field(default_factory=dict)
+    """The phase's variables that give access to the judge's model: for each, the variable of the judge that has the same value
+    (judge_plan.judge_sources)."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,7 @@ class TrialPlan:
     sidecar: bool = False
     """Whether the agent's pod has an egress sidecar."""
     hosted: HostedAgent | None = None
+    judge: JudgePlan | None = None
     checkpoints: CheckpointsSpec | None = None
     """Spec of the checkpoints from which later attempts resume, None if the trial stores none."""
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 from urllib.parse import quote
@@ -74,6 +74,11 @@ def usage_of_all_attempts(status: TrialStatus) -> Usage | None:
     Once the trial has finished, status.usage is the usage of the last attempt, including the setup of a hosted agent.
     """
     return total_usage(usages(status, whole=status.usage is not None))
+
+
+def judge_usage_of_all_attempts(status: TrialStatus) -> Usage | None:
+    """Return the usage of a trial's judge, summed over all attempts; None if it made no request."""
+    return total_usage(step.judge_usage for steps in status.steps_by_attempt().values() for step in steps)
 
 
 def usages(status: TrialStatus, *, whole: bool) -> list[Usage]:
@@ -252,19 +257,32 @@ def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts
     No agent can cause the loss of an attempt. ``spent`` is what each of the trial's steps used, by ATTEMPT/STEP. ``most`` is the
     maximum that the request could have used.
     """
-    status, limits = trial.status, trial.spec.agent.limits or ModelLimits()
+    status = trial.status
     kept = status.resumed.attempts if status.resumed else []
     names = status.task_steps or [each.name for each in status.steps]  # a status that is too large has no task_steps
     if len(kept) > len(names):
         return False
     keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, names, strict=False)}
     own = [used for key, used in spent.items() if key in keys or key.startswith(f"{status.attempt or 1}/")]
+    return _exceed(trial.spec.agent.limits, spent.values(), most) and not _exceed(trial.spec.agent.limits, own, most)
 
-    def exceed(amounts: Iterable[Amounts]) -> bool:
-        used = list(amounts)
-        return any(
-            limit is not None and sum(getattr(amounts_used, name) for amounts_used in (*used, most)) > limit
-            for name, limit in limits
-        )
 
-    return exceed(spent.values()) and not exceed(own)
+def lost_runs_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts, lost: Collection[str]) -> bool:
+    """Return whether the judge's budget refused a request only because of what lost attempts, and lost runs of the step's
+    verification, had used.
+
+    spent: what each of the judge's accesses used, by ATTEMPT/NAME; most: the most that the request could have used; lost: names of
+    the lost runs of the current attempt.
+    """
+    judge, status = trial.spec.models.judge, trial.status
+    kept = {*(status.resumed.attempts if status.resumed else ()), status.attempt or 1}
+    gone = {f"{status.attempt or 1}/{step_segment(name)}" for name in lost}
+    own = [used for key, used in spent.items() if int(key.partition("/")[0]) in kept and key not in gone]
+    limits = judge.limits if judge is not None else None
+    return _exceed(limits, spent.values(), most) and not _exceed(limits, own, most)
+
+
+def _exceed(limits: ModelLimits | None, amounts: Iterable[Amounts], most: Amounts) -> bool:
+    """Return whether the amounts and the most that a further request may use exceed a limit."""
+    used = [*amounts, most]
+    return any(limit is not None and sum(getattr(each, name) for each in used) > limit for name, limit in limits or ModelLimits())

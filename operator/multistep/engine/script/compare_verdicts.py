@@ -19,6 +19,7 @@ from multistep.engine.journal.journal import Number, StepRun, TamperingTraces
 from multistep.engine.journal.operations import Release, Script
 from multistep.engine.plan.plan import StepPlan, TrialPlan, VerifierPlan
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
+from multistep.engine.score.usage_totals import total_usage
 from multistep.engine.script.checkpoint_operations import STORING, UNUSUAL, store_files_for_verifier
 from multistep.engine.script.operation_scope import Scope
 from multistep.engine.script.verify_step import verify_there
@@ -45,6 +46,7 @@ def verify_again(
     if judged:
         run.phase, second = VERIFIER, StepRun(run.name)
         ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))
+        run.judge_usage = total_usage([run.judge_usage, second.judge_usage])
         run.verdict_differences = _differences(scope, run.rewards, second) if ran else _incomplete(scope, second, lost)
     yield Release(scope.id("release"), step.index)
 

@@ -46,6 +46,8 @@ class Scope:
     """Whether no agent can be the verifier's user or root, so that file permissions can protect verdicts from agents."""
     step: StepPlan | None = None
     where: Place = "agent"
+    run: int = 1
+    """Number of the verification's run: later runs repeat it, because requests of the judge failed."""
     kept: tuple[KeptStep, ...] = ()
     """The steps that the attempt does not run again, in order."""
     source: RegradeStatus | None = None
@@ -58,7 +60,8 @@ class Scope:
 
     def id(self, operation: str) -> str:
         """Return the id of an operation in this scope."""
-        return operation_id(self.attempt, self.step.name if self.step else "", self.where, operation)
+        name = operation if self.run == 1 else f"{operation}-{self.run}"
+        return operation_id(self.attempt, self.step.name if self.step else "", self.where, name)
 
     def healthcheck(self, config: HealthcheckConfig, env: Mapping[str, str], *, user: str) -> Healthcheck:
         """Return the operation that runs a healthcheck of the environment or the step."""

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from multistep.api.trial.content_references import Content
 from multistep.api.trial.failure_table import VERIFIER_ENVIRONMENT_FAILED
-from multistep.api.trial.runner_records import Fault, Fields, PhaseResult
+from multistep.api.trial.runner_records import Fault, Fields, PhaseResult, Record
 from multistep.api.trial.values import VERIFIER
 from multistep.engine.journal.journal import AttemptLost, StepException, StepRun
 from multistep.engine.journal.operations import (
@@ -17,7 +17,9 @@ from multistep.engine.journal.operations import (
     LOGS_VERIFIER,
     TESTS,
     AwaitVerifierPod,
+    CloseModelAccess,
     Collect,
+    Note,
     Operation,
     Part,
     Release,
@@ -30,13 +32,16 @@ from multistep.engine.journal.operations import (
     Transfer,
     Upload,
 )
+from multistep.engine.plan.judge_plan import access_name
 from multistep.engine.plan.plan import StepPlan, VerifierPlan
 from multistep.engine.plan.resolve_templates import Unresolved
 from multistep.engine.plan.select_artifacts import LOGS_ARTIFACTS
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
 from multistep.engine.score.rewards import REWARD_JSON, REWARD_TXT, RewardError, parse_reward_files
+from multistep.engine.score.usage_totals import total_usage
 from multistep.engine.script.checkpoint_operations import resume_steps
 from multistep.engine.script.inspect_environment import inspect_environment
+from multistep.engine.script.judge_requests import Doubt, JudgeReport, parse_judge_report
 from multistep.engine.script.named_users import require_users, verifiers_user
 from multistep.engine.script.network_switch import enter_verification, enter_verifiers_pod, leave_verifiers_pod
 from multistep.engine.script.operation_scope import (
@@ -78,9 +83,45 @@ def _judge(
     if failure is not None or isinstance(verifier.env, Unresolved):
         run.fail(failure)
         return False
-    record = yield _run_tests(scope, verifier, {**env, **verifier.env})
+    env = {**env, **verifier.env}
+    record = yield _run_tests(scope, verifier, env)
     run.timed(VERIFIER, record)
+    lost: tuple[str, ...] = ()
+    while (report := (yield from _end_access(scope, run, record, lost))) is not None and report.doubt is not None:
+        if not report.doubt.repeats(scope.run):
+            return _untaken(verifier, report.doubt, PhaseResult.from_record(record), run)
+        lost += (_access_name(scope),) if report.doubt.by_others else ()
+        yield Note(scope.id("judge-pause"), {}, report.next_run(scope.run), report.doubt.message, where=scope.where)
+        scope = replace(scope, run=scope.run + 1)
+        if (failure := (yield from _prepare_again(scope, verifier, run))) is not None:
+            run.fail(failure)
+            return False
+        record = yield _run_tests(scope, verifier, env)
+        run.timed(VERIFIER, record)
     _read_rewards(verifier, PhaseResult.from_record(record), run)
+    return True
+
+
+def _prepare_again(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script[StepException | None]:
+    """Empty the directory of verdicts, and that of tests if the operator uploads all of them, and upload the tests. Return the
+    exception if that failed, else None."""
+    assert scope.step is not None  # a verification is that of a step
+    apart = scope.step.verifiers_environment if scope.where == "verifier" else None
+    directories = _verdict_directories(scope, verifier) if apart is None else (ResetDirectory(LOGS_VERIFIER),)
+    if fault := (yield from _timed(Reset(scope.id("verify"), directories, where=scope.where), run)):
+        return _not_taken(fault, "emptying /logs/verifier")
+    return (yield from _upload_tests(scope, scope.step, verifier, run))
+
+
+def _untaken(verifier: VerifierPlan, doubt: Doubt, result: PhaseResult, run: StepRun) -> bool:
+    """Record what becomes of a step whose verdict does not count. Return whether the tests ran."""
+    end = doubt.end()
+    if isinstance(end, AttemptLost):
+        run.lost = end
+        return False
+    if result.timed_out or killed_for_memory(result):
+        _read_rewards(verifier, result, run)  # which records this end of the phase
+    run.fail(end)
     return True
 
 
@@ -256,6 +297,27 @@ def _upload_tests(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: Ste
     return None
 
 
+def _end_access(scope: Scope, run: StepRun, tests: Record, lost: tuple[str, ...]) -> Script[JudgeReport | None]:
+    """Block the token of the judge, and record what its requests used. Return the gateway's report; None without a judge.
+
+    tests: record of the verifier's phase; lost: as in CloseModelAccess.
+    """
+    name = _access_name(scope)
+    if not name:
+        return None
+    record = yield CloseModelAccess(scope.id("judge-usage"), name, "judge", lost, where=scope.where)
+    report = parse_judge_report(record.result, tests.ended_at or tests.started_at)
+    run.judge_usage = total_usage([run.judge_usage, report.usage])
+    return report
+
+
+def _access_name(scope: Scope) -> str:
+    """Return the name of the judge's access in this verification; "" without a judge."""
+    if scope.plan.judge is None or scope.step is None:
+        return ""
+    return access_name(scope.step.name, apart=scope.where == "verifier", run=scope.run)
+
+
 def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> Start:
     return Start(
         scope.id("verifier"),
@@ -268,6 +330,8 @@ def _run_tests(scope: Scope, verifier: VerifierPlan, env: Mapping[str, str]) -> 
         output=f"{LOGS_VERIFIER}/test-stdout.txt",
         captures=(REWARD_JSON, REWARD_TXT),
         kill_at_end=True,
+        model_access=_access_name(scope),
+        judge_variables=verifier.judge_variables,
         where=scope.where,
     )
 

@@ -83,6 +83,7 @@ def _short_step(step: StepStatus) -> StepStatus:
         start_time=step.start_time,
         completion_time=step.completion_time,
         usage=step.usage,
+        judge_usage=step.judge_usage,
         checkpoint=step.checkpoint,
         trial=step.trial,
     )

@@ -296,6 +296,7 @@ def step_status(run: StepRun) -> StepStatus:
         artifacts=run.collected and _artifacts(run.collected),
         verifier_image_id=run.verifier_image_id,
         usage=run.usage,
+        judge_usage=run.judge_usage,
         egress=run.egress and refused_total([run.egress], MAX_REFUSED),
         gate=run.gate_passed,
         checkpoint=run.checkpoint,
@@ -333,6 +334,7 @@ def step_run(step: StepStatus) -> StepRun:
         else None,
         verifier_image_id=step.verifier_image_id,
         usage=step.usage,
+        judge_usage=step.judge_usage,
         egress=step.egress,
         gate_passed=step.gate,
         checkpoint=step.checkpoint,
@@ -370,6 +372,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         "score_rule": journal.score_rule,
         **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=_starts_from_reference(trial)),
         "usage": total_usage([journal.setup_usage, *(run.usage for run in journal.steps)]),
+        "judge_usage": total_usage(run.judge_usage for run in journal.steps),
         "results": results,
     }
 

@@ -6,6 +6,7 @@ ledger_thread      the thread that executes the ledger's statements
 budgets            a request is sent only if its upper bound fits
 upper_bounds       upper bounds of a request's tokens and cost, from the models' prices
 step_usage         usage of a step, as the operator reads it
+unanswered         requests of a judge that got no answer
 open_steps         the open requests of each step, and the closed steps
 parsing_turns      queue of the large documents to parse
 waiting_seconds    how long the provider refused each step's requests, or sent nothing

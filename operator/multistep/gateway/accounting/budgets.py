@@ -1,5 +1,5 @@
-"""Budgets of trials and sweeps. The gateway sends a request only if the amount spent, the reservations of other requests and the
-request's own upper bound together fit in each budget.
+"""Budgets of trials' roles and of sweeps. The gateway sends a request only if the amount spent, the reservations of other
+requests and the request's own upper bound together fit in each budget.
 
 So concurrent requests cannot exceed a budget. A request that does not fit waits for the requests in flight, because they usually
 use less than they reserved. The gateway refuses a request at once if it would not fit even without the reservations.
@@ -36,9 +36,11 @@ class BudgetSpent(Exception):
 
 @dataclass
 class BudgetAccount:
-    """The amounts that one trial or sweep has spent, and the amounts that its requests in flight reserve."""
+    """The amounts that one role of a trial, or a sweep, has spent, and the amounts that their requests in flight reserve."""
 
     spent: Spent
+    owner: str = ""
+    """Whose budget it is, for messages: trial, judge or sweep."""
     reserved: Spent = field(default_factory=Spent)
     in_flight: int = 0
     users: int = 0
@@ -80,7 +82,7 @@ class Reservation:
 
 
 class Budgets:
-    """The accounts of trials and sweeps. Each is loaded from the ledger at its first use."""
+    """The accounts of trials' roles and of sweeps. Each is loaded from the ledger at its first use."""
 
     def __init__(self, load: LoadSpent) -> None:
         self._load = load
@@ -93,7 +95,7 @@ class Budgets:
         Raises BudgetSpent if the spending leaves no room for the request, or if reservations of other requests still leave no room
         after ``seconds``.
         """
-        scopes: list[tuple[Scope, str, BudgetLimits]] = [("trial", claims.key.uid, claims.limits)]
+        scopes: list[tuple[Scope, str, BudgetLimits]] = [("trial", claims.account, claims.limits)]
         if claims.sweep:
             scopes.append(("sweep", claims.sweep, claims.sweep_limits))
         limited = [(scope, await self._account(scope, name), limits) for scope, name, limits in scopes]
@@ -125,7 +127,8 @@ class Budgets:
             raise
 
     async def _loaded(self, scope: Scope, name: str) -> BudgetAccount:
-        return BudgetAccount(await self._load(scope, name))
+        owner = "judge" if scope == "trial" and name.endswith("/judge") else scope
+        return BudgetAccount(await self._load(scope, name), owner)
 
     def _forget_some(self) -> None:
         """If there are more than _MAX_ACCOUNTS, evict the least recently used accounts, except accounts that have users."""
@@ -163,7 +166,7 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[BudgetAccount
     for scope, account, limits in limited:
         if lacking := _exceeded(account.spent, most, limits, "used"):
             alone = bool(_exceeded(Spent(), most, limits, "used"))
-            raise BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}", alone=alone)
+            raise BudgetSpent(scope, f"the {account.owner}'s budget has no room for this request: {lacking}", alone=alone)
     own = limited[0][1].reserved
     for scope, account, limits in limited:
         how = "used or reserved by other requests"
@@ -173,7 +176,7 @@ def _first_full(limited: Sequence[_Limited], most: Spent) -> tuple[BudgetAccount
                 message = f"the trial's other requests leave no room for this one in the sweep's budget: {lacking}"
                 return account, BudgetSpent(scope, message, by_own_requests=True)
         elif lacking := _exceeded(used, most, limits, how):
-            return account, BudgetSpent(scope, f"the {scope}'s budget has no room for this request: {lacking}")
+            return account, BudgetSpent(scope, f"the {account.owner}'s budget has no room for this request: {lacking}")
     return None
 
 

@@ -75,6 +75,10 @@ class RequestRow:
     refused_529: int = 0
     kind: Kind = ""
     message: str = ""
+    content: str = ""
+    """Digest of what a judge asked, which a repetition of the request has, too; "" for the requests of agents."""
+    left_at: float | None = None
+    """When the client left before its answer was complete; None if it did not."""
 
     @property
     def incomplete(self) -> bool:

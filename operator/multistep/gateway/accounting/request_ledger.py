@@ -44,8 +44,9 @@ create table if not exists alive (id integer primary key, at real);
 create table if not exists downtimes (began real, ended real);
 create table if not exists opened (step text, key text, at real, until real, primary key (step, key));
 """
-_VERSION: Final = 1  # whoever changes the schema must raise this version, and convert files of the former version
-_WRITE: Final = f"insert or replace into requests values ({', '.join('?' * len(_COLUMNS))})"
+_VERSION: Final = 2  # whoever changes the schema must raise this version, and convert files of the former version
+_ADDED: Final = {"content": "''", "left_at": "null"}  # columns of requests that version 1 lacks, with their defaults
+_WRITE: Final = f"insert or replace into requests ({', '.join(_COLUMNS)}) values ({', '.join('?' * len(_COLUMNS))})"
 _LOSE: Final = """update requests set state = 'lost', ended = ?, kind = 'Provider', message = 'the gateway restarted'
     where state = 'open'"""
 _BEAT: Final = "insert or replace into alive values (1, ?)"
@@ -55,6 +56,7 @@ _USED: Final = """coalesce(sum(coalesce(input_tokens, reserved_input)), 0),
     coalesce(sum(coalesce(output_tokens, reserved_output)), 0),
     coalesce(sum(case when input_tokens is null then reserved_usd else coalesce(cost_usd, 0) end), 0.0) from requests"""
 _OF_TRIAL: Final = "step >= ? and step < ?"  # the two bounds are those of _steps_of
+_OF_ROLE: Final = f"{_OF_TRIAL} and substr(step, -length(?)) = ?"  # the four parameters are those of _steps_of_role
 _SPENT: Final = f"select {_USED} where state != 'open' and"
 _FORGET: Final = f"insert into forgotten select sweep, {_USED} where ended < ? and sweep != '' group by sweep"
 _FORGOTTEN: Final = "select input_tokens, output_tokens, cost_usd from forgotten where sweep = ?"
@@ -201,19 +203,19 @@ class RequestLedger:
         return {model for (model,) in rows}
 
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
-        """Return the amounts that a trial (in all its steps and attempts) or a sweep used, without open requests.
+        """Return the amounts that a role of a trial, in all its steps and attempts, or a sweep used, without open requests.
 
-        ``name`` is the trial's UID, or the sweep as in StepClaims.
+        name: the role as in StepClaims.account, or the sweep as in StepClaims.
         """
         if scope == "sweep":
             return await self._thread.execute(lambda database: _spent_by_sweep(database, name))
-        rows = await self._rows(f"{_SPENT} {_OF_TRIAL}", *_steps_of(name))
+        rows = await self._rows(f"{_SPENT} {_OF_ROLE}", *_steps_of_role(name))
         return Spent(*rows[0])
 
-    async def spent_by_step(self, uid: str) -> Mapping[str, Spent]:
-        """Return the amounts that each step of a trial used, by the step's key as text."""
-        query = f"select step, {_USED} where state != 'open' and {_OF_TRIAL} group by step"
-        return {step: Spent(*amounts) for step, *amounts in await self._rows(query, *_steps_of(uid))}
+    async def spent_by_step(self, account: str) -> Mapping[str, Spent]:
+        """Return the amounts that a role of a trial used in each step, by the step's key as text. account: as in StepClaims."""
+        query = f"select step, {_USED} where state != 'open' and {_OF_ROLE} group by step"
+        return {step: Spent(*amounts) for step, *amounts in await self._rows(query, *_steps_of_role(account))}
 
     async def _run(self, statement: str, *parameters: Any) -> None:
         await self._thread.execute(lambda database: database.execute(statement, parameters))
@@ -244,7 +246,11 @@ def _open(file: Path) -> tuple[sqlite3.Connection, list[tuple[float, float]]]:
     try:
         database.executescript("pragma locking_mode = exclusive; pragma journal_mode = wal; pragma synchronous = full;")
         _require_known_version(database, file)
-        database.executescript(f"{_SCHEMA} pragma user_version = {_VERSION};")
+        database.executescript(_SCHEMA)
+        present = {name for _, name, *_ in database.execute("pragma table_info(requests)")}
+        for name in [name for name in _COLUMNS if name not in present]:
+            database.execute(f"alter table requests add column {name} default {_ADDED[name]}")
+        database.execute(f"pragma user_version = {_VERSION}")
         now = time.time()
         database.execute("begin")
         database.execute(_LOSE, [now])
@@ -296,6 +302,12 @@ def _steps_of(uid: str) -> list[str]:
     """Return bounds (inclusive, exclusive) that select all steps of a trial. A step's text starts with "UID/", and "0" follows "/"
     in ASCII."""
     return [f"{uid}/", f"{uid}0"]
+
+
+def _steps_of_role(account: str) -> list[str]:
+    """Return the parameters of _OF_ROLE for the account UID/ROLE."""
+    uid, _, role = account.rpartition("/")
+    return [*_steps_of(uid), f"/{role}", f"/{role}"]
 
 
 def _spent_by_sweep(database: sqlite3.Connection, sweep: str) -> Spent:

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from multistep.gateway.accounting.ledger_rows import NOT_COUNTED, RequestRow, Spent
+from multistep.gateway.accounting.unanswered import Unanswered
 
 
 class _Model(BaseModel):
@@ -80,6 +81,8 @@ class StepUsage(ModelUsage):
     """The provider's last failure after which the provider answered no new request for the model. It counts if the agent fails."""
     silent_seconds: float = Field(default=0.0, alias="silentSeconds")
     """Time for which the step had waited for the provider when the agent left (waiting_seconds.Silence)."""
+    unanswered: list[Unanswered] = []
+    """The requests of a judge that got no answer."""
     silent_until: float | None = Field(default=None, alias="silentUntil")
     """When the agent left, or when the operator reported that the agent had ended."""
 

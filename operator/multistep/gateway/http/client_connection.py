@@ -25,6 +25,8 @@ class ClientConnection:
         self.on_leave: Callable[[], None] | None = None
         """Function to call when the agent disconnects."""
         self.disconnected = False
+        self.left_at: float | None = None
+        """When the agent disconnected, in seconds since the epoch; None if it has not."""
         self.sent = False
         """Whether the provider may charge for the request, because it may have received the request and has not refused it."""
         self.stalled_seconds = 0.0
@@ -32,8 +34,10 @@ class ClientConnection:
 
     def leave(self) -> None:
         """Record that the agent has disconnected."""
-        if not self.disconnected and self.on_leave is not None:
-            self.on_leave()
+        if not self.disconnected:
+            self.left_at = time.time()
+            if self.on_leave is not None:
+                self.on_leave()
         self.disconnected = True
 
     async def start(self, response: web.StreamResponse) -> None:

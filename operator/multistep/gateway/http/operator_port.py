@@ -12,10 +12,11 @@ from pydantic import BaseModel, ValidationError
 
 from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.step_usage import StepUsage, judge_failures, usage_of
+from multistep.gateway.accounting.unanswered import unanswered
 from multistep.gateway.accounting.upper_bounds import TABLE
 from multistep.gateway.http.request_types import GatewayServices
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import Keyring, Role, StepKey, fingerprint
+from multistep.gateway.keys.tokens import Keyring, Role, StepKey, account_of, fingerprint
 from multistep.telemetry.metric_types import CONTENT_TYPE
 
 _OPEN_PATH: Final = "/metrics"
@@ -151,9 +152,12 @@ class OperatorPort:
         stalled = max(services.stalls.seconds(step), await services.ledger.stall(step))
         usage = usage_of(rows, TABLE, stalled, services.silence.seconds(step), services.silence.until(step))
         usage = judge_failures(usage, await services.ledger.answered(step.uid))
-        if usage.last_failure is None or usage.last_failure.kind != "Budget":
+        if step.role == "judge":
+            usage = usage.model_copy(update={"unanswered": unanswered(rows)})
+        refused = usage.last_failure is not None and usage.last_failure.kind == "Budget"
+        if not refused and not any(each.cause == "Budget" for each in usage.unanswered):
             return usage
-        by_step = await services.ledger.spent_by_step(step.uid)
+        by_step = await services.ledger.spent_by_step(account_of(step))
         return usage.model_copy(update={"spent": {"/".join(name.split("/")[1:3]): spent for name, spent in by_step.items()}})
 
 

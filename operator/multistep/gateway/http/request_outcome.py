@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -28,7 +29,8 @@ class RequestOutcome:
         self, services: GatewayServices, client: ClientConnection, allowed: AllowedRequest, lane: Lane, most: Spent
     ) -> None:
         """Create the outcome of a request that is not in the ledger yet. ``most`` is the upper bound of its usage."""
-        self.row = open_row(allowed.claims, allowed.route.provider, allowed.parsed.model, most, client.arrived)
+        row = open_row(allowed.claims, allowed.route.provider, allowed.parsed.model, most, client.arrived)
+        self.row = replace(row, content=_content(allowed) if allowed.claims.key.role == "judge" else "")
         self.number = 0
         """The request's position among all requests that its lane has sent."""
         self._services = services
@@ -77,7 +79,8 @@ class RequestOutcome:
                 self._services.silence.heard(self._step)
         if state == "done" or (state == "failed" and status == 200):
             self._lane.reached = max(self._lane.reached, self.number)
-        self.row = self.row.end(state=state, status=status, kind=kind, message=message)
+        left_at = self._client.left_at if self.is_open else self.row.left_at  # a client may leave as soon as it has the answer
+        self.row = self.row.end(state=state, status=status, kind=kind, message=message, left_at=left_at)
         if usage is not None:
             provider, models = self._allowed.route.provider, self._allowed.models
             cost = 0.0 if usage == TokenUsage() else answer_cost_usd(provider, models, answered_by, usage)
@@ -124,6 +127,11 @@ class RequestOutcome:
         if for_others and self._lane.answered:
             return True
         return self._allowed.parsed.model in await self._services.ledger.answered(self._step.uid)
+
+
+def _content(allowed: AllowedRequest) -> str:
+    """Return the digest of a request's path and body."""
+    return hashlib.blake2b(allowed.route.path.encode() + b"\0" + allowed.parsed.body, digest_size=16).hexdigest()
 
 
 @asynccontextmanager

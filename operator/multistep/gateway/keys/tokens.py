@@ -30,7 +30,8 @@ _SEALED: Final = "sealed"
 _NONCE_BYTES: Final = 12  # as AES-GCM expects
 _KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
 
-Role = Literal["agent", "verifier"]
+Role = Literal["agent", "judge"]
+"""Who of a trial calls a model: its agent, or a judge, by the processes of the verifier's phase."""
 
 
 class InvalidToken(Exception):
@@ -47,6 +48,11 @@ class StepKey(NamedTuple):
 
     def __str__(self) -> str:
         return "/".join(self)
+
+
+def account_of(step: StepKey) -> str:
+    """Return the name of the budget that a step's requests use: UID/ROLE."""
+    return f"{step.uid}/{step.role}"
 
 
 class SigningKey(NamedTuple):
@@ -71,16 +77,16 @@ class BudgetLimits(_Model):
 class StepClaims(_Model):
     """The claims of a step token."""
 
-    sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|verifier)$", max_length=1024)
+    sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|judge)$", max_length=1024)
     """The step's key as TRIALUID/ATTEMPT/STEP/ROLE."""
     sweep: str = Field(default="", max_length=512)
     """The sweep, as NAMESPACE/NAME/UID, or "". The UID differs if a sweep is deleted and created again."""
     agent: str = ""
-    """Name of the agent, for metrics."""
+    """Name of the agent, for metrics; "judge" for requests of judges."""
     models: tuple[str, ...] = ()
     """The allowed models. If there are none, any model is allowed."""
     limits: BudgetLimits = BudgetLimits()
-    """Budget of the trial, over all steps and attempts."""
+    """Budget of the trial's role, over all steps and attempts."""
     sweep_limits: BudgetLimits = Field(default=BudgetLimits(), alias="sweepLimits")
     """The budget of all trials of the sweep together."""
     refuses_tools: bool = Field(default=False, alias="refusesTools")
@@ -94,6 +100,11 @@ class StepClaims(_Model):
     def key(self) -> StepKey:
         """The step that sends requests with this token."""
         return StepKey(*self.sub.split("/"))
+
+    @property
+    def account(self) -> str:
+        """Return the name of the budget of the trial's role."""
+        return account_of(self.key)
 
     @property
     def turn(self) -> str:

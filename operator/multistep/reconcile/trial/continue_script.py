@@ -9,12 +9,13 @@ from multistep.agents import script_of
 from multistep.api.trial.failure_table import ACCESS_DENIED, RECONCILE_FAILED, RESTORE_FAILED, VERIFIER_ENVIRONMENT_FAILED
 from multistep.api.trial.status import holds
 from multistep.api.trial.values import FETCHING
-from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAILABLE
+from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAILABLE, JUDGE_UNANSWERED
 from multistep.engine.journal.journal import Journal
 from multistep.engine.lifecycle import decisions
 from multistep.engine.lifecycle import stop_and_suspend as deadlines
 from multistep.engine.script.choose_checkpoint import blame_checkpoint
 from multistep.engine.status import trial_status
+from multistep.engine.status.status_size import bounded
 from multistep.errors import (
     CheckpointLost,
     GatewayUnavailable,
@@ -35,6 +36,7 @@ from multistep.reconcile.trial.session_state import (
     Hooks,
     PausedBetweenSteps,
     Pods,
+    Postponed,
     Progressed,
     RootRequired,
     TransferQueued,
@@ -129,6 +131,9 @@ async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, 
         case TransferQueued(journal):
             await run.write_progress(journal, observed.pods.agent)
             return Continue() if admission.transfers.acquire(run.key) else run.until_deadline(None)
+        case Postponed(journal, seconds, why):
+            await run.write_progress(journal, observed.pods.agent)
+            return await run.wait(JUDGE_UNANSWERED, bounded(why), seconds=seconds)
         case PausedBetweenSteps(journal):
             await run.write(trial_status.paused(run.trial, journal, run.clock()))
             return Continue()

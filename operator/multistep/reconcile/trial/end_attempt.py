@@ -13,8 +13,9 @@ from multistep.api.trial.waiting_reasons import GATEWAY_UNAVAILABLE
 from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.lifecycle import decisions, next_decision
 from multistep.engine.lifecycle.failure_causes import Interruption, unless_model_failed
+from multistep.engine.plan.judge_plan import access_names
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelReport, parse_report
+from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelReport, parse_report, total_usage
 from multistep.engine.script.compare_verdicts import with_missed_comparison
 from multistep.engine.script.trial_script import add_trial_rewards, copy_exception_to_trial, goes_on
 from multistep.engine.status import trial_status
@@ -69,13 +70,28 @@ async def _end_model_access(
     Return the gateway's report on the step, whose usage is added to the status, and the usage of the setup. If ``died``
     is true, the token of the setup is blocked even if a step has started.
     """
-    if models is None or not run.trial.spec.agent.uses_gateway:
+    if models is None:
+        return None, None
+    await _count_judge_usage(run, models)
+    if not run.trial.spec.agent.uses_gateway:
         return None, None
     found = await _count_interrupted_usage(run, models)
     began = run.trial.status.node_name is not None  # written with the first progress of the attempt
     if began and (died or not run.trial.status.has_own_step):
         return found, parse_report(await models.close(run.trial, SETUP_ACCESS)).usage  # usually the script does this
     return found, None
+
+
+async def _count_judge_usage(run: TrialRun, models: ModelAccess) -> None:
+    """Block the judge's tokens of the step that the end of the attempt interrupts, and add what they used to the status. Raises
+    GatewayUnavailable."""
+    steps = run.trial.status.steps
+    if run.trial.spec.models.judge is None or not run.trial.status.has_own_step or steps[-1].completion_time is not None:
+        return
+    names = [name for apart in (False, True) for name in access_names(steps[-1].name, apart=apart)]
+    found = await asyncio.gather(*(models.close_judge(run.trial, name) for name in names))
+    usage = total_usage(parse_report(report).usage for report in found)
+    run.prepare(run.trial.status.model_copy(update={"steps": [*steps[:-1], steps[-1].model_copy(update={"judge_usage": usage})]}))
 
 
 async def _count_interrupted_usage(run: TrialRun, models: ModelAccess) -> ModelReport | None:

@@ -11,28 +11,40 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import aiohttp
 from pydantic import SecretStr, ValidationError
 
 from multistep.api.common.problems import shown
+from multistep.api.trial.agent_spec import ModelLimits
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.journal.operations import HostCall
+from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.score.usage_totals import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
+from multistep.engine.plan.judge_plan import JudgePlan
+from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.score.usage_totals import (
+    MAX_DOWNTIMES,
+    FailureKind,
+    lost_attempts_used_budget,
+    lost_runs_used_budget,
+    step_segment,
+)
+from multistep.engine.script.judge_requests import Cause
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
+from multistep.gateway.accounting.unanswered import Unanswered
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import LONGEST_SECONDS, BudgetLimits, Keyring, SigningKey, StepClaims, StepKey, sign_token
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, BudgetLimits, Keyring, Role, SigningKey, StepClaims, StepKey, sign_token
 from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
-from multistep.providers import BY_KEY_VARIABLE, Provider
+from multistep.providers import BY_KEY_VARIABLE, Provider, judge_variables
 
 ADMIN_TOKEN: Final = "admin-token"  # file with the operator's bearer token, in the same Secret as the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
@@ -43,7 +55,10 @@ _log: Final = logging.getLogger(__name__)
 _KEY_REJECTED: Final = 401
 _FORBIDDEN: Final = 403
 _OF_ANY_MODEL: Final = ("Budget", "SweepBudget", "Unbounded", "Path")
-_NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault"}
+_NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault", "unanswered"}
+_FIELDS: Final[Mapping[Role, str]] = {"agent": "spec.agent", "judge": "spec.models.judge"}
+ModelUser: TypeAlias = HostedAgent | JudgePlan
+"""Who of a trial calls a model."""
 RENEW_SECONDS: Final = 5.0  # interval at which the operator queries which keys the gateway lacks
 
 
@@ -54,15 +69,22 @@ class ModelAccess(Protocol):
     def stalls_url(self) -> str:
         """Return the URL at which the agent host queries for how long the provider has stalled its step."""
 
-    def remember(self, hosted: HostedAgent, namespace: str) -> None:
+    def remember(self, user: ModelUser, namespace: str) -> None:
         """Keep the keys of an active trial of this namespace in memory, to register them again if the gateway restarts."""
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Return the agent's variables with the gateway's URLs and a token for the step. Raises GatewayUnavailable."""
 
+    async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
+        """Return the judge's variables with the gateway's URLs and a token for the verifier's phase. Raises GatewayUnavailable."""
+
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Block the step's token, and return the gateway's report, which engine.score.usage_totals parses. Raises
         GatewayUnavailable."""
+
+    async def close_judge(self, trial: MultiStepTrial, access: str, lost: Collection[str] = ()) -> Mapping[str, Any]:
+        """Block the judge's token of a run of a verification, and return its usage and the requests that got no answer, for
+        parse_judge_report. lost: as in CloseModelAccess. Raises GatewayUnavailable."""
 
 
 class ModelGateway:
@@ -91,17 +113,36 @@ class ModelGateway:
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Register the keys, and return the agent's variables with a token in place of each key."""
-        self.remember(hosted, trial.metadata.namespace)
-        signing, found = await self._signing_key(), dict[str, str]()
-        of_sweep = await self._sweep_limits(trial)
-        key, until = _key(trial, call.model_access), self._expiry(call)
-        await self._admin.open(key, signing, until)
-        for name, provider, credential in _credentials(hosted, trial.metadata.namespace):
-            id = _id(credential, signing.secret)
-            await self._register(id, credential)
-            claims = _claims(trial, key, id, of_sweep, until)
-            found[name] = sign_token(claims, signing)
+        found, of_sweep = dict[str, str](), await self._sweep_limits(trial)
+        for name, provider, token in await self._tokens(trial, hosted, call, partial(_claims, trial, of_sweep)):
+            found[name] = token
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
+        return found
+
+    async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
+        """Register the keys, and return the variables of judge.spec.sources. Their requests use the judge's budget only."""
+        found = dict[str, str]()
+        for name, provider, token in await self._tokens(trial, judge, start, partial(_judges_claims, judge)):
+            url = f"{self._url}{provider.path}"
+            found |= {variable: token if is_key else url for variable, is_key in judge_variables(name).items()}
+        return found
+
+    async def _tokens(
+        self, trial: MultiStepTrial, user: ModelUser, call: HostCall | Start, claims: Callable[[StepKey, str, int], StepClaims]
+    ) -> list[tuple[str, Provider, str]]:
+        """Register the keys, and return the variable of each key with its provider and a token in its place.
+
+        claims: returns a token's claims for a step, the id of a key and the time when the token expires.
+        """
+        self.remember(user, trial.metadata.namespace)
+        signing, role = await self._signing_key(), _role(user)
+        key, until = _key(trial, call.model_access, role), self._expiry(call)
+        await self._admin.open(key, signing, until)
+        found = []
+        for name, provider, credential in _credentials(user, trial.metadata.namespace):
+            id = _id(credential, signing.secret)
+            await self._register(id, credential, _FIELDS[role])
+            found.append((name, provider, sign_token(claims(key, id, until), signing)))
         return found
 
     async def _sweep_limits(self, trial: MultiStepTrial) -> BudgetLimits:
@@ -134,22 +175,22 @@ class ModelGateway:
                 return SigningKey(id, secret)
         raise GatewayUnavailable("the model gateway accepts none of the operator's signing keys yet")
 
-    async def _register(self, id: str, credential: Credential) -> None:
+    async def _register(self, id: str, credential: Credential, field: str) -> None:
         try:
             await self._admin.register(id, credential)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            raise InvalidSpec(f"spec.agent.baseURL {shown(credential.base_url)}: {error}") from None
+            raise InvalidSpec(f"{field}.baseURL {shown(credential.base_url)}: {error}") from None
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Block the step's token, and return the gateway's report. It has only downtimes if the step made no request."""
-        key = _key(trial, step)
+        key = _key(trial, step, "agent")
         try:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
             return {"downtimes": await self._downtimes(key)}
-        document = usage.model_dump(mode="json", by_alias=True, exclude=_NOT_REPORTED)
+        document = _document(usage)
         model = trial.spec.agent.model
         failure = _failure(usage, model)
         fault = usage.fault if usage.fault is not None and _counts(usage, model, usage.fault) else None
@@ -160,6 +201,21 @@ class ModelGateway:
             "downtimes": await self._downtimes(key),
         }
 
+    async def close_judge(self, trial: MultiStepTrial, access: str, lost: Collection[str] = ()) -> Mapping[str, Any]:
+        """Return the usage of a run of a verification and why requests of its judge got no answer, and block its token."""
+        key = _key(trial, access, "judge")
+        try:
+            usage = await self._admin.close(key)
+        except StepUnknownToGateway:
+            return {"downtimes": await self._downtimes(key), "at": self._clock()}
+        found = unanswered_cause(trial, usage, lost)
+        return {
+            "usage": _document(usage),
+            "unanswered": found and {"cause": found[0], "message": found[1][:2000]},
+            "downtimes": await self._downtimes(key),
+            "at": self._clock(),
+        }
+
     async def _downtimes(self, key: StepKey) -> Sequence[Mapping[str, Any]]:
         """Return the gateway's first downtimes since the step's start.
 
@@ -168,12 +224,12 @@ class ModelGateway:
         found = await self._admin.missed_by(key)
         return [{"began": began, "ended": ended, "why": why} for began, ended, why in found[:MAX_DOWNTIMES]]
 
-    def remember(self, hosted: HostedAgent, namespace: str) -> None:
+    def remember(self, user: ModelUser, namespace: str) -> None:
         """Keep the credentials in memory, to register them again if the gateway restarts.
 
         Raises InvalidSpec for a key that contains characters that no HTTP header may have.
         """
-        for _, _, credential in _credentials(hosted, namespace):
+        for _, _, credential in _credentials(user, namespace):
             for secret in self._keyring.secrets().values():  # the ids of running steps may be made with older signing keys
                 self._known[_id(credential, secret)] = credential, self._clock()
 
@@ -224,7 +280,7 @@ class ModelGateway:
         """
         return await self._admin.loads()
 
-    def _expiry(self, call: HostCall) -> int:
+    def _expiry(self, call: HostCall | Start) -> int:
         """Return when the token of a call expires, in seconds since the epoch."""
         return int(self._clock() + min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS))
 
@@ -258,39 +314,109 @@ def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[st
     return replace(call, request=request)
 
 
-def _credentials(hosted: HostedAgent, namespace: str) -> list[tuple[str, Provider, Credential]]:
-    """Return variable name, provider and credential for each of the agent's keys. Raises InvalidSpec for an invalid key."""
-    refs = {each.name: each.value_from.secret_key_ref for each in hosted.spec.credentials if each.value_from}
+def model_users(plan: TrialPlan) -> Iterator[ModelUser]:
+    """Yield the trial's agent and judge, as far as they call the model gateway."""
+    if plan.hosted is not None and plan.hosted.spec.uses_gateway:
+        yield plan.hosted
+    if plan.judge is not None:
+        yield plan.judge
+
+
+def _role(user: ModelUser) -> Role:
+    return "judge" if isinstance(user, JudgePlan) else "agent"
+
+
+def _credentials(user: ModelUser, namespace: str) -> list[tuple[str, Provider, Credential]]:
+    """Return name of the variable, provider and credential of each of the user's keys. Raises InvalidSpec for an invalid key."""
+    refs = {each.name: each.value_from.secret_key_ref for each in user.spec.credentials if each.value_from}
     found = []
-    for name, key in hosted.credentials.items():
+    for name, key in user.credentials.items():
         provider = BY_KEY_VARIABLE[name]  # api.trial.agent_spec rejects other names
         try:
             source = f"{namespace}/{ref.name}/{ref.key}" if (ref := refs.get(name)) is not None else ""
-            credential = Credential(
-                provider=provider.name, key=SecretStr(key.strip()), base_url=hosted.spec.base_url, source=source
-            )
+            credential = Credential(provider=provider.name, key=SecretStr(key.strip()), base_url=user.spec.base_url, source=source)
         except ValidationError as error:
-            raise InvalidSpec(f"spec.agent.credentials[{name}]: {error.errors()[0]['msg']}") from None
+            field = _FIELDS[_role(user)]
+            raise InvalidSpec(f"{field}.credentials[{name}]: {error.errors()[0]['msg']}") from None
         found.append((name, provider, credential))
     return found
 
 
-def _key(trial: MultiStepTrial, step: str) -> StepKey:
-    return StepKey(trial.metadata.uid, str(trial.status.attempt or 1), step_segment(step), "agent")
+def _key(trial: MultiStepTrial, step: str, role: Role) -> StepKey:
+    return StepKey(trial.metadata.uid, str(trial.status.attempt or 1), step_segment(step), role)
 
 
-def _claims(trial: MultiStepTrial, key: StepKey, credential: str, of_sweep: BudgetLimits, until: int) -> StepClaims:
+def _limits(limits: ModelLimits | None) -> BudgetLimits:
+    return BudgetLimits() if limits is None else BudgetLimits(**limits.model_dump())
+
+
+def _judges_claims(judge: JudgePlan, key: StepKey, credential: str, until: int) -> StepClaims:
+    """Return the claims of a judge's token. It names no sweep: a sweep's budget is that of its agents."""
+    return StepClaims(
+        sub=str(key),
+        agent=judge.spec.label,
+        limits=_limits(judge.spec.limits),
+        refuses_tools=judge.spec.provider_tools == "Refuse",
+        credential=credential,
+        exp=until,
+    )
+
+
+def _claims(trial: MultiStepTrial, of_sweep: BudgetLimits, key: StepKey, credential: str, until: int) -> StepClaims:
     sweep = owning_sweep(trial.metadata.owner_references)
     return StepClaims(
         sub=str(key),
         sweep="" if sweep is None else "/".join((trial.metadata.namespace, *sweep)),
         agent=trial.spec.agent.label,
-        limits=BudgetLimits() if (limits := trial.spec.agent.limits) is None else BudgetLimits(**limits.model_dump()),
+        limits=_limits(trial.spec.agent.limits),
         sweep_limits=of_sweep,
         refuses_tools=trial.spec.agent.provider_tools == "Refuse",
         credential=credential,
         exp=until,
     )
+
+
+def _document(usage: StepUsage) -> dict[str, Any]:
+    return usage.model_dump(mode="json", by_alias=True, exclude=_NOT_REPORTED)
+
+
+def unanswered_cause(trial: MultiStepTrial, usage: StepUsage, lost: Collection[str]) -> tuple[Cause, str] | None:
+    """Return the first of _CAUSES for which requests of a judge got no answer, and the gateway's message; None if each got one.
+
+    lost: as in CloseModelAccess.
+    """
+    failed = {each.model for each in usage.unanswered}
+    worked = bool(usage.models.keys() - failed) or any(each.others_answered for each in usage.unanswered)
+    found = dict[Cause, str]()
+    for each in usage.unanswered:
+        if (cause := _cause(trial, usage, each, lost, worked=worked)) is not None:
+            found.setdefault(cause, each.message or f"status {each.status}")
+    return next(((cause, found[cause]) for cause in _CAUSES if cause in found), None)
+
+
+_CAUSES: Final[tuple[Cause, ...]] = ("Configuration", "Outage", "Provider", "LostBudget", "Budget", "Left")
+
+
+def _cause(trial: MultiStepTrial, usage: StepUsage, found: Unanswered, lost: Collection[str], *, worked: bool) -> Cause | None:
+    """Return why requests got no answer, None if that does not matter. worked: whether the provider answered any request.
+
+    A program of the trial's can send any request with the judge's token. So only a request for the judge's own model, or a run
+    without any answer, shows that the trial is configured wrongly, or that the provider failed.
+    """
+    judge = trial.spec.models.judge
+    own = judge is not None and _is_of_trial(judge.model, found.model)
+    match found.cause:
+        case "Path":
+            return None if worked else "Configuration"
+        case "Configuration":
+            return "Configuration" if own or not worked else "Left"
+        case "Unbounded" if not worked:
+            return "Configuration"
+        case "Budget" | "Unbounded":
+            return "LostBudget" if lost_runs_used_budget(trial, usage.spent, found.most, lost) else "Budget"
+        case "Provider":
+            return "Provider" if found.others_answered or (worked and not own) else "Outage"
+    return "Left"
 
 
 def _is_answer(error: ClusterError) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from multistep.api.trial.runner_records import Hello, Record
 from multistep.api.trial.trial import MultiStepTrial
@@ -18,11 +20,13 @@ from multistep.engine.journal.operations import (
     CloseModelAccess,
     Collect,
     HostCall,
+    Note,
     Operation,
     Place,
     Release,
     Restore,
     ServiceHook,
+    Start,
     SwitchNetwork,
     Transfer,
     place_of,
@@ -50,7 +54,7 @@ from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit
 from multistep.reconcile.queue.event_filter import Changed
 from multistep.reconcile.trial import checkpoint_transfers as checkpoints
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
-from multistep.reconcile.trial.model_gateway import ModelAccess, with_model_access
+from multistep.reconcile.trial.model_gateway import ModelAccess, model_users, with_model_access
 from multistep.reconcile.trial.presigned_uploads import Direct, FreeSpace, Gathering, marked_as_sent
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
@@ -59,6 +63,7 @@ from multistep.reconcile.trial.session_state import (
     Hooks,
     PausedBetweenSteps,
     Pods,
+    Postponed,
     Progressed,
     RootRequired,
     TransferQueued,
@@ -125,9 +130,11 @@ class Driver:
         self._metrics = metrics
 
     def remember_keys(self, trial: MultiStepTrial, plan: TrialPlan) -> None:
-        """Keep the agent's keys in memory, to register them again if the model gateway restarts."""
-        if plan.hosted is not None and plan.hosted.spec.uses_gateway and self._models is not None:
-            self._models.remember(plan.hosted, trial.metadata.namespace)
+        """Keep the keys of agent and judge in memory, to register them again if the model gateway restarts."""
+        if self._models is None:
+            return
+        for user in model_users(plan):
+            self._models.remember(user, trial.metadata.namespace)
 
     async def drive(self, trial: MultiStepTrial, loaded: LoadedTrial, agent: AgentScript, pods: Pods, hooks: Hooks) -> DriveResult:
         """Continue the script until it has finished or a phase takes long. Raises PodError when a session breaks.
@@ -242,8 +249,8 @@ class Driver:
                 if (left := await self._open_verifier_session(drive, progress.journal)) is not None:
                     return left
                 continue
-            if isinstance(progress.next, Checkpoint | Restore) and not self._transfers.acquire(drive.name):
-                return TransferQueued(progress.journal)
+            if (waits := self._must_wait(drive, progress)) is not None:
+                return waits
             record = await self._advance_or_report(drive, progress)
             drive.records[record.id] = record
             if not record.done:
@@ -252,6 +259,15 @@ class Driver:
                 if not await self._linger(drive, progress):
                     break
         return Progressed(progress.journal)
+
+    def _must_wait(self, drive: Drive, progress: ScriptProgress) -> DriveResult | None:
+        """Return why the next operation cannot be performed now, None if it can."""
+        match progress.next:
+            case Note(not_before=due) if due > time.time():
+                return Postponed(progress.journal, due - time.time(), progress.next.why)
+            case Checkpoint() | Restore() if not self._transfers.acquire(drive.name):
+                return TransferQueued(progress.journal)
+        return None
 
     async def _linger(self, drive: Drive, progress: ScriptProgress) -> bool:
         """Wait longer for a phase that may finish soon. Return whether it has finished.
@@ -352,11 +368,27 @@ class Driver:
             case HostCall():
                 return await self._call_host(drive, session, operation)
             case CloseModelAccess():
-                assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
-                return await session.note(operation.id, await self._models.close(drive.trial, operation.step))
+                return await session.note(operation.id, await self._close_access(drive, operation))
+            case Start():
+                operation = await self._with_judge(drive, operation)
             case SwitchNetwork():
                 return await self._networks.perform(drive, session, operation)
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
+
+    async def _close_access(self, drive: Drive, closing: CloseModelAccess) -> Mapping[str, Any]:
+        assert self._models is not None  # the manifests of pods reject such a trial if no gateway is configured
+        if closing.role == "judge":
+            return await self._models.close_judge(drive.trial, closing.step, closing.lost)
+        return await self._models.close(drive.trial, closing.step)
+
+    async def _with_judge(self, drive: Drive, start: Start) -> Start:
+        """Return the phase with access to the trial's judge, if it has one."""
+        judge = drive.loaded.plan.judge
+        if judge is None or not start.model_access:
+            return start
+        assert self._models is not None  # pods.pod_manifest rejects such a trial if no gateway is configured
+        access = await self._models.judge_variables(drive.trial, judge, start)
+        return replace(start, env={**start.env, **{name: access[source] for name, source in start.judge_variables.items()}})
 
     async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
         hosted = drive.loaded.plan.hosted

@@ -282,4 +282,15 @@ class TransferQueued:
     journal: Journal
 
 
-DriveResult: TypeAlias = Progressed | AgentStillRuns | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued
+@dataclass(frozen=True)
+class Postponed:
+    """A result: the next operation must wait. seconds: how long; why: text for the status."""
+
+    journal: Journal
+    seconds: float
+    why: str
+
+
+DriveResult: TypeAlias = (
+    Progressed | AgentStillRuns | PausedBetweenSteps | RootRequired | VerifierRequired | TransferQueued | Postponed
+)

@@ -212,6 +212,7 @@ def _step(of: FinishedTrial, run: StepRun) -> dict[str, Any]:
         "artifacts": {"name": directory, "digest": {"sha256": artifacts}} if artifacts else None,
         "checkpoint": {"digest": {"sha256": checkpoint}} if checkpoint else None,
         "usage": _usage(run.usage),
+        "judgeUsage": _usage(run.judge_usage),
         "egress": _egress(of, run.egress),
     }
 

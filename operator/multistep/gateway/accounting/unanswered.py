@@ -1,0 +1,115 @@
+"""Which requests of a judge got no answer, so that the verdict that it gave without them does not count.
+
+A program that grades may note the lack of an answer as a 0, and go on. So each request must have been answered: itself, or a later
+one with the same content, which its program sent again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
+
+Cause = Literal["Provider", "Configuration", "Budget", "Unbounded", "Path", "Left"]
+"""As the kinds of the ledger's rows; Left: the client left, or did not wait for its turn, and the provider is not known to be the
+cause."""
+_CAUSES: Final[dict[str, Cause]] = {
+    "Provider": "Provider",
+    "Configuration": "Configuration",
+    "Budget": "Budget",
+    "SweepBudget": "Budget",
+    "Unbounded": "Unbounded",
+    "Path": "Path",
+}
+_NOTICED_SECONDS: Final = 0.5
+SILENT_SECONDS: Final = 10.0
+"""A client that left a request after such a time without an answer may have left it because the provider was slow."""
+
+
+class Unanswered(BaseModel):
+    """Requests of one model that got no answer, for one cause."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    cause: Cause
+    model: str
+    status: int = 0
+    """HTTP status of the last one; 0 without an answer."""
+    message: str = ""
+    """Why the last one failed."""
+    requests: int = 1
+    others_answered: bool = Field(default=False, alias="othersAnswered")
+    """Whether the provider answered another request of the step for the model."""
+    most: Spent = Spent()
+    """The most that the last one could have used; 0 if the program's own choice was the reason, e.g. several answers."""
+
+
+def unanswered(rows: Sequence[RequestRow]) -> list[Unanswered]:
+    """Return the requests that got no answer by model and cause. rows: those of a judge's step."""
+    by_content: defaultdict[tuple[str, str], list[RequestRow]] = defaultdict(list)
+    for row in rows:
+        by_content[row.model, row.content].append(row)
+    answered = {row.model for row in rows if _is_answered(row)}
+    found: defaultdict[tuple[str, Cause], list[RequestRow]] = defaultdict(list)
+    for (model, _), alike in by_content.items():
+        for row in _not_repeated(alike):
+            found[model, _cause(row, answered=model in answered)].append(row)
+    return [
+        Unanswered(
+            cause=cause,
+            model=model,
+            status=failed[-1].status,
+            message=failed[-1].message or _how(failed[-1]),
+            requests=len(failed),
+            others_answered=model in answered,
+            most=failed[-1].reserved,
+        )
+        for (model, cause), failed in sorted(found.items())
+    ]
+
+
+def _is_answered(row: RequestRow) -> bool:
+    """Return whether the client got a complete answer, or an error that blames its request."""
+    return row.left_at is None and not row.kind and row.state in ("done", "failed")
+
+
+def _not_repeated(alike: Sequence[RequestRow]) -> list[RequestRow]:
+    """Return the requests without an answer that were not sent again. alike: requests with the same content. Each request may
+    repeat one that had failed before it began, as a program may ask the same several times at once."""
+    later, spare = sorted(row.began for row in alike), 0
+    missing = list[RequestRow]()
+    for row in sorted((row for row in alike if not _is_answered(row)), key=_failed_at, reverse=True):
+        while later and later[-1] > _failed_at(row):
+            later.pop()
+            spare += 1
+        if spare:
+            spare -= 1
+        else:
+            missing.append(row)
+    return missing[::-1]
+
+
+def _failed_at(row: RequestRow) -> float:
+    """Return when the client knew that it gets no answer. The gateway may notice that a client left after its next request."""
+    if row.left_at is not None:
+        return max(row.left_at - _NOTICED_SECONDS, row.began)
+    return float("inf") if row.ended is None else row.ended
+
+
+def _cause(row: RequestRow, *, answered: bool) -> Cause:
+    """Return why a request got no answer. If the provider answered no request for the model, its silence counts as its failure."""
+    if (cause := _CAUSES.get(row.kind)) is not None:
+        return cause
+    waited = (row.left_at or row.ended or row.began) - row.began
+    return "Provider" if row.kind != "Own" and not answered and waited >= SILENT_SECONDS else "Left"
+
+
+def _how(row: RequestRow) -> str:
+    if row.ended is None:
+        return "the verification ended before the provider answered"
+    seconds = (row.left_at or row.ended) - row.began
+    return f"the client left the request after {seconds:.0f} s without a complete answer"
