@@ -12,9 +12,9 @@ from localkube.config import KUBERNETES_VERSION, SOURCE_DIR
 from localkube.locking import exclusive
 from localkube.toolchain import find_go
 
-# The same flags for all modules, so that the standard library is compiled once. Without DWARF, compiling takes less time.
+# All modules have the same flags, so that the standard library is compiled once. Without DWARF, compiling takes less time.
 BUILD_FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-gcflags=all=-dwarf=false")
-FEWER_COLLECTIONS = {"GOGC": "400"}  # the compiler collects its garbage less often: it needs less time and more memory
+FEWER_COLLECTIONS = {"GOGC": "400"}  # the compiler collects its garbage less often, so it needs less time and more memory
 _SMALL = ("-s", "-w")  # linker flags that leave out symbols
 _KEPT_BUILDS = 2
 

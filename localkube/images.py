@@ -110,7 +110,7 @@ def names_in_cluster(name: str) -> list[str]:
 
 
 def ensure_bases(config: Config, dockerfile: Path) -> None:
-    """Create the base images that the Dockerfile names and localkube builds."""
+    """Create the base images that the Dockerfile names, if localkube can build them."""
     text = dockerfile.read_text() if dockerfile.exists() else ""
     for debian in (BOOKWORM, TRIXIE):
         if _short(debian.python_image) in text:

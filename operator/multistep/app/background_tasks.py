@@ -58,8 +58,8 @@ async def repeat(name: str, seconds: Callable[[], float], work: Callable[[], Awa
 
 
 async def retry_until_success(name: str, work: Callable[[], Awaitable[object]], *, tries: int | None = None) -> None:
-    """Run the work every RETRY_SECONDS until it succeeds once. With ``tries``, which suits work that nothing depends on, stop after
-    that many failures."""
+    """Run the work every RETRY_SECONDS until it succeeds once. With ``tries``, stop after that many failures. Set ``tries`` only
+    for work on which nothing depends."""
     while not await _attempt(name, work) and tries != 1:
         tries = None if tries is None else tries - 1
         await asyncio.sleep(RETRY_SECONDS)

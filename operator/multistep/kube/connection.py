@@ -22,7 +22,7 @@ import aiohttp
 
 from multistep.errors import Unavailable
 
-if TYPE_CHECKING:  # the import takes a second and 24 MB, which commands that need no cluster avoid
+if TYPE_CHECKING:  # the import takes a second and 24 MB, so commands that need no cluster do without it
     from kubernetes.aio.client import Configuration
     from kubernetes.aio.config.kube_config import KubeConfigLoader
 

@@ -27,7 +27,7 @@ class DownloadResult:
     types: tuple[str, ...]
     """The type of each source, which is file, directory, missing or other."""
     size: int
-    """Size of the tar stream in bytes. Verified like ``sha256``, unless the stream was cut."""
+    """Size of the tar stream in bytes. Like ``sha256``, the size is verified unless the stream was cut."""
     sha256: str
     changed: tuple[str, ...] = ()
     """Names of members that changed while the runner read them."""

@@ -4,7 +4,7 @@ package phase
 
 import "sync"
 
-// named has the names of the users as which phases ran.
+// named has the names of the users of all phases that ran.
 type named struct {
 	mu    sync.Mutex
 	users map[string]bool

@@ -12,8 +12,8 @@ const longestFreeze = 2 * time.Minute
 
 // awaitFreeze returns an error when this process did not run for more than limit. A root agent that may create user namespaces can
 // freeze this process. In its own namespace, the agent can mount the container's control group, and later remove all traces. During
-// the freeze no timeout ends the agent. The error ends PID 1, and with it the phase that froze it. Tests replace now and sleep of
-// package time.
+// the freeze no timeout ends the agent. The error ends PID 1, and with it the phase that froze it. now and sleep are those of
+// package time, except in tests.
 func awaitFreeze(limit time.Duration, now func() time.Time, sleep func(time.Duration)) error {
 	for {
 		started := now()

@@ -147,8 +147,8 @@ class FetchResult:
     file: str = ""
     """Name of the bundle in the cache's incoming directory, or "" if the task is already cached."""
     tasks: tuple[FetchedTask, ...] = ()
-    """The tasks of a request for many tasks, which has no ``file``. A dataset's task without a file is already cached, or is
-    fetched when a trial needs it."""
+    """The tasks of a request for many tasks. Such a request has no ``file``. A task without a file is already cached, or is fetched
+    when a trial needs it."""
 
 
 def progress_file(incoming: Path, request: FetchRequest) -> Path:

@@ -295,7 +295,7 @@ class PredicateTrial(Model):
     """The trial that the statement is about."""
 
     sweep_uid: Annotated[str | None, Field(alias="sweepUID")] = None
-    """UID of the sweep that created the trial, or "". None in statements of earlier releases."""
+    """UID of the sweep that created the trial, or "". It is None in statements of earlier releases."""
 
 
 class PredicateStep(Model):
