@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from multistep.reconcile.trial.session_state import Drive
+from multistep.reconcile.trial.session_state import DriveState
 from multistep.runner_client.frame_stream import DATA, encode
 from multistep.store.checkpoints.checkpoint_files import CheckpointCommit, CheckpointFile
 from multistep.store.files.trial_key import TrialKey
@@ -91,13 +91,13 @@ async def test_the_timeout_of_a_session_continues_after_an_operation_with_a_limi
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(900) as timeout:
             await asyncio.sleep(300)
-            with Drive.limited(cast(Drive, SimpleNamespace(deadline=timeout)), 5000):
+            with DriveState.limited(cast(DriveState, SimpleNamespace(deadline=timeout)), 5000):
                 await asyncio.sleep(4000)
             await asyncio.sleep(10_000)
     assert now() == 4900
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(900) as timeout:
-            with Drive.limited(cast(Drive, SimpleNamespace(deadline=timeout)), 5000):
+            with DriveState.limited(cast(DriveState, SimpleNamespace(deadline=timeout)), 5000):
                 await asyncio.sleep(10_000)
     assert now() == 9900
 

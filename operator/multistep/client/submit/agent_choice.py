@@ -14,11 +14,10 @@ from multistep.api.trial.values import BUILT_IN, agent_label
 from multistep.client.options import ModelOptions
 from multistep.client.submit.manifests import Manifest, optional, variable_from_secret
 from multistep.errors import UsageError
+from multistep.providers import PROVIDERS
 
 KEY_VARIABLES: Final[Mapping[str, str]] = {
-    "anthropic": "ANTHROPIC_API_KEY",
-    "openai": "OPENAI_API_KEY",
-    "gemini": "GEMINI_API_KEY",
+    **{each.name: each.key_variables[0] for each in PROVIDERS},
     "google": "GOOGLE_API_KEY",
     "openrouter": "OPENROUTER_API_KEY",
     "deepseek": "DEEPSEEK_API_KEY",

@@ -105,7 +105,7 @@ SETUP_ACCESS: Final = "/setup"
 """Name under which the model gateway counts the requests of an agent's setup. No step has this name, because it contains a
 slash."""
 
-_WHY: Final = "was down"  # reason of a downtime if the gateway reports none, as earlier releases did
+_UNKNOWN_REASON: Final = "was down"  # reason of a downtime if the gateway reports none, as earlier releases did
 SILENCE_SECONDS: Final = 10.0
 """If the provider sends nothing for this time and the agent then closes its request, the agent gave up waiting for the answer."""
 _SHARE_OF_TIMEOUT: Final = 0.5
@@ -134,7 +134,7 @@ class Downtime:
 
     began: float
     ended: float
-    why: str = _WHY
+    why: str = _UNKNOWN_REASON
     """The cause, as the end of a sentence about the gateway, e.g. "was down"."""
 
 
@@ -214,7 +214,7 @@ def parse_report(result: Mapping[str, Any] | None) -> ModelReport:
 
 
 def _downtime(fields: Fields) -> Downtime:
-    return Downtime(fields.number("began"), fields.number("ended"), fields.optional_text("why", 200) or _WHY)
+    return Downtime(fields.number("began"), fields.number("ended"), fields.optional_text("why", 200) or _UNKNOWN_REASON)
 
 
 def _reported_usage(fields: Fields) -> Usage:

@@ -18,8 +18,8 @@ MAX_BYTES: Final = 900_000  # maximum size of the data; a ConfigMap may have 1 M
 NAME_DIGITS: Final = 12  # length of the digest in a name
 
 
-class Reader(Protocol):
-    """The API server's get call."""
+class ObjectReader(Protocol):
+    """A client that can read an object of the API server."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object: ...
 
@@ -46,7 +46,7 @@ async def create_once(cluster: Cluster, sweep: TrialSweep, name: str, data: dict
         return await cluster.get(CONFIG_MAPS, owner.namespace, name)
 
 
-async def members(cluster: Reader, found: Mapping[str, Any]) -> SweepMembers:
+async def members(cluster: ObjectReader, found: Mapping[str, Any]) -> SweepMembers:
     """Return which trials belong to a sweep, from its spec and the ConfigMaps with its decisions. Raises ClusterError."""
     try:
         sweep = parse_sweep(found)
@@ -58,7 +58,7 @@ async def members(cluster: Reader, found: Mapping[str, Any]) -> SweepMembers:
     return members_of(sweep, tasks, branches)
 
 
-async def _record(cluster: Reader, sweep: TrialSweep, name: str, digest: str) -> str | None:
+async def _record(cluster: ObjectReader, sweep: TrialSweep, name: str, digest: str) -> str | None:
     """Return the text of a ConfigMap, None unless it exists and has the digest that the status names. Raises ClusterError."""
     try:
         found = await cluster.get(CONFIG_MAPS, sweep.metadata.namespace, name)

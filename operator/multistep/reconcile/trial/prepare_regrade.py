@@ -108,7 +108,7 @@ async def _copy_checkpoints(
     The regrade then no longer depends on the source.
     """
     key = TrialKey.of(run.trial)
-    steps = [source_checkpoints.SourceStep(each.name, each.checkpoint) for each in regraded.steps]
+    steps = [source_checkpoints.StartedStep(each.name, each.checkpoint) for each in regraded.steps]
     source = SourceTrial(TrialKey(key.namespace, regraded.trial, regraded.uid), steps, finished=True)
     copied = set((await checkpoints.stored(key)).commits)
     # A copied checkpoint has all its layers. After a crash, existing copies are not made again, so the source may be deleted.

@@ -23,7 +23,7 @@ from multistep.engine.journal.results_limits import (
     too_large,
 )
 from multistep.errors import StoreError
-from multistep.reconcile.trial.session_state import Drive
+from multistep.reconcile.trial.session_state import DriveState
 from multistep.runner_client.session import Session
 from multistep.store.bucket.upload_results import DirectUploads
 from multistep.store.files.trial_key import TrialKey
@@ -137,7 +137,7 @@ class FreeSpace:
     """What could be stored if the namespace had no other trial, None if no verifier gets the files."""
 
     @classmethod
-    async def of(cls, collections: Collections, drive: Drive, operation: Collect) -> Self:
+    async def of(cls, collections: Collections, drive: DriveState, operation: Collect) -> Self:
         """Return the space for the files of a Collect.
 
         If a verifier gets the files, results of earlier attempts count only for steps that the attempt keeps.
@@ -153,7 +153,7 @@ class FreeSpace:
         now = await collections.headroom(drive.key, collection, counts=counts)
         return cls(now, await collections.most(drive.key, collection, counts=counts))
 
-    async def left_out(self, drive: Drive, session: Session, sources: Sequence[Source]) -> dict[str, str]:
+    async def left_out(self, drive: DriveState, session: Session, sources: Sequence[Source]) -> dict[str, str]:
         """Return the files that are left out because they are too large for the free space, by name in the download, with the
         reason.
 

@@ -58,8 +58,8 @@ from multistep.reconcile.trial.model_gateway import ModelAccess, model_users, wi
 from multistep.reconcile.trial.presigned_uploads import Direct, FreeSpace, Gathering, marked_as_sent
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
-    Drive,
     DriveResult,
+    DriveState,
     Hooks,
     PausedBetweenSteps,
     Pods,
@@ -174,7 +174,7 @@ class Driver:
             )  # programs such as sudo are ignored, because they may deny the user
             shown = isolation(loaded.plan, user, hello.users, may_become_root=may_become_root)
             scope = scope_of(trial, loaded, hello, isolated=protects, kept=kept)
-            drive = Drive(
+            drive = DriveState(
                 trial, loaded, agent, pods, hooks, scope, shown, stack, deadline, {"agent": session},
                 chain=chain, protocol=hello.protocol,
             )  # fmt: skip
@@ -219,7 +219,7 @@ class Driver:
                 return session, await session.hello()
         return await stack.enter_async_context(self._session(trial, pod, host=True))
 
-    async def _run_script(self, drive: Drive) -> DriveResult:
+    async def _run_script(self, drive: DriveState) -> DriveResult:
         # Write the status only at milestones, because a write costs the API server more than the rest of a short session.
         now, script = drive.trial.status, Replay(drive.scope, drive.agent)
         steps = -1 if now.phase == "Suspended" or drive.trial.spec.suspend else len(now.steps)
@@ -260,7 +260,7 @@ class Driver:
                     break
         return Progressed(progress.journal)
 
-    def _must_wait(self, drive: Drive, progress: ScriptProgress) -> DriveResult | None:
+    def _must_wait(self, drive: DriveState, progress: ScriptProgress) -> DriveResult | None:
         """Return why the next operation cannot be performed now, None if it can."""
         match progress.next:
             case Note(not_before=due) if due > time.time():
@@ -269,7 +269,7 @@ class Driver:
                 return TransferQueued(progress.journal)
         return None
 
-    async def _linger(self, drive: Drive, progress: ScriptProgress) -> bool:
+    async def _linger(self, drive: DriveState, progress: ScriptProgress) -> bool:
         """Wait longer for a phase that may finish soon. Return whether it has finished.
 
         Stop waiting if other trials are queued for a session, or if this trial needs a new reconcile.
@@ -289,7 +289,7 @@ class Driver:
                 return True
         return False
 
-    async def _open_verifier_session(self, drive: Drive, journal: Journal) -> VerifierRequired | None:
+    async def _open_verifier_session(self, drive: DriveState, journal: Journal) -> VerifierRequired | None:
         """Open a session in the pod of the current step's verifier.
 
         Return VerifierRequired if that pod must be created or recreated, else None.
@@ -305,7 +305,7 @@ class Driver:
         drive.add_records("verifier", hello)
         return None
 
-    async def _give_up(self, drive: Drive, progress: ScriptProgress) -> None:
+    async def _give_up(self, drive: DriveState, progress: ScriptProgress) -> None:
         """Store a record that the next operation is not possible, because the pod of a second verification was lost."""
         assert progress.next is not None
         step, now = drive.step(len(progress.journal.steps) - 1), time.time()
@@ -314,7 +314,7 @@ class Driver:
         records = drive.verifiers_records(step)
         await self._collections.store_records(drive.key, attempt=drive.scope.attempt, step=step, records=records)
 
-    async def _advance_or_report(self, drive: Drive, progress: ScriptProgress) -> Record:
+    async def _advance_or_report(self, drive: DriveState, progress: ScriptProgress) -> Record:
         """Perform the next operation, and return its record.
 
         If the session breaks or the operation is invalid, write the progress to the status, because records may be lost. If the
@@ -328,7 +328,7 @@ class Driver:
                 await drive.hooks.report(progress.journal, drive.isolation)
             raise
 
-    async def _advance(self, drive: Drive, progress: ScriptProgress) -> Record:
+    async def _advance(self, drive: DriveState, progress: ScriptProgress) -> Record:
         """Perform the next operation, or wait briefly for the running one."""
         assert progress.next is not None
         session = drive.sessions[progress.next.where]
@@ -338,13 +338,13 @@ class Driver:
             record = await session.wait(progress.running.id, self._wait_seconds(drive, progress.running.id))
         return session.seen(record)
 
-    def _wait_seconds(self, drive: Drive, id: str) -> float:
+    def _wait_seconds(self, drive: DriveState, id: str) -> float:
         """Return the seconds to wait for a running phase, 0 if it started before the session opened, because it may take hours."""
         if id in drive.under_way:
             return 0.0
         return min(self._settings.linger_seconds, BUSY_WAIT_SECONDS if self._sessions_queued() else FIRST_WAIT_SECONDS)
 
-    async def _perform(self, drive: Drive, session: Session, operation: Operation) -> Record:
+    async def _perform(self, drive: DriveState, session: Session, operation: Operation) -> Record:
         match operation:
             case Collect():
                 services = len({each.container for each in operation.sources if each.container})
@@ -375,13 +375,13 @@ class Driver:
                 return await self._networks.perform(drive, session, operation)
         return await perform(session, operation, drive.loaded.task.content, self._wait_seconds(drive, operation.id))
 
-    async def _close_access(self, drive: Drive, closing: CloseModelAccess) -> Mapping[str, Any]:
+    async def _close_access(self, drive: DriveState, closing: CloseModelAccess) -> Mapping[str, Any]:
         assert self._models is not None  # the manifests of pods reject such a trial if no gateway is configured
         if closing.role == "judge":
             return await self._models.close_judge(drive.trial, closing.step, closing.lost)
         return await self._models.close(drive.trial, closing.step)
 
-    async def _with_judge(self, drive: Drive, start: Start) -> Start:
+    async def _with_judge(self, drive: DriveState, start: Start) -> Start:
         """Return the phase with access to the trial's judge, if it has one."""
         judge = drive.loaded.plan.judge
         if judge is None or not start.model_access:
@@ -390,7 +390,7 @@ class Driver:
         access = await self._models.judge_variables(drive.trial, judge, start)
         return replace(start, env={**start.env, **{name: access[source] for name, source in start.judge_variables.items()}})
 
-    async def _call_host(self, drive: Drive, session: Session, call: HostCall) -> Record:
+    async def _call_host(self, drive: DriveState, session: Session, call: HostCall) -> Record:
         hosted = drive.loaded.plan.hosted
         if hosted is not None and call.model_access:
             assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
@@ -399,7 +399,7 @@ class Driver:
         admission = drive.records[call.admission]
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 
-    async def _collect(self, drive: Drive, session: Session, operation: Collect) -> Record:
+    async def _collect(self, drive: DriveState, session: Session, operation: Collect) -> Record:
         """Download and store a step's files, then add a record of it. Idempotent, because a retry replaces stored files.
 
         Return the record, which is still running if the pod is still sending a large file to the object store.
@@ -436,18 +436,18 @@ class Driver:
             data["incomplete"] = shortened(collected.incomplete)
         return await session.note(operation.id, data)
 
-    async def _transfer(self, drive: Drive, operation: Checkpoint | Restore) -> Record:
+    async def _transfer(self, drive: DriveState, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release its slot."""
         with self._transfers.using(drive.name), drive.limited(checkpoints.limit_seconds(operation)):
             return await self._checkpointing.perform(operation, self._environment(drive, operation.where))
 
-    def _environment(self, drive: Drive, where: Place) -> checkpoints.Environment:
+    def _environment(self, drive: DriveState, where: Place) -> checkpoints.Environment:
         return checkpoints.Environment(
             drive.trial, drive.scope, drive.pod(where).image_id, drive.protocol, drive.records, drive.chain, drive.shown,
             session=lambda: drive.sessions[where], reopen=partial(self._reopen, drive, where),
         )  # fmt: skip
 
-    async def _reopen(self, drive: Drive, where: Place) -> Session:
+    async def _reopen(self, drive: DriveState, where: Place) -> Session:
         """Replace a session whose download was cut off by a new one."""
         pod = drive.pod(where)
         await drive.sessions[where].close()
@@ -457,7 +457,7 @@ class Driver:
         drive.sessions[where] = session
         return session
 
-    async def _release(self, drive: Drive, session: Session, operation: Release) -> Record:
+    async def _release(self, drive: DriveState, session: Session, operation: Release) -> Record:
         """Store the verifier's records, which contain its result, and then delete the verifier's pod."""
         step = drive.step(operation.step)
         records = drive.verifiers_records(step)

@@ -60,8 +60,8 @@ class Hooks:
 
 
 @dataclass
-class Drive:
-    """The state of one ``Driver.drive`` call."""
+class DriveState:
+    """The state of one ``Driver.drive`` call, in which a trial's script continues."""
 
     trial: MultiStepTrial
     loaded: LoadedTrial

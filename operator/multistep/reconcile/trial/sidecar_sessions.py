@@ -21,7 +21,7 @@ from multistep.kube.resources import PODS
 from multistep.pods import container_statuses as service_statuses
 from multistep.pods import egress_sidecar, service_containers
 from multistep.pods.runner_mount import RUNNER
-from multistep.reconcile.trial.session_state import Drive
+from multistep.reconcile.trial.session_state import DriveState
 from multistep.runner_client.session import Session
 from multistep.runner_client.transfer_bodies import DownloadResult
 from multistep.settings import Settings
@@ -154,7 +154,7 @@ class NetworkSwitch:
         self._cluster = cluster
         self._timeout = timeout_seconds
 
-    async def perform(self, drive: Drive, session: Session, operation: SwitchNetwork) -> Record:
+    async def perform(self, drive: DriveState, session: Session, operation: SwitchNetwork) -> Record:
         """Switch the network, and add the answer to the runner's records.
 
         Idempotent, because the sidecar gives the same answer to a repeated request. Raises EgressRefused if the sidecar refuses the
@@ -176,7 +176,7 @@ class NetworkSwitch:
             raise EgressError(f"the egress sidecar of pod {pod.name} has restarted")
         return await session.note(operation.id, {name: answer[name] for name in ("boot", "refused", "others") if name in answer})
 
-    async def _stream(self, drive: Drive, pod: PodFacts) -> ExecStream:
+    async def _stream(self, drive: DriveState, pod: PodFacts) -> ExecStream:
         """Return the drive's exec session with a pod's sidecar. All switches share it, because opening one takes longer than a
         switch."""
         if (stream := drive.sidecars.get(pod.uid)) is None:

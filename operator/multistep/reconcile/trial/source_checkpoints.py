@@ -27,7 +27,7 @@ SOURCE_SECONDS: Final = 10.0  # interval at which a source that has not finished
 
 
 @dataclass(frozen=True)
-class SourceStep:
+class StartedStep:
     """A step that the source trial started."""
 
     name: str
@@ -42,7 +42,7 @@ class SourceTrial:
     """A trial from which another one starts, or which a regrade verifies again."""
 
     key: TrialKey
-    steps: Sequence[SourceStep]
+    steps: Sequence[StartedStep]
     finished: bool
     """Whether the trial has finished, so that it stores no further checkpoints."""
     checkpoints: bool = True
@@ -104,7 +104,7 @@ class SourceTrials:
         keys = list(await self._volume.trials(namespace, name))
         if len(keys) != 1 or (evidence := await self._evidence(keys[0])) is None:
             return None
-        steps = [SourceStep(each.name, each.checkpoint.digest.sha256 if each.checkpoint else None) for each in evidence.steps]
+        steps = [StartedStep(each.name, each.checkpoint.digest.sha256 if each.checkpoint else None) for each in evidence.steps]
         return SourceTrial(keys[0], steps, finished=True, evidence=evidence)
 
     async def _evidence(self, key: TrialKey) -> Predicate | None:
@@ -115,6 +115,6 @@ class SourceTrials:
         return None
 
 
-def _step(step: StepStatus) -> SourceStep:
+def _step(step: StepStatus) -> StartedStep:
     made = step.checkpoint or CheckpointStatus()
-    return SourceStep(step.name, made.digest, made.missing or "")
+    return StartedStep(step.name, made.digest, made.missing or "")

@@ -9,7 +9,7 @@ from multistep.reconcile.trial.emit_events import task_warnings
 from multistep.reconcile.trial.owned_pods import TrialPods, earlier_pods
 from multistep.reconcile.trial.prepare_regrade import prepare_regrade
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
-from multistep.reconcile.trial.start_from_checkpoint import Start, StartingPoints
+from multistep.reconcile.trial.start_from_checkpoint import StartingPoint, StartingPoints
 from multistep.reconcile.trial.trial_run import Continue, Observed, Result, TrialRun
 from multistep.store.results_volume import ResultsVolume
 
@@ -34,7 +34,7 @@ async def start_first_attempt(
 
 
 async def start_attempt(
-    run: TrialRun, observed: Observed, attempt: int, pod_name: str, *, image_user: str | None, start: Start | None = None
+    run: TrialRun, observed: Observed, attempt: int, pod_name: str, *, image_user: str | None, start: StartingPoint | None = None
 ) -> Continue:
     """Write the start of an attempt. ``start`` is the starting point of the first attempt, None for the image.
 

@@ -149,7 +149,7 @@ _HINT: Final = "run it with spec.checkpoints: {policy: AfterStep, keep: WithResu
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingPoint:
     """The checkpoint from which a trial starts."""
 
     resumed: ResumeStatus
@@ -170,7 +170,7 @@ class StartingPoints:
         self._references = References(cluster)
         self._clock = clock
 
-    async def find(self, trial: MultiStepTrial, loaded: LoadedTrial) -> Start | Wait | Fail | None:
+    async def find(self, trial: MultiStepTrial, loaded: LoadedTrial) -> StartingPoint | Wait | Fail | None:
         """Return the trial's starting point, None if it starts from the image. Idempotent. Raises StoreError.
 
         Return Wait while the other trial, the source, is active, and Fail if it can never be used. The trial gets a copy of the
@@ -182,7 +182,7 @@ class StartingPoints:
             return await self._from_reference(trial, loaded)
         return await self._from_trial(trial, loaded.plan, trial.spec.from_.trial)
 
-    async def _from_trial(self, trial: MultiStepTrial, plan: TrialPlan, name: str) -> Start | Wait | Fail:
+    async def _from_trial(self, trial: MultiStepTrial, plan: TrialPlan, name: str) -> StartingPoint | Wait | Fail:
         if name == trial.metadata.name:
             return Fail("InvalidSpec", "spec.from.trial: a trial cannot start from itself")
         source, step = await self._sources.find(trial.metadata.namespace, name), _step(plan)
@@ -198,7 +198,7 @@ class StartingPoints:
                 return Wait("SourceNotReady", f"trial {name} has not finished step {step} yet", seconds=self._pause(trial))
             return Fail(SOURCE_CHECKPOINT_MISSING, f"spec.from: {error}. To start from a trial, {_HINT}")
 
-    async def _from_reference(self, trial: MultiStepTrial, loaded: LoadedTrial) -> Start | Wait | Fail:
+    async def _from_reference(self, trial: MultiStepTrial, loaded: LoadedTrial) -> StartingPoint | Wait | Fail:
         """Return the starting point from the task's reference trial, or from its results if it was deleted.
 
         Create the reference trial if neither exists.
@@ -213,7 +213,7 @@ class StartingPoints:
         if (source := await self._sources.find(trial.metadata.namespace, name)) is not None:
             try:
                 start = await self._start(trial, loaded.plan, source)
-                if isinstance(start, Start):
+                if isinstance(start, StartingPoint):
                     return start
                 if found is not None:
                     return unusable(start.message)
@@ -224,7 +224,7 @@ class StartingPoints:
             await self._references.create(wanted)
         return waiting(name, step, found, self._pause(trial))
 
-    async def _start(self, trial: MultiStepTrial, plan: TrialPlan, source: SourceTrial) -> Start | Fail:
+    async def _start(self, trial: MultiStepTrial, plan: TrialPlan, source: SourceTrial) -> StartingPoint | Fail:
         """Copy the checkpoint and return the starting point, or Fail if the checkpoint is unusable.
 
         Raises CheckpointLost if it does not exist.
@@ -234,7 +234,7 @@ class StartingPoints:
             return Fail(SOURCE_UNUSABLE, f"the checkpoint of trial {source.key.name} after step {step} cannot be used: {why}")
         copies = await self._volume.checkpoints.adopt(TrialKey.of(trial), source.key, chain)
         status = StartStatus(trial=source.key.name, uid=source.key.uid, step=step, digest=chain[-1].digest)
-        return Start(resume_status(copies, plan), status, _tampering(chain))
+        return StartingPoint(resume_status(copies, plan), status, _tampering(chain))
 
     def _age(self, trial: MultiStepTrial) -> float:
         created = trial.metadata.creation_timestamp
