@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
+from multistep.engine.lifecycle.clean_up import builder_orphaned, fate_of_results, pod_orphaned
 from multistep.engine.lifecycle.decisions import PodFacts
-from multistep.engine.lifecycle.orphans import builder_orphaned, fate_of_results, pod_orphaned
 
 NOW, GRACE = 1_700_000_000.0, 60.0
 RUNNING: dict[str, Any] = {"phase": "Running", "attempt": 2, "podName": "t-2", "podUID": "p2"}

@@ -16,7 +16,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from multistep.gateway.model_api.answer_events import EventReader
+from multistep.gateway.model_api.answer_parsers import EventReader
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
 from multistep.gateway.model_api.forwarded_headers import answer_headers, upstream_headers, upstream_query
 from multistep.gateway.model_api.request_parsers import InvalidBody, parse_request

@@ -19,9 +19,8 @@ from aiohttp.test_utils import TestServer
 
 from multistep.errors import StepUnknownToGateway
 from multistep.gateway.accounting.ledger_rows import RequestRow
-from multistep.gateway.accounting.ledger_thread import DatabaseThread
 from multistep.gateway.accounting.open_steps import LARGE_BYTES, MAX_BODIES, MAX_OPEN, MAX_REQUESTS, OpenSteps
-from multistep.gateway.accounting.request_ledger import RequestLedger
+from multistep.gateway.accounting.request_ledger import DatabaseThread, RequestLedger
 from multistep.gateway.accounting.upper_bounds import upper_bound
 from multistep.gateway.http import agent_port, client_connection, operator_port, servers
 from multistep.gateway.keys.tokens import StepKey

@@ -14,8 +14,16 @@ import pytest
 from aiohttp import web
 
 from multistep.gateway.accounting.step_usage import StepUsage
-from multistep.gateway.model_api.answer_events import EventReader
-from multistep.gateway.model_api.answer_parsers import CHAT, GEMINI, MESSAGES, RESPONSES, AnswerParser, ApiFormat, TokenUsage
+from multistep.gateway.model_api.answer_parsers import (
+    CHAT,
+    GEMINI,
+    MESSAGES,
+    RESPONSES,
+    AnswerParser,
+    ApiFormat,
+    EventReader,
+    TokenUsage,
+)
 from multistep.gateway.model_api.error_blame import blame
 from multistep.gateway.model_api.forwarded_headers import upstream_headers
 from tests.support.waiting import eventually

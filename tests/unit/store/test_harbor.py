@@ -14,8 +14,7 @@ from multistep.api.trial.task_source import TaskSourceStatus
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialEnv
 from multistep.store.harbor import secret_variables, trial_config, trial_files
-from multistep.store.harbor.trial_files import agent_result
-from multistep.store.harbor.trial_log import trial_log
+from multistep.store.harbor.trial_files import agent_result, trial_log
 from tests.harbor.samples import BEGIN, DIGEST, SAMPLES, SECRET, SPEC, Sample, journal, run
 
 BY_NAME = {sample.name: sample for sample in SAMPLES}

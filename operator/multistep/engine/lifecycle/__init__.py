@@ -8,6 +8,5 @@ decisions           types of the observed state and of the decisions
 stop_and_suspend    what stops or suspends a trial: fields of its spec, scheduling gates, limits per model
 pod_start           rules from the pod's creation until its container runs
 failure_causes      failures that services, evictions or the model gateway cause
-clean_up            when a finished trial and its pods are deleted
-orphans             pods that no trial uses, results of deleted trials
+clean_up            when a finished trial and its pods are deleted, which pods and results are orphans
 """

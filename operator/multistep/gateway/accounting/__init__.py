@@ -1,8 +1,7 @@
 """The cost of model requests, and the budgets that limit it.
 
-request_ledger     one row per request, in sqlite, from before it is sent until its usage is known
+request_ledger     one row per request, in sqlite, from before it is sent until its usage is known, and the thread that writes it
 ledger_rows        the row of one request
-ledger_thread      the thread that executes the ledger's statements
 budgets            a request is sent only if its upper bound fits
 upper_bounds       upper bounds of a request's tokens and cost, from the models' prices
 step_usage         usage of a step, as the operator reads it

@@ -17,8 +17,7 @@ from multistep.gateway.accounting.ledger_rows import Kind, State
 from multistep.gateway.accounting.open_steps import LARGE_BYTES
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.request_outcome import RequestOutcome
-from multistep.gateway.model_api.answer_events import AnswerEvent, EventReader, is_usage_only
-from multistep.gateway.model_api.answer_parsers import AnswerParser, ApiFormat, TokenUsage
+from multistep.gateway.model_api.answer_parsers import AnswerEvent, AnswerParser, ApiFormat, EventReader, TokenUsage, is_usage_only
 from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
 from multistep.gateway.model_api.forwarded_headers import answer_headers
 from multistep.gateway.model_api.request_parsers import ParsedRequest

@@ -1,4 +1,4 @@
-"""Garbage collection of orphans, which are pods and results that belong to no trial. engine.lifecycle.orphans decides.
+"""Garbage collection of orphans, which are pods and results that belong to no trial. engine.lifecycle.clean_up decides.
 
 A pass runs every few minutes. Each object is read again right before its deletion, and deleted by its UID. The only persistent
 state is the marks that are stored with the results, so a pass may be interrupted anywhere, and two passes may run at once. A pass
@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from multistep.api.common import labels
 from multistep.api.trial.trial import MultiStepTrial, salvaged
-from multistep.engine.lifecycle import orphans
+from multistep.engine.lifecycle import clean_up
 from multistep.errors import MultistepError, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import PODS, TRIALS
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OrphanRemoval:
-    """Deletes orphans."""
+    """Deletes clean_up."""
 
     cluster: Cluster
     volume: ResultsVolume
@@ -95,14 +95,14 @@ class OrphanRemoval:
     async def _check_pod(self, versions: Mapping[str, str], metadata: Object) -> None:
         found = {"metadata": metadata}
         pod, now, grace = pod_facts(found), self.clock(), self.settings.orphans_grace_seconds
-        if not pod_identity.created_by_operator(found) or not orphans.pod_orphaned(pod, None, now, grace):
+        if not pod_identity.created_by_operator(found) or not clean_up.pod_orphaned(pod, None, now, grace):
             return  # the operator did not create the pod, or the pod is younger than the grace period
         wanted_by = self._wanted.get(pod.uid)
         if wanted_by is not None and wanted_by == versions.get(pod.owner_uid):
             return
         owner = pod_identity.trial_of(found)
         trial = await self._trial(*owner) if owner else None
-        if why := orphans.pod_orphaned(pod, trial, now, grace):
+        if why := clean_up.pod_orphaned(pod, trial, now, grace):
             namespace = metadata["namespace"]
             await self.cluster.delete(PODS, namespace, pod.name, uid=pod.uid)
             with about(namespace=namespace, trial=owner[1] if owner else None):
@@ -125,7 +125,7 @@ class OrphanRemoval:
         ):
             pod = pod_facts({"metadata": metadata})
             needed = builder_pod.build_of({"metadata": metadata}) in wanted
-            if orphans.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):
+            if clean_up.builder_orphaned(pod.created_at, wanted=needed, deleting=pod.deleting, now=now, grace=_BUILDER_SECONDS):
                 await self.cluster.delete(PODS, namespace, pod.name, uid=pod.uid)
                 self._report_deleted("pod", f"{namespace}/{pod.name}", "no trial waits for the image that it builds")
         await self.volume.build_logs.remove_older(now - self.settings.builds.log_retention_seconds)
@@ -149,7 +149,7 @@ class OrphanRemoval:
         now, keep = self.clock(), self.settings.results_retention_seconds
         if keep is not None:  # keep results for the grace period, because the deleted trial's last reconcile may still write some
             keep = max(keep, self.settings.orphans_grace_seconds)
-        fate = orphans.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
+        fate = clean_up.fate_of_results(alive=alive, gone_since=gone_since, now=now, keep=keep)
         if fate in ("MarkGone", "Remove"):
             current = await self._trial(key.namespace, key.name)
             if current is not None and current.metadata.uid == key.uid:
@@ -157,7 +157,7 @@ class OrphanRemoval:
         with about(namespace=key.namespace, trial=key.name, uid=key.uid):
             await self._apply(store, key, fate, now, keep)
 
-    async def _apply(self, store: ResultsStore, key: TrialKey, fate: orphans.Fate, now: float, keep: float | None) -> None:
+    async def _apply(self, store: ResultsStore, key: TrialKey, fate: clean_up.Fate, now: float, keep: float | None) -> None:
         match fate:
             case "MarkGone":
                 await store.mark_gone(key, now)

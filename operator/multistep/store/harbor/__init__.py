@@ -3,9 +3,8 @@
 The files of a trial's directory are created from its plan and journal. The files of a job's directory are created from a sweep and
 its trials' results. Open trial_files.py first.
 
-trial_files         all files of a trial's directory, with the contents of result.json and exception.txt
+trial_files         all files of a trial's directory, with the contents of result.json, exception.txt and trial.log
 trial_config        config.json, lock.json
-trial_log           trial.log
 secret_variables    decides which variables hold secrets
 job_files           the files of a job's directory
 """
