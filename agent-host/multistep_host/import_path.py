@@ -19,7 +19,7 @@ def missing_part(import_path: str) -> str:
     for number, part in enumerate(parts, 1):
         package = ".".join(parts[:number])
         places = None if spec is None else spec.submodule_search_locations
-        if number > 1 and places is None:  # the parent is no package
+        if number > 1 and places is None:  # the parent is not a package
             return f"module {package!r}"
         spec = _top_level(package) if places is None else PathFinder.find_spec(part, list(places))
         if spec is None:

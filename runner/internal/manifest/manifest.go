@@ -35,7 +35,7 @@ type Header struct {
 	Previous string `json:"previous"`
 }
 
-// Text is a string of any bytes. In JSON it is a string, or {"base64": ...} if it is no valid UTF-8.
+// Text is a string of any bytes. In JSON it is a string, or {"base64": ...} if the bytes are not valid UTF-8.
 type Text string
 
 type encoded struct {

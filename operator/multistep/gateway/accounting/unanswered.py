@@ -1,7 +1,7 @@
-"""Which requests of a judge got no answer, so that the verdict that it gave without them does not count.
+"""Finds the requests of a judge that got no answer. A verdict that the judge gave without these answers does not count.
 
-A program that grades may note the lack of an answer as a 0, and go on. So each request must have been answered: itself, or a later
-one with the same content, which its program sent again.
+A program that grades may note the lack of an answer as a 0, and go on. So each request must have an answer. The program may get it
+when it sends the same content again in a later request.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
 
 Cause = Literal["Provider", "Configuration", "Budget", "Unbounded", "Path", "Left"]
-"""As the kinds of the ledger's rows; Left: the client left, or did not wait for its turn, and the provider is not known to be the
-cause."""
+"""Why requests got no answer. Most values are kinds of the ledger's rows. Left means that the client left, or did not wait for its
+turn, and that the provider is not known to be the cause."""
 _CAUSES: Final[dict[str, Cause]] = {
     "Provider": "Provider",
     "Configuration": "Configuration",
@@ -38,18 +38,18 @@ class Unanswered(BaseModel):
     cause: Cause
     model: str
     status: int = 0
-    """HTTP status of the last one; 0 without an answer."""
+    """HTTP status of the last of these requests, or 0 without an answer."""
     message: str = ""
-    """Why the last one failed."""
+    """Why the last of these requests failed."""
     requests: int = 1
     others_answered: bool = Field(default=False, alias="othersAnswered")
     """Whether the provider answered another request of the step for the model."""
     most: Spent = Spent()
-    """The most that the last one could have used; 0 if the program's own choice was the reason, e.g. several answers."""
+    """The upper bound of the last request's usage, or 0 if the program's own choice was the reason, e.g. several answers."""
 
 
 def unanswered(rows: Sequence[RequestRow]) -> list[Unanswered]:
-    """Return the requests that got no answer by model and cause. rows: those of a judge's step."""
+    """Return the requests that got no answer, by model and cause. ``rows`` has all requests of a judge's step."""
     by_content: defaultdict[tuple[str, str], list[RequestRow]] = defaultdict(list)
     for row in rows:
         by_content[row.model, row.content].append(row)
@@ -78,8 +78,9 @@ def _is_answered(row: RequestRow) -> bool:
 
 
 def _not_repeated(alike: Sequence[RequestRow]) -> list[RequestRow]:
-    """Return the requests without an answer that were not sent again. alike: requests with the same content. Each request may
-    repeat one that had failed before it began, as a program may ask the same several times at once."""
+    """Return the requests without an answer that were not sent again. ``alike`` has requests with the same content. A request
+    repeats at most one other, which had failed before it began, because a program may send the same content several times at
+    once."""
     later, spare = sorted(row.began for row in alike), 0
     missing = list[RequestRow]()
     for row in sorted((row for row in alike if not _is_answered(row)), key=_failed_at, reverse=True):
@@ -94,7 +95,8 @@ def _not_repeated(alike: Sequence[RequestRow]) -> list[RequestRow]:
 
 
 def _failed_at(row: RequestRow) -> float:
-    """Return when the client knew that it gets no answer. The gateway may notice that a client left after its next request."""
+    """Return when the client knew that it would get no answer. The gateway may notice that a client left only after the client's
+    next request."""
     if row.left_at is not None:
         return max(row.left_at - _NOTICED_SECONDS, row.began)
     return float("inf") if row.ended is None else row.ended

@@ -21,7 +21,8 @@ from multistep.gateway.model_api.request_parsers import ParsedRequest
 
 REFUSALS: Final = frozenset((429, 503, 529))
 _TOO_MANY: Final = 429
-_BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # if the provider sends no Retry-After: at first 1 to 2 s
+_BACKOFF: Final = Backoff(first=1.0, last=15.0, jitter=1.0)  # used if the provider sends no Retry-After. The first pause is 1 to 2
+# s
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ OTHERS_REFUSED: Final = Refusal(429, 0.0, "it refused other requests for the mod
 def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, *, own_api: bool) -> Kind | None:
     """Return the kind of failure of a refusal (429, 503, 529), or None if the request may be sent again.
 
-    ``own_api`` tells whether the provider itself answered. Other servers use its error code for an account without credit also for
-    rate limits.
+    ``own_api`` tells whether the provider itself answered. Other servers use the provider's error code for an account without
+    credit also for rate limits.
     """
     if answer.status != _TOO_MANY:
         return None
@@ -53,7 +54,7 @@ def kind_of_refusal(answer: ClientResponse, body: bytes, parsed: ParsedRequest, 
 
 
 def pause_after(answer: ClientResponse, refusals: int) -> float:
-    """Return the seconds to wait before the request is sent again: the time that the provider asks for, or a back-off.
+    """Return the seconds to wait before the request is sent again. This is the time that the provider asks for, or a back-off.
 
     ``refusals`` is how often the provider has refused this request.
     """

@@ -155,8 +155,8 @@ def create(path: Path) -> BinaryIO:
 
 
 def publish(to: TrialDirectory, draft: Path, commit: CheckpointCommit) -> CheckpointCommit:
-    """Store a checkpoint by renaming ``draft``, the directory with layer and manifest, unless it exists. Return the stored
-    commit."""
+    """Store a checkpoint, unless it is already stored, by renaming ``draft``, the directory with the layer and the manifest. Return
+    the stored commit."""
     there = to.path / path_of(commit.id)
     if isinstance(kept := read(there), CheckpointCommit):
         return kept
