@@ -122,6 +122,18 @@ def test_another_version_of_the_task_is_checked_and_used(task: Path, invoke: Inv
     assert result.exit_code == 2 and "the task my-task cannot be run" in result.stderr
 
 
+def test_a_judge_is_kept_and_gives_the_variables_of_another_version_of_the_task(
+    task: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    (task / "task.toml").write_text(TASK_TOML + '\n[verifier.env]\nGRADER_KEY = "${OPENAI_API_KEY}"\n')
+    judge = {"judge": {"model": "openai/m", "credentials": [{"name": "OPENAI_API_KEY", "value": "k"}]}}
+    trial(cluster, models=judge)
+    assert invoke("regrade", "old", "--name", "new", "--task", task).exit_code == 0
+    assert made(cluster)["spec"]["models"] == judge
+    trial(cluster)
+    assert "needs a variable" in invoke("regrade", "old", "--task", task).stderr
+
+
 def test_a_deleted_trial_needs_its_task(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("regrade", "gone")
     assert result.exit_code == 2

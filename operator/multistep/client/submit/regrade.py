@@ -32,6 +32,7 @@ from multistep.errors import NotFound, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import CONFIG_MAPS
 from multistep.pods.kueue import QUEUE
+from multistep.providers import judge_variables
 from multistep.sources.task import stored_bundles
 from multistep.sources.task.bundle import Bundle, BundleEntry, digest_of, pack_entries
 
@@ -241,7 +242,9 @@ class Regrade:
     def _check(self, task: TaskDirectory, variables: Sequence[Mapping[str, Any]], *specs: Manifest) -> None:
         """Validate a task that replaces the source's. specs: the first with ``environment.image`` names the task's image."""
         image = next(filter(None, ((spec.get("environment") or {}).get("image") for spec in specs)), None)
-        given = [each["name"] for each in variables]
+        judges = [(spec.get("models") or {}).get("judge") or {} for spec in specs]
+        keys = [each["name"] for judge in judges for each in judge.get("credentials", ())]
+        given = [each["name"] for each in variables] + [name for key in keys for name in judge_variables(key)]
         validate(task, agents=[AgentSpec(name="nop")], given=given, show=self.show, remedy=self.remedy, image=image)
 
 
