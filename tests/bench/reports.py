@@ -16,7 +16,7 @@ from rich.table import Table
 
 from multistep.cli.sweep.sweep_report import standings_table
 from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
-from multistep.report.page import report_page
+from multistep.report.html_page import report_page
 from multistep.report.rows import trial_row
 from multistep.report.summary import ReportedSweep, Summary, summarize
 from tests.unit.report.usage_samples import trials

@@ -11,7 +11,7 @@ from hack.stages import Failure
 from localkube import targets
 from localkube.config import load_config
 from multistep.api.trial import harbor_agents
-from multistep.cli.agent.agent_programs import PROGRAMS
+from multistep.cli.image.agent_programs import PROGRAMS
 from multistep.client.options import ModelOptions
 from multistep.client.submit.agent_choice import agent_entry
 from tests.support.model_script import Item, Turn, next_turn

@@ -1,13 +1,16 @@
 """multistep, also as `kubectl multistep`: parses options, calls multistep.client or multistep.report, and prints.
 
-A command is imported only when it is called. Open main.py first. task/, trial/, sweep/, agent/, doctor/ and dashboard/ have the
-commands of these names; image/ builds and loads images.
+A command is imported only when it is called, so the modules of commands import what is slow inside of functions. Open main.py
+first.
 
-main, groups, exits, completion    the command group, exit codes
-options                            options that several commands share
-cluster                            the connection, which reports a server that does not answer
-terminal                           all output
-list_and_delete, stop              `list`, `delete` and `stop` of trials and sweeps
-regrade, dataset                   the commands of these names
-view, extras                       Harbor's viewer; optional packages
+main, groups, completion       the command groups; completion of names
+exit_codes                     the exit code of an error or an outcome
+options                        options that several commands share
+cluster                        the connection to the cluster
+terminal                       all output
+task/, trial/, sweep/          commands on tasks, trials and sweeps
+manage/                        `list`, `show`, `stop`, `delete` and `retry` of trials and sweeps
+image/                         images of tasks and of agents' programs
+dashboard/, doctor/            `dashboard` and `doctor`
+agent, dataset, regrade, view  the commands of these names
 """

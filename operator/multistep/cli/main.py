@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from multistep.cli.exits import Exit, exit_of
+from multistep.cli.exit_codes import Exit, exit_of
 from multistep.cli.groups import SuggestingGroup
 from multistep.errors import MultistepError
 from multistep.version import __version__
@@ -24,24 +24,24 @@ COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
     "check": ("task.check", "Validate a task and list its steps."),
     "build": ("task.build", "Build the image of a task's environment."),
     "package": ("task.package", "Write the manifests of a trial to stdout."),
-    "run": ("trial.run.command", "Build, submit and follow a trial, and fetch its results."),
-    "list": ("trial.manage.list_and_show", "List trials."),
-    "show": ("trial.manage.list_and_show", "Show a trial's steps, rewards and outcome, or a sweep."),
-    "logs": ("trial.logs.command", "Show the output of a trial's phases."),
-    "shell": ("trial.inside.shell", "Start a shell in a trial's container."),
-    "cp": ("trial.inside.cp", "Copy files out of a trial's container."),
-    "stop": ("trial.manage.stop_and_delete", "Stop trials permanently."),
-    "retry": ("trial.manage.retry", "Run a trial without a score again."),
-    "delete": ("trial.manage.stop_and_delete", "Delete trials."),
+    "run": ("trial.run", "Build, submit and follow a trial, and fetch its results."),
+    "list": ("manage.list", "List trials."),
+    "show": ("manage.show", "Show a trial's steps, rewards and outcome, or a sweep."),
+    "logs": ("trial.logs", "Show the output of a trial's phases."),
+    "shell": ("trial.shell_and_cp", "Start a shell in a trial's container."),
+    "cp": ("trial.shell_and_cp", "Copy files out of a trial's container."),
+    "stop": ("manage.stop_and_delete", "Stop trials permanently."),
+    "retry": ("manage.retry", "Run a trial without a score again."),
+    "delete": ("manage.stop_and_delete", "Delete trials."),
     "regrade": ("regrade", "Verify a trial or a sweep again, without its agent."),
-    "results": ("trial.results.results", "Fetch a trial's results into a directory."),
-    "open": ("trial.results.open", "Open the report of a sweep, or the results of a trial."),
-    "verify": ("trial.results.verify", "Compare fetched results with their evidence."),
+    "results": ("trial.results", "Fetch a trial's results into a directory."),
+    "open": ("trial.open", "Open the report of a sweep, or the results of a trial."),
+    "verify": ("trial.verify", "Compare fetched results with their evidence."),
     "view": ("view", "Open Harbor's viewer on fetched results."),
     "sweep": ("sweep.commands", "Run tasks x agents x attempts and report the results."),
     "dataset": ("dataset", "List the datasets of a registry.json, and their tasks."),
     "dashboard": ("dashboard.command", "Show sweeps and trials live in the browser."),
-    "agent": ("agent.commands", "List Harbor's agents, and build images of their programs."),
+    "agent": ("agent", "List Harbor's agents, and build images of their programs."),
     "doctor": ("doctor.command", "Check the cluster and the installation, and name the fix of each fault."),
     "completion": ("completion", "Print the completion script of a shell."),
     "version": ("main", "Print the version."),

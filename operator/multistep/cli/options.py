@@ -1,82 +1,125 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the connection to the cluster that they choose."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from multistep.cli.completion import complete_agents, complete_namespaces, complete_trials
 from multistep.client.options import ModelOptions, Target
+from multistep.errors import UsageError
+
+if TYPE_CHECKING:
+    from multistep.client.datasets import DatasetOptions
+    from multistep.client.submit.manifests import TrialImage
+    from multistep.client.submit.values import Values
 
 F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+"""A decorator that adds options or arguments to a command."""
 
 
-def task_argument(function: F) -> F:
-    """Add the argument TASK, a directory."""
-    return click.argument("task", type=click.Path(path_type=Path))(function)
+def add_options(*options: Option) -> Callable[[F], F]:
+    """Return a decorator that adds options to a command; --help lists them in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-def namespace_option(function: F) -> F:
-    """Add --namespace, without --kubeconfig and --context."""
-    return click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        shell_complete=complete_namespaces,
-        help="Namespace; default: that of the kubeconfig's context.",
-    )(function)
+def as_one_argument(name: str, create: Callable[..., object], values: Sequence[str], *options: Option) -> Callable[[F], F]:
+    """Return a decorator that adds options to a command, and passes their values to its function as one argument.
+
+    name: the name of the argument; create: returns the argument, from the options' values as keywords; values: the names of the
+    values. A value that the command does not have is not passed to ``create``.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def with_argument(*args: Any, **given: Any) -> object:
+            created = create(**{each: given.pop(each) for each in values if each in given})
+            return function(*args, **{name: created}, **given)
+
+        wrapped: Any = with_argument
+        return add_options(*options)(wrapped)  # type: ignore[no-any-return]
+
+    return decorate
 
 
-def trial_argument(function: F) -> F:
-    """Add the argument TRIAL, a name."""
-    return click.argument("trial", shell_complete=complete_trials)(function)
+def require_report() -> None:
+    """Raise UsageError unless the packages of the pip extra `report` are installed."""
+    from importlib.util import find_spec
+
+    missing = [each for each in ("jinja2", "pyarrow", "scipy") if find_spec(each) is None]
+    if missing:
+        raise UsageError(
+            f"this needs {' and '.join(missing)}, which Multistep's extra `report` brings: pip install 'multistep[report]', "
+            "or in a checkout: pipx install --force '.[report]'"
+        )
 
 
-def kubeconfig_options(function: F) -> F:
-    """Add --kubeconfig and --context."""
-    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one.")(function)
-    return click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then ~/.kube/config.")(function)
+task_argument = click.argument("task", type=click.Path(path_type=Path))
+
+namespace_option = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete_namespaces,
+    help="Namespace; default: that of the kubeconfig's context.",
+)
+
+trial_argument = click.argument("trial", shell_complete=complete_trials)
+
+kubeconfig_options = add_options(
+    click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, then ~/.kube/config."),
+    click.option("--context", metavar="NAME", help="Context of the kubeconfig; default: the current one."),
+)
+
+target_options = as_one_argument("target", Target, ("namespace", "kubeconfig", "context"), namespace_option, kubeconfig_options)
+"""Adds --namespace, --kubeconfig and --context. The function receives them as ``target``, a Target."""
 
 
-def target_options(function: F) -> F:
-    """Add --namespace, --kubeconfig and --context. The function receives them as ``target``, a Target."""
+def connected(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    """Add --namespace, --kubeconfig and --context, and connect to the cluster that they choose. The asynchronous function receives
+    the connection as ``cluster``."""
 
     @functools.wraps(function)
-    def with_target(*args: Any, namespace: str | None, kubeconfig: str | None, context: str | None, **given: Any) -> object:
-        return function(*args, target=Target(kubeconfig, context, namespace), **given)
+    def run(*args: Any, target: Target, **given: Any) -> object:
+        async def with_cluster() -> object:
+            from multistep.cli import cluster
 
-    wrapped: Any = with_target
-    return namespace_option(kubeconfig_options(wrapped))  # type: ignore[no-any-return]
+            async with cluster.connect(target) as client:
+                return await function(*args, cluster=client, **given)
 
+        return asyncio.run(with_cluster())
 
-def output_option(function: F) -> F:
-    """Add --output: a table, or one JSON document on stdout."""
-    return click.option(
-        "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: one document on stdout."
-    )(function)
+    return target_options(run)
 
 
-def verbose_option(function: F) -> F:
-    """Add --verbose, which streams the output of the build tools."""
-    return click.option("-v", "--verbose", is_flag=True, help="Stream the output of the build.")(function)
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: one document on stdout."
+)
 
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Stream the output of the build.")
 
-def agent_option(function: F) -> F:
-    """Add --agent."""
-    return click.option(
-        "--agent",
-        metavar="AGENT",
-        shell_complete=complete_agents,
-        help="oracle, nop, command, an agent of Harbor such as claude-code, or a class (package.module:Class). Default: "
-        "command if a -- COMMAND or --agent-file is given, else oracle.",
-    )(function)
+agent_option = click.option(
+    "--agent",
+    metavar="AGENT",
+    shell_complete=complete_agents,
+    help="oracle, nop, command, an agent of Harbor such as claude-code, or a class (package.module:Class). Default: "
+    "command if a -- COMMAND or --agent-file is given, else oracle.",
+)
 
 
 class FiniteRange(click.FloatRange):
@@ -89,147 +132,154 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-_BUDGETS = (
-    click.option("--max-output-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: output tokens."),
-    click.option("--max-input-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: input tokens."),
+_HOSTED = (
+    click.option(
+        "--key-from-secret",
+        "keys",
+        multiple=True,
+        metavar="[NAME=]SECRET:KEY",
+        help="The provider's key, from an existing Secret, as variable NAME; default: the provider's variable.",
+    ),
+    click.option(
+        "--agent-kwarg",
+        "kwargs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option of the agent's class, as in Harbor; VALUE is JSON or a string.",
+    ),
+    click.option("--agent-version", "version", metavar="VERSION", help="Version of the agent's program."),
+    click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
+    click.option(
+        "--access",
+        type=click.Choice(("Gateway", "Direct"), case_sensitive=False),
+        help="Gateway (default): the agent never has the key, and its tokens are counted. Direct: it has the key itself.",
+    ),
+    click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
     click.option(
         "--max-cost",
         type=FiniteRange(min=0, min_open=True),
         metavar="USD",
         help="Budget of a trial, over all its steps: US dollars. Model requests that might exceed it are refused.",
     ),
-)  # in reverse order, because --help lists the last added option first
-
-
-_API = (
+    click.option("--max-input-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: input tokens."),
+    click.option("--max-output-tokens", type=click.IntRange(1), metavar="N", help="Budget of a trial: output tokens."),
     click.option(
-        "--access",
-        type=click.Choice(("Gateway", "Direct"), case_sensitive=False),
-        help="Gateway (default): the agent never has the key, and its tokens are counted. Direct: it has the key itself.",
+        "--agent-image",
+        "images",
+        multiple=True,
+        metavar="[AGENT=]IMAGE",
+        help="Image with the agent's program, built by `multistep agent build`: install nothing.",
     ),
-    click.option("--base-url", metavar="URL", help="URL of the model's API; default: the provider's."),
 )
 
-
-def hosted_options(function: F) -> F:
-    """Add the options for agents of Harbor, apart from --model. The function receives them and ``model`` as one ModelOptions."""
-
-    @functools.wraps(function)
-    def with_model(*args: Any, model: str | None = None, **given: Any) -> object:
-        chosen = ModelOptions(model, *(given.pop(each.name) for each in fields(ModelOptions)[1:]))
-        return function(*args, model=chosen, **given)
-
-    wrapped: Any = with_model
-    for option in (
-        click.option(
-            "--agent-image",
-            "images",
-            multiple=True,
-            metavar="[AGENT=]IMAGE",
-            help="Image with the agent's program, built by `multistep agent build`: install nothing.",
-        ),
-        *_BUDGETS,
-        click.option("--preinstalled", is_flag=True, help="The image holds the agent's program: install nothing."),
-        *_API,
-        click.option("--agent-version", "version", metavar="VERSION", help="Version of the agent's program."),
-        click.option(
-            "--agent-kwarg",
-            "kwargs",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="An option of the agent's class, as in Harbor; VALUE is JSON or a string.",
-        ),
-        click.option(
-            "--key-from-secret",
-            "keys",
-            multiple=True,
-            metavar="[NAME=]SECRET:KEY",
-            help="The provider's key, from an existing Secret, as variable NAME; default: the provider's variable.",
-        ),
-    ):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
+hosted_options = as_one_argument("model", ModelOptions, [each.name for each in fields(ModelOptions)], *_HOSTED)
+"""Adds the options for agents of Harbor, apart from --model. The function receives them and ``model`` as one ModelOptions."""
 
 
-def dataset_options(function: F) -> F:
-    """Add --registry, --task, --exclude and --limit. The function receives them as `chosen`, a DatasetOptions."""
+def _dataset_options(**values: Any) -> DatasetOptions:
+    from multistep.client.datasets import DatasetOptions
 
-    @functools.wraps(function)
-    def with_options(
-        *args: Any, registry: str | None, include: Sequence[str], exclude: Sequence[str], limit: int | None, **given: Any
-    ) -> object:
-        from multistep.client.datasets import DatasetOptions
-
-        return function(*args, chosen=DatasetOptions(None, registry, include, exclude, limit), **given)
-
-    wrapped: Any = with_options
-    for option in (
-        click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N of the selected tasks."),
-        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out tasks whose name matches; repeatable."),
-        click.option(
-            "--task",
-            "include",
-            multiple=True,
-            metavar="PATTERN",
-            help="Only tasks whose directory's name matches; repeatable.",
-        ),
-        click.option(
-            "--registry", metavar="URL|FILE", help="The dataset's registry.json, as --registry-url and --registry-path of Harbor."
-        ),
-    ):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
+    return DatasetOptions(**values)
 
 
-def image_options(function: F) -> F:
-    """Add --image and --runner-in-image, for an image that is already built."""
-    function = click.option("--runner-in-image", is_flag=True, help="IMAGE contains the runner, as `multistep build` reported.")(
-        function
-    )
-    return click.option("--image", metavar="IMAGE", help="Use this image instead of the task's.")(function)
-
-
-def agent_env_option(function: F) -> F:
-    """Add --agent-env: environment variables of the agent."""
-    return click.option(
-        "--agent-env",
+dataset_options = as_one_argument(
+    "chosen",
+    _dataset_options,
+    ("registry", "include", "exclude", "limit"),
+    click.option(
+        "--registry", metavar="URL|FILE", help="The dataset's registry.json, as --registry-url and --registry-path of Harbor."
+    ),
+    click.option(
+        "--task",
+        "include",
         multiple=True,
-        metavar="NAME[=VALUE]",
-        help="A variable of the agent's environment; stored in a Secret. Without VALUE: that of your environment.",
-    )(function)
+        metavar="PATTERN",
+        help="Only tasks whose directory's name matches; repeatable.",
+    ),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out tasks whose name matches; repeatable."),
+    click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N of the selected tasks."),
+)
+"""Adds --registry, --task, --exclude and --limit. The function receives them as ``chosen``, a DatasetOptions."""
+
+image_options = add_options(
+    click.option("--image", metavar="IMAGE", help="Use this image instead of the task's."),
+    click.option("--runner-in-image", is_flag=True, help="IMAGE contains the runner, as `multistep build` reported."),
+)
+var_option = click.option(
+    "--var",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A value for ${NAME} in task.toml or a compose file; stored in a Secret.",
+)
+
+agent_env_option = click.option(
+    "--agent-env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A variable of the agent's environment; stored in a Secret. Without VALUE: that of your environment.",
+)
+
+agent_secret_option = click.option(
+    "--agent-env-from-secret",
+    "secret_agent_env",
+    multiple=True,
+    metavar="NAME=SECRET:KEY",
+    help="A variable of the agent's environment, from an existing Secret.",
+)
+
+agent_file_option = click.option(
+    "--agent-file",
+    type=click.Path(path_type=Path),
+    metavar="SCRIPT",
+    help="Run this local script as the command agent, by its #! line; its arguments follow --. At most 32 KiB.",
+)
+
+resume_option = click.option(
+    "--resume", is_flag=True, help="Agents resume their trajectory in each step; see RESUME in `multistep agent list`."
+)
+
+queue_option = click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")
 
 
-def agent_secret_option(function: F) -> F:
-    """Add --agent-env-from-secret: environment variables of the agent from existing Secrets."""
-    return click.option(
-        "--agent-env-from-secret",
-        "secret_agent_env",
-        multiple=True,
-        metavar="NAME=SECRET:KEY",
-        help="A variable of the agent's environment, from an existing Secret.",
-    )(function)
+@dataclass(frozen=True)
+class RunOptions:
+    """The options that `run`, `sweep run` and `regrade` share."""
+
+    target: Target
+    variables: Sequence[str] = ()
+    """The values of --var."""
+    agent_env: Sequence[str] = ()
+    """The values of --agent-env."""
+    image: str | None = None
+    """An image that replaces the tasks' images."""
+    runner_in_image: bool = False
+    detach: bool = False
+    """Whether the command ends after it has created the trial or sweep."""
+    verbose: bool = False
+    output: str = "table"
+
+    @property
+    def as_json(self) -> bool:
+        """Report whether the command prints a JSON document."""
+        return self.output == "json"
+
+    @property
+    def trial_image(self) -> TrialImage | None:
+        """Return the image of --image, if it is given."""
+        from multistep.client.submit.manifests import TrialImage
+
+        return TrialImage(self.image, runner=self.runner_in_image) if self.image else None
+
+    def values(self) -> Values:
+        """Return the values of --var and --agent-env. Raises UsageError if one is invalid."""
+        from multistep.client.submit.values import given_values
+
+        return given_values(self.variables, self.agent_env)
 
 
-def agent_file_option(function: F) -> F:
-    """Add --agent-file: a local script to run as the command agent."""
-    return click.option(
-        "--agent-file",
-        type=click.Path(path_type=Path),
-        metavar="SCRIPT",
-        help="Run this local script as the command agent, by its #! line; its arguments follow --. At most 32 KiB.",
-    )(function)
-
-
-def resume_option(function: F) -> F:
-    """Add --resume."""
-    return click.option(
-        "--resume", is_flag=True, help="Agents resume their trajectory in each step; see RESUME in `multistep agent list`."
-    )(function)
-
-
-def queue_option(function: F) -> F:
-    """Add --queue: Kueue's LocalQueue."""
-    return click.option("--queue", metavar="NAME", help="Kueue's LocalQueue to wait in; default: none.")(function)
+run_options = as_one_argument("common", RunOptions, [each.name for each in fields(RunOptions)])
+"""Passes the values of the shared options, which the command adds itself, to the function as ``common``, a RunOptions."""
 
 
 def _amount(number: Callable[[str], float], least: float, right: str) -> Callable[[str], float]:
@@ -246,98 +296,85 @@ def _amount(number: Callable[[str], float], least: float, right: str) -> Callabl
 
 
 _MEBIBYTES = _amount(int, 1, "a whole number of mebibytes, at least 1, such as 4096 for 4 GiB")
-_RESOURCES = {
-    "gpus": click.option(
-        "--override-gpus",
-        "gpus",
-        type=_amount(int, 0, "a whole number of GPUs, such as 1, or 0 for none"),
-        metavar="N",
-        help="Number of GPUs instead of the task's gpus; 0: none.",
-    ),
-    "storageMB": click.option(
-        "--override-storage-mb",
-        "storageMB",
-        type=_MEBIBYTES,
-        metavar="N",
-        help="Ephemeral storage in mebibytes instead of the task's storage_mb.",
-    ),
-    "memoryMB": click.option(
-        "--override-memory-mb",
-        "memoryMB",
-        type=_MEBIBYTES,
-        metavar="N",
-        help="Memory in mebibytes instead of the task's memory_mb.",
-    ),
-    "cpus": click.option(
+
+
+def _given_amounts(**amounts: float | None) -> dict[str, float]:
+    return {field: amount for field, amount in amounts.items() if amount is not None}
+
+
+resource_options = as_one_argument(
+    "resources",
+    _given_amounts,
+    ("cpus", "memoryMB", "storageMB", "gpus"),
+    click.option(
         "--override-cpus",
         "cpus",
         type=_amount(float, 0.001, "a number of CPU cores, at least 0.001, such as 2 or 0.5"),
         metavar="N",
         help="CPU cores of the container, as request and limit, instead of the task's cpus.",
     ),
-}  # by field of spec.environment.resources; in reverse order, as _BUDGETS
-
-
-def resource_options(function: F) -> F:
-    """Add --override-cpus, --override-memory-mb, --override-storage-mb and --override-gpus, named as in Harbor. The function
-    receives the given amounts as ``resources``, by field of spec.environment.resources."""
-
-    @functools.wraps(function)
-    def with_resources(*args: Any, **given: Any) -> object:
-        amounts = {field: given.pop(field) for field in reversed(_RESOURCES)}
-        return function(*args, resources={field: each for field, each in amounts.items() if each is not None}, **given)
-
-    wrapped: Any = with_resources
-    for option in _RESOURCES.values():
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
-
-
-_PART = (
-    click.option("--to-step", metavar="STEP", help="End the trial after this step."),
     click.option(
-        "--from-step",
-        metavar="STEP",
-        help="Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave.",
+        "--override-memory-mb",
+        "memoryMB",
+        type=_MEBIBYTES,
+        metavar="N",
+        help="Memory in mebibytes instead of the task's memory_mb.",
     ),
+    click.option(
+        "--override-storage-mb",
+        "storageMB",
+        type=_MEBIBYTES,
+        metavar="N",
+        help="Ephemeral storage in mebibytes instead of the task's storage_mb.",
+    ),
+    click.option(
+        "--override-gpus",
+        "gpus",
+        type=_amount(int, 0, "a whole number of GPUs, such as 1, or 0 for none"),
+        metavar="N",
+        help="Number of GPUs instead of the task's gpus; 0: none.",
+    ),
+)
+"""Adds --override-cpus, --override-memory-mb, --override-storage-mb and --override-gpus, named as in Harbor. The function receives
+the given amounts as ``resources``, by field of spec.environment.resources."""
+
+trial_options = add_options(
+    agent_option,
+    agent_file_option,
+    click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
+    click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
+    hosted_options,
+    resume_option,
     click.option(
         "--from",
         "start",
         metavar="TRIAL:STEP",
         help="Continue after this step of another trial, from its checkpoint; the steps up to it keep their rewards.",
     ),
+    click.option(
+        "--from-step",
+        metavar="STEP",
+        help="Start at this step, from the reference state: the files that the task's own solutions of the earlier steps leave.",
+    ),
+    click.option("--to-step", metavar="STEP", help="End the trial after this step."),
+    queue_option,
+    agent_secret_option,
+    click.option(
+        "--var-from-secret",
+        "secret_variables",
+        multiple=True,
+        metavar="NAME=SECRET:KEY",
+        help="A variable for ${NAME} in task.toml or a compose file, from an existing Secret.",
+    ),
+    resource_options,
+    click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X."),
+    click.option(
+        "--on-agent-error",
+        type=click.Choice(["abort", "continue"]),
+        help="After an agent's exception: abort (default), or continue as Harbor does.",
+    ),
+    click.option("--no-verify", is_flag=True, help="Skip verification: no rewards, and gates are ignored."),
+    click.option("--keep", is_flag=True, help="Keep the pod after the trial finishes, for debugging."),
+    click.argument("command", nargs=-1, metavar="[-- COMMAND...]"),
 )
-
-
-def trial_options(function: F) -> F:
-    """Add the options of a trial, for the commands package and run."""
-    for option in (
-        click.argument("command", nargs=-1, metavar="[-- COMMAND...]"),
-        click.option("--keep", is_flag=True, help="Keep the pod after the trial finishes, for debugging."),
-        click.option("--no-verify", is_flag=True, help="Skip verification: no rewards, and gates are ignored."),
-        click.option(
-            "--on-agent-error",
-            type=click.Choice(["abort", "continue"]),
-            help="After an agent's exception: abort (default), or continue as Harbor does.",
-        ),
-        click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X."),
-        resource_options,
-        click.option(
-            "--var-from-secret",
-            "secret_variables",
-            multiple=True,
-            metavar="NAME=SECRET:KEY",
-            help="A variable for ${NAME} in task.toml or a compose file, from an existing Secret.",
-        ),
-        agent_secret_option,
-        queue_option,
-        *_PART,
-        resume_option,
-        hosted_options,
-        click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
-        click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
-        agent_file_option,
-        agent_option,
-    ):
-        function = option(function)
-    return function
+"""Adds the options of a trial, for the commands package and run."""

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from multistep.cli.completion import complete_either
-from multistep.cli.exits import Exit
-from multistep.cli.options import (
-    image_options,
-    output_option,
-    target_options,
-)
+from multistep.cli.exit_codes import Exit
+from multistep.cli.options import RunOptions, image_options, output_option, run_options, target_options
 from multistep.client.options import Target
 
 if TYPE_CHECKING:
@@ -60,24 +56,16 @@ Exit codes:
 @image_options
 @target_options
 @output_option
+@run_options
 def regrade(
-    source: str,
-    tests: Path | None,
-    tasks: tuple[Path, ...],
-    name: str | None,
-    results: Path | None,
-    *,
-    detach: bool,
-    image: str | None,
-    runner_in_image: bool,
-    target: Target,
-    output: str,
+    source: str, tests: Path | None, tasks: tuple[Path, ...], name: str | None, results: Path | None, common: RunOptions
 ) -> int:
     """Verify the steps of SOURCE, a trial or a sweep, again."""
+    from multistep.api.sweep.sweep import SWEEP_KIND
     from multistep.cli.image.images import existing_image
-    from multistep.cli.trial.run.run_trial import show_finding, var_options
+    from multistep.cli.sweep.run_sweep import submit_sweep
+    from multistep.cli.trial.run_trial import show_finding, submit_trial, var_options
     from multistep.client.results.fetch import check_directory
-    from multistep.client.submit.manifests import TrialImage
     from multistep.client.submit.regrade import Regrade
     from multistep.client.task.task_directory import TaskDirectory
     from multistep.errors import UsageError
@@ -88,41 +76,22 @@ def regrade(
         raise UsageError("--tests and --task exclude each other: put the tests into the task's directory")
     if tests and not tests.is_dir():
         raise UsageError(f"--tests: {tests} is not a directory")
-    wanted = Regrade(
-        source,
-        show_finding,
-        var_options,
-        existing_image,
-        image=TrialImage(image, runner=runner_in_image) if image else None,
-        name=name,
-        tests=tests,
-        tasks=[TaskDirectory.open(each) for each in tasks],
-    )
-    submission = asyncio.run(_submission(target, wanted, results))
-    return _submitted(target, submission, results, detach=detach, as_json=output == "json")
+    directories = [TaskDirectory.open(each) for each in tasks]
+    wanted = Regrade(source, show_finding, var_options, existing_image, common.trial_image, name, tests, directories)
+    submission = asyncio.run(_submission(common.target, wanted))
+    if submission.main["kind"] != SWEEP_KIND:
+        return asyncio.run(submit_trial(submission, common, results))
+    if results:
+        raise UsageError("--results is for a trial: fetch those of a sweep with `multistep sweep results`")
+    ended = asyncio.run(submit_sweep(submission, common))
+    return ended if common.detach else max(ended, asyncio.run(_verified(common.target, submission.main["metadata"]["name"])))
 
 
-async def _submission(target: Target, wanted: Regrade, results: Path | None) -> Submission:
-    from multistep.api.sweep.sweep import SWEEP_KIND
+async def _submission(target: Target, wanted: Regrade) -> Submission:
     from multistep.cli import cluster
-    from multistep.errors import UsageError
 
     async with cluster.connect(target) as connected:
-        submission = await wanted.submission(connected)
-    if results and submission.main["kind"] == SWEEP_KIND:
-        raise UsageError("--results is for a trial: fetch those of a sweep with `multistep sweep results`")
-    return submission
-
-
-def _submitted(target: Target, submission: Submission, results: Path | None, *, detach: bool, as_json: bool) -> int:
-    from multistep.api.sweep.sweep import SWEEP_KIND
-    from multistep.cli.sweep.run_sweep import SweepSession
-    from multistep.cli.trial.run.run_trial import Followed
-
-    if submission.main["kind"] != SWEEP_KIND:
-        return asyncio.run(Followed(target, results, detach=detach, as_json=as_json).run(submission))
-    ended = SweepSession((), target, as_json=as_json, detach=detach).submitted(submission)
-    return ended if detach else max(ended, asyncio.run(_verified(target, submission.main["metadata"]["name"])))
+        return await wanted.submission(connected)
 
 
 async def _verified(target: Target, name: str) -> Exit:

@@ -47,11 +47,18 @@ def view(source: str, port: str, jobs: Path, target: Target) -> int:
     elif source == "jobs":
         raise UsageError("jobs is not a directory here: `multistep sweep results SWEEP` fetches a sweep into it, or name a sweep")
     else:
-        from multistep.cli.sweep.sweep_results import write_results
-
-        if code := asyncio.run(write_results(target, source, jobs, as_json=False)):
+        code = asyncio.run(_fetch(target, source, jobs))
+        if code:
             return code
     return _run([harbor, "view", str(jobs), "--jobs", "--port", port])
+
+
+async def _fetch(target: Target, sweep: str, jobs: Path) -> int:
+    from multistep.cli import cluster
+    from multistep.cli.sweep.sweep_results import write_results
+
+    async with cluster.connect(target) as connected:
+        return await write_results(connected, sweep, jobs, as_json=False)
 
 
 def find_harbor() -> str:

@@ -5,7 +5,6 @@ training loops. The command line calls the other modules. Open async_client.py f
 
 async_client, blocking    the Python client, asynchronous and blocking
 run                       a sweep that it created, and its trials as they finish
-submission                the sweep that it submits
 trl                       a reward function for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster
 objects, watch            finds trials and sweeps by name, stops them; watches one of them

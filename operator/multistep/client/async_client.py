@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import quote
 
 from multistep.api.common import labels
@@ -19,8 +19,11 @@ from multistep.client.objects import existing_sweep
 from multistep.client.options import Target
 from multistep.client.results.fetch import download, read_part
 from multistep.client.run import AsyncRun, Rollout
-from multistep.client.submission import Agent, Task, submission
 from multistep.client.submit.create import submit
+from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
+from multistep.client.submit.sweep_manifest import SweepOptions, agent_of_text, directories, find_tasks, sweep_of_tasks
+from multistep.client.task.check_task import validate_tasks
+from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import MultistepError, NotFound, StoreError, UsageError
 from multistep.kube.client import ClusterClient
 from multistep.kube.resources import SWEEPS
@@ -31,6 +34,9 @@ _FIELD_MANAGER: Final = "multistep-python"
 _ARGUMENTS: Final = ("tasks", "agents", "attempts", "parallelism")  # arguments of submit that are fields of the spec, too
 _PART_BYTES: Final = 1 << 20
 _RENEWALS: Final = 3  # renewals per lease duration, so that two of them may fail
+
+Task: TypeAlias = str | Path | Mapping[str, Any]
+Agent: TypeAlias = str | Mapping[str, Any]
 
 
 class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
@@ -172,3 +178,54 @@ async def _stop_unfinished(run: AsyncRun) -> None:
         logger.debug("the state of sweep %s is unknown", run.name)
     with suppress(MultistepError):
         await run.stop()
+
+
+def submission(
+    tasks: Sequence[Task],
+    agents: Sequence[Agent],
+    fields: Mapping[str, Any],
+    *,
+    name: str | None,
+    image: str | None,
+) -> Submission:
+    """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError if a task's image
+    or a variable is missing, InvalidTask if a task cannot be run, InvalidSpec if a field is invalid. Logs the tasks' warnings."""
+    for argument, value in (("tasks", tasks), ("agents", agents)):
+        if isinstance(value, str | Path | Mapping):
+            raise UsageError(f"{argument}: must be a list, such as [{value!r}]")
+    given = [entry for each in tasks for entry in _tasks(each)]
+    given_image = TrialImage(image) if image else None
+    images = {each.name: given_image for each in given if isinstance(each, TaskDirectory) and given_image}
+    for each in given:
+        if isinstance(each, TaskDirectory) and each.needs_build and given_image is None:
+            raise UsageError(f"{each.path}: its image must be built first: `multistep build {each.path}`, then pass image=")
+    name = checked_name(name, "name") if name else new_name("rollouts")
+    planned = sweep_of_tasks(given, images, SweepOptions(name), given_image)
+    entries = [_agent(each) for each in agents]
+    sweep = {**planned.main, "spec": {**planned.main["spec"], **fields, "agents": entries}}
+    spec = parse_sweep(sweep).spec
+    validate_tasks(directories(given), spec, show=_show, remedy=_variables_of_spec, image=image)
+    return Submission(sweep, planned.owned)
+
+
+def _agent(agent: Agent) -> Manifest:
+    """Return the entry of spec.agents. Raises UsageError, which names the argument and not the option of the command line."""
+    if not isinstance(agent, str):
+        return dict(agent)
+    try:
+        return agent_of_text(agent)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--agent ", "agents: ")) from None
+
+
+def _variables_of_spec(names: Sequence[str]) -> str:
+    return f"set it in spec['template']['spec']['variables']: {', '.join(names)}"
+
+
+def _show(kind: str, text: str) -> None:
+    if kind == "warning":
+        logger.warning(text)
+
+
+def _tasks(task: Task) -> list[TaskDirectory | Manifest]:
+    return [dict(task)] if isinstance(task, Mapping) else list(find_tasks([Path(task)]))

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from multistep.api.sweep.sweep import SweepStatus
 from multistep.client.async_client import AsyncClient
 from multistep.client.run import AsyncRun, Rollout
-from multistep.client.submission import Agent, Task
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _of_client(method: Callable[Concatenate[AsyncClient, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Client, _P], _T]:
+    """Return the blocking method of ``Client`` with the parameters, types and docstring of a method of ``AsyncClient``."""
+
+    @functools.wraps(method)
+    def blocking(client: Client, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return client._wait(method(client._client, *args, **options))
+
+    return blocking
+
+
+def _run_of_client(
+    method: Callable[Concatenate[AsyncClient, _P], Coroutine[Any, Any, AsyncRun]],
+) -> Callable[Concatenate[Client, _P], Run]:
+    """Do the same for a method that returns an ``AsyncRun``: the blocking method returns a ``Run``."""
+
+    @functools.wraps(method)
+    def blocking(client: Client, /, *args: _P.args, **options: _P.kwargs) -> Run:
+        return Run(client, client._wait(method(client._client, *args, **options)))
+
+    blocking.__annotations__["return"] = "Run"
+    return blocking
+
+
+def _of_run(method: Callable[[AsyncRun], Coroutine[Any, Any, _T]]) -> Callable[[Run], _T]:
+    """Return the blocking method of ``Run`` with the type and docstring of a method of ``AsyncRun``."""
+
+    @functools.wraps(method)
+    def blocking(run: Run, /) -> _T:
+        return run._client._wait(method(run._run))
+
+    return blocking
 
 
 class Client(AbstractContextManager["Client"]):
@@ -25,8 +57,8 @@ class Client(AbstractContextManager["Client"]):
                 print(rollout.task, rollout.reward)
 
     Without a ``with`` block, as across the cells of a notebook, call close() at the end. The client connects at the start of the
-    ``with`` block, or at the first call. After the block, or close(), it cannot be used again. Its methods have the same arguments
-    as those of ``AsyncClient``. Several threads may use one client. A separate thread renews the sweeps' leases, even while the
+    ``with`` block, or at the first call. After the block, or close(), it cannot be used again. Its methods are those of
+    ``AsyncClient``, and block. Several threads may use one client. A separate thread renews the sweeps' leases, even while the
     caller computes.
     """
 
@@ -38,6 +70,11 @@ class Client(AbstractContextManager["Client"]):
         self._lock = threading.Lock()  # guards the next two fields while the client connects or closes
         self._connected = False
         self._closed = False
+
+    submit = _run_of_client(AsyncClient.submit)
+    get = _run_of_client(AsyncClient.get)
+    file = _of_client(AsyncClient.file)
+    fetch = _of_client(AsyncClient.fetch)
 
     def __enter__(self) -> Self:
         self._connect()
@@ -55,44 +92,6 @@ class Client(AbstractContextManager["Client"]):
                 self._run(self._client.__aexit__())
             finally:
                 self._end()
-
-    def submit(
-        self,
-        tasks: Sequence[Task],
-        *,
-        agents: Sequence[Agent] = ("oracle",),
-        attempts: int = 1,
-        parallelism: int = 10,
-        name: str | None = None,
-        image: str | None = None,
-        lease_seconds: int | None = 60,
-        spec: Mapping[str, Any] | None = None,
-    ) -> Run:
-        """Create a sweep of tasks x agents x attempts. Arguments and errors are those of ``AsyncClient.submit``."""
-        submitted = self._client.submit(
-            tasks,
-            agents=agents,
-            attempts=attempts,
-            parallelism=parallelism,
-            name=name,
-            image=image,
-            lease_seconds=lease_seconds,
-            spec=spec,
-        )
-        return Run(self, self._wait(submitted))
-
-    def get(self, name: str) -> Run:
-        """Return a sweep that exists. Its lease is not renewed. Raises UsageError if no such sweep exists."""
-        return Run(self, self._wait(self._client.get(name)))
-
-    def file(self, rollout: Rollout, path: str) -> bytes:
-        """Return a file of the trial's results. Raises StoreError if there is no such file."""
-        return self._wait(self._client.file(rollout, path))
-
-    def fetch(self, rollout: Rollout, directory: Path | str) -> None:
-        """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError if the trial has no
-        results."""
-        self._wait(self._client.fetch(rollout, directory))
 
     def _wait(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Connect if necessary, and run a coroutine in the client's thread; Ctrl-C cancels it. Raises RuntimeError if the client is
@@ -152,21 +151,10 @@ class Run:
         finally:
             self._client._wait(found.aclose())
 
-    def results(self) -> list[Rollout]:
-        """Wait until the sweep has finished, and return all of its trials."""
-        return list(self)
-
-    def status(self) -> SweepStatus:
-        """Return the sweep's current status."""
-        return self._client._wait(self._run.status())
-
-    def stop(self) -> None:
-        """Stop the sweep: active trials are stopped, and their pods are deleted. The sweep and its results remain."""
-        self._client._wait(self._run.stop())
-
-    def delete(self) -> None:
-        """Delete the sweep with its trials and their pods."""
-        self._client._wait(self._run.delete())
+    status = _of_run(AsyncRun.status)
+    results = _of_run(AsyncRun.results)
+    stop = _of_run(AsyncRun.stop)
+    delete = _of_run(AsyncRun.delete)
 
 
 async def _next(rollouts: Any) -> Rollout | None:

@@ -43,12 +43,23 @@ def crd_required(resource: Resource) -> Iterator[None]:
         raise
 
 
-async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
-    """Return the sweep. Raises UsageError if it does not exist."""
-    found = await find_sweep(cluster, namespace, name)
+async def existing_object(cluster: Cluster, resource: Resource, namespace: str, name: str) -> Object:
+    """Return the trial or sweep. Raises UsageError if it does not exist."""
+    found = await find_object(cluster, resource, namespace, name)
     if found is None:
-        raise UsageError(f"sweep {name!r} does not exist in namespace {namespace!r}: `multistep sweep list -A` lists all")
+        what, command = ("trial", "list") if resource == TRIALS else ("sweep", "sweep list")
+        raise UsageError(f"{what} {name!r} does not exist in namespace {namespace!r}: `multistep {command} -A` lists all")
     return found
+
+
+async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
+    """Return the trial, as ``existing_object`` does."""
+    return await existing_object(cluster, TRIALS, namespace, name)
+
+
+async def existing_sweep(cluster: Cluster, namespace: str, name: str) -> Object:
+    """Return the sweep, as ``existing_object`` does."""
+    return await existing_object(cluster, SWEEPS, namespace, name)
 
 
 async def find_either(cluster: Cluster, namespace: str, text: str) -> tuple[str, Object | None, Object | None]:
@@ -73,14 +84,6 @@ async def existing_either(cluster: Cluster, namespace: str, text: str) -> tuple[
         return SWEEPS, sweep
     what = f"neither a trial nor a sweep {name!r} exists" if name == text else f"{text} does not exist"
     raise UsageError(f"{what} in namespace {namespace!r}: `multistep list -A` and `multistep sweep list -A` list all")
-
-
-async def existing_trial(cluster: Cluster, namespace: str, name: str) -> Object:
-    """Return the trial. Raises UsageError if it does not exist."""
-    found = await find_trial(cluster, namespace, name)
-    if found is None:
-        raise UsageError(f"trial {name!r} does not exist in namespace {namespace!r}: `multistep list -A` lists all")
-    return found
 
 
 async def stop(cluster: Cluster, resource: Resource, namespace: str, name: str, *, uid: str) -> None:

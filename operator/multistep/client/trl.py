@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from multistep.client.async_client import Task
 from multistep.client.blocking import Client, Run
 from multistep.client.run import Rollout
-from multistep.client.submission import Task
 
 _MAX_AGENTS: Final = 64  # maximum number of agents of a sweep
 _TTL_SECONDS: Final = 3600

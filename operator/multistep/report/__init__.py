@@ -9,6 +9,6 @@ statistics    means, pass@k, differences with intervals
 branches      branches of a sweep
 excerpts      ends of outputs and failing tests
 stream_json   lines of Claude Code's JSON as text
-page          HTML page; cost_picture: its picture of score against cost
+html_page     HTML page; cost_picture: its picture of score against cost
 files         JSON, CSV, Parquet
 """

@@ -12,7 +12,7 @@ import pytest
 
 from multistep.api.trial import harbor_agents
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.cli.agent.agent_programs import PROGRAMS, files_of
+from multistep.cli.image.agent_programs import PROGRAMS, files_of
 from multistep.client.options import ModelOptions
 from multistep.client.submit.agent_choice import agent_entry, check_images, check_keys
 from multistep.client.submit.sweep_manifest import SweepOptions, sweep_of_source

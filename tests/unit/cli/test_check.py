@@ -9,7 +9,7 @@ import pytest
 
 from hack import image
 from multistep.api.trial.agent_spec import AgentSpec
-from multistep.client.task.examine import examine
+from multistep.client.task.check_task import examine
 from multistep.client.task.findings import key_lines
 from multistep.client.task.task_directory import TaskDirectory
 

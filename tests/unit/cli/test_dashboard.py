@@ -13,7 +13,7 @@ import pytest
 from multistep.cli.dashboard import board as boards
 from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.server import serve
-from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES
+from multistep.cli.trial.output_formats import MAX_TAIL_BYTES
 from multistep.client.connection import Cluster
 from multistep.errors import ClusterError, Unavailable, UsageError
 from multistep.kube.resources import SWEEPS, TRIALS, Resource

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from hack.generate import crds
-from multistep.cli.list_and_delete import Column
-from multistep.cli.sweep import manage
-from multistep.cli.trial.manage import list_and_show as trial_list
+from multistep.cli.manage.list import SWEEP_COLUMNS, TRIAL_COLUMNS, Column
 from multistep.errors import Unavailable
 from multistep.kube.watch import WatchEvent
 
@@ -69,7 +67,7 @@ def test_wide_has_more_columns_and_all_namespaces_one_for_them(invoke: Invoke, c
     assert row.split()[0] == "default" and row.split()[-3:] == ["t-1", "-", "Unschedulable"]
 
 
-@pytest.mark.parametrize(("kind", "columns"), [(crds.TRIAL, trial_list.COLUMNS), (crds.SWEEP, manage.COLUMNS)])
+@pytest.mark.parametrize(("kind", "columns"), [(crds.TRIAL, TRIAL_COLUMNS), (crds.SWEEP, SWEEP_COLUMNS)])
 def test_the_columns_are_those_of_the_crd(kind: crds.Kind, columns: tuple[Column, ...]) -> None:
     assert [(each.head, each.wide) for each in columns] == [
         (name.upper(), priority > 0) for name, _, _, priority, _ in kind.columns

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.api.trial.status import TrialStatus
-from multistep.cli.trial.logs import follow_output, print_logs
-from multistep.cli.trial.logs.print_logs import MAX_LINE_CHARACTERS, Escaped, Json, Piece, Raw, Readable, Tail, Wanted, pieces
+from multistep.cli.trial import follow_output
+from multistep.cli.trial import output_formats as print_logs
+from multistep.cli.trial.output_formats import MAX_LINE_CHARACTERS, Escaped, Json, Piece, Raw, Readable, Tail, Wanted, pieces
 from multistep.errors import ClusterError, StreamLost, UsageError
 from multistep.kube.resources import Resource
 from multistep.logs import escaped

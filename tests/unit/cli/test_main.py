@@ -8,7 +8,7 @@ import sys
 import click
 import pytest
 
-from multistep.cli.exits import Exit, Interrupted, exit_of
+from multistep.cli.exit_codes import Exit, Interrupted, exit_of
 from multistep.cli.main import COMMANDS, LazyGroup, cli
 from multistep.client.watch import Gone
 from multistep.errors import (

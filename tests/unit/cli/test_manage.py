@@ -60,7 +60,7 @@ def test_on_a_terminal_the_user_is_asked(
     invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, answer: bool, left: int
 ) -> None:
     trial(cluster, "t")
-    monkeypatch.setattr("multistep.cli.list_and_delete._is_terminal", lambda: True)
+    monkeypatch.setattr("multistep.cli.manage.stop_and_delete._is_terminal", lambda: True)
     monkeypatch.setattr("click.confirm", lambda *_, **__: answer)
     result = invoke("delete", "t")
     assert len(cluster.of("MultiStepTrial")) == left

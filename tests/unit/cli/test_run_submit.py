@@ -49,7 +49,7 @@ def test_what_the_cluster_would_refuse_is_reported_before_anything_is_built(
     def build(*_: object, **__: object) -> None:
         raise AssertionError("built before the cluster was checked")
 
-    monkeypatch.setattr("multistep.cli.trial.run.run_trial.build_image", build)
+    monkeypatch.setattr("multistep.cli.trial.run_trial.build_image", build)
     (task / "task.toml").write_text(TASK_TOML.replace('docker_image = "registry.example/image:1"', ""))
     (task / "environment").mkdir()
     (task / "environment/Dockerfile").write_text("FROM scratch\n")

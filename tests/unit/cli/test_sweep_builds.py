@@ -30,9 +30,9 @@ class Programs(Localkube):
 @pytest.fixture
 def tasks(task: Path, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory with the tasks "good" and "bad". The image of "bad" cannot be built."""
-    monkeypatch.setattr("multistep.cli.trial.run.run_trial.choose_engine", lambda _: Programs())
+    monkeypatch.setattr("multistep.cli.trial.run_trial.choose_engine", lambda _: Programs())
     monkeypatch.setattr(
-        "multistep.cli.trial.run.run_trial.current_cluster", lambda *_: CurrentCluster("localkube", "https://10.243.0.2:6443")
+        "multistep.cli.trial.run_trial.current_cluster", lambda *_: CurrentCluster("localkube", "https://10.243.0.2:6443")
     )
     cluster.story = [GOOD]
     directory = task.parent / "tasks"

@@ -16,7 +16,7 @@ import pytest
 from multistep.api.sweep.sweep import Scoring
 from multistep.report.branches import branches_of
 from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
-from multistep.report.page import report_page
+from multistep.report.html_page import report_page
 from multistep.report.rows import TrialRow, trial_row
 from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, trial

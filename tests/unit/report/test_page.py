@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from multistep.report.excerpts import Excerpts, FailingTest
-from multistep.report.page import dollars_text, number_text, p_value_text, report_page, seconds_text, signed_text
+from multistep.report.html_page import dollars_text, number_text, p_value_text, report_page, seconds_text, signed_text
 from multistep.report.rows import TrialRow, trial_row
 from multistep.report.summary import ReportedSweep, summarize
 from tests.unit.report.samples import step, sweep, trial, used

@@ -17,9 +17,9 @@ from aiohttp import web
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.dashboard.board import Board, trial_facts
-from multistep.cli.trial.logs.follow_output import following
-from multistep.cli.trial.logs.print_logs import Escaped, Readable, Wanted
-from multistep.cli.trial.logs.trial_output import Reader
+from multistep.cli.trial.follow_output import following
+from multistep.cli.trial.output_formats import Escaped, Readable, Wanted
+from multistep.cli.trial.read_output import Reader
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_trial
 from multistep.errors import MultistepError, UsageError

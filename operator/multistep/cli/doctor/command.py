@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from multistep.api.common.plural import plural
-from multistep.cli.exits import Exit
+from multistep.cli.exit_codes import Exit
 from multistep.cli.options import output_option, target_options
 from multistep.client.options import Target
 

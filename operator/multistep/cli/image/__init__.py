@@ -1,5 +1,6 @@
 """Images of tasks and agents: names, builds, pushes, loads into a local cluster.
 
-images     the image of a task's environment, with the runner in it
-engines    container engines behind one interface
+images            the image of a task's environment, with the runner in it
+agent_programs    images of the programs of Harbor's agents
+engines           container engines behind one interface
 """

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from multistep.cli.completion import complete_sweep_agents, complete_sweeps
 from multistep.cli.groups import SuggestingGroup
+from multistep.cli.manage.list import list_sweeps
+from multistep.cli.manage.retry import retry_sweep
+from multistep.cli.manage.stop_and_delete import delete_sweeps, stop_sweeps
 from multistep.cli.options import (
     FiniteRange,
+    RunOptions,
     agent_env_option,
     agent_secret_option,
+    connected,
     dataset_options,
     hosted_options,
     image_options,
     output_option,
     queue_option,
+    require_report,
     resource_options,
     resume_option,
+    run_options,
     target_options,
+    var_option,
     verbose_option,
 )
-from multistep.cli.sweep import manage
 from multistep.client.datasets import DatasetOptions
 from multistep.client.options import Target
+
+if TYPE_CHECKING:
+    from multistep.client.connection import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -156,13 +167,7 @@ def sweep() -> None:
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
 @click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X.")
 @resource_options
-@click.option(
-    "--var",
-    "variables",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="A value for ${NAME} in task.toml or a compose file; stored in a Secret.",
-)
+@var_option
 @agent_env_option
 @agent_secret_option
 @hosted_options
@@ -173,53 +178,27 @@ def sweep() -> None:
 @target_options
 @verbose_option
 @output_option
+@run_options
 def run(
-    sources: tuple[Path, ...],
-    dataset: str | None,
-    chosen: DatasetOptions,
-    name: str | None,
-    variables: tuple[str, ...],
-    agent_env: tuple[str, ...],
-    detach: bool,
-    image: str | None,
-    runner_in_image: bool,
-    target: Target,
-    verbose: bool,
-    output: str,
-    **options: Any,
+    sources: tuple[Path, ...], dataset: str | None, chosen: DatasetOptions, name: str | None, common: RunOptions, **options: Any
 ) -> int:
     """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow it."""
-    from dataclasses import replace
-
-    from multistep.cli.sweep.run_sweep import SweepSession
+    from multistep.cli.sweep.run_sweep import SweepRun
     from multistep.client.submit.sweep_manifest import SweepOptions
 
-    session = SweepSession(
-        sources,
-        target,
-        options=SweepOptions(name or "", **options),
-        chosen=replace(chosen, dataset=dataset),
-        variables=variables,
-        agent_env=agent_env,
-        image=image,
-        runner_in_image=runner_in_image,
-        detach=detach,
-        verbose=verbose,
-        as_json=output == "json",
-    )
-    return session.run()
+    return SweepRun(sources, SweepOptions(name or "", **options), replace(chosen, dataset=dataset), common).run()
 
 
 @sweep.command(epilog=_STATUS_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
 @click.option("-f", "--follow", is_flag=True, help="Follow the sweep until it finishes, with progress on stderr.")
-@target_options
+@connected
 @output_option
-def status(name: str, follow: bool, target: Target, output: str) -> int:
+async def status(cluster: Cluster, name: str, follow: bool, output: str) -> int:
     """Show a sweep's progress, results so far and estimated end."""
-    from multistep.cli.sweep.run_sweep import show
+    from multistep.cli.sweep.run_sweep import show_sweep
 
-    return asyncio.run(show(target, name, until_finished=follow, as_json=output == "json"))
+    return await show_sweep(cluster, name, until_finished=follow, as_json=output == "json")
 
 
 @sweep.command(epilog=_REPORT_EPILOG)
@@ -234,27 +213,25 @@ def status(name: str, follow: bool, target: Target, output: str) -> int:
     help="A file or a format, see below; repeatable.",
 )
 @click.option("--no-logs", is_flag=True, help="Leave outputs and failing tests out of the html page.")
-@target_options
-def report(name: str, outputs: tuple[str, ...], no_logs: bool, target: Target) -> None:
+@connected
+async def report(cluster: Cluster, name: str, outputs: tuple[str, ...], no_logs: bool) -> None:
     """Report the results of SWEEP as a table, an HTML page, CSV, JSON or Parquet."""
-    from multistep.cli.extras import require_report
-
     require_report()
     from multistep.cli.sweep.sweep_report import write_report
 
-    asyncio.run(write_report(target, name, outputs, logs=not no_logs))
+    await write_report(cluster, name, outputs, logs=not no_logs)
 
 
 @sweep.command(epilog=_RESULTS_EPILOG)
 @click.argument("name", metavar="SWEEP", shell_complete=complete_sweeps)
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path("jobs"))
-@target_options
+@connected
 @output_option
-def results(name: str, directory: Path, target: Target, output: str) -> int:
+async def results(cluster: Cluster, name: str, directory: Path, output: str) -> int:
     """Fetch the results of all trials of SWEEP into DIRECTORY (default: jobs), as a Harbor job."""
     from multistep.cli.sweep.sweep_results import write_results
 
-    return asyncio.run(write_results(target, name, directory, as_json=output == "json"))
+    return await write_results(cluster, name, directory, as_json=output == "json")
 
 
 @sweep.command(epilog=_COMPARE_EPILOG)
@@ -263,13 +240,11 @@ def results(name: str, directory: Path, target: Target, output: str) -> int:
 @output_option
 def compare(sides: tuple[str, ...], target: Target, output: str) -> None:
     """Compare two sweeps, or agents, and test whether they differ significantly."""
-    from multistep.cli.extras import require_report
-
     require_report()
     from multistep.cli.sweep.compare import write_comparison
 
     asyncio.run(write_comparison(target, sides, as_json=output == "json"))
 
 
-for _each in (manage.list_, manage.retry, manage.stop, manage.delete):
-    sweep.add_command(_each)
+for _command in (list_sweeps, retry_sweep, stop_sweeps, delete_sweeps):
+    sweep.add_command(_command)

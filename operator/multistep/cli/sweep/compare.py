@@ -16,7 +16,7 @@ from multistep.cli.terminal import clean, print_json, print_out, print_warning
 from multistep.client.connection import Cluster
 from multistep.client.options import Target
 from multistep.errors import UsageError
-from multistep.report.page import number_text, p_value_text
+from multistep.report.html_page import number_text, p_value_text
 from multistep.report.report_warnings import warnings
 from multistep.report.rows import FEWEST, TrialRow
 from multistep.report.summary import AgentComparison, adjusted_comparisons, mean_difference

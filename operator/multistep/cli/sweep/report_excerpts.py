@@ -14,7 +14,7 @@ from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT, VERIFIER
 from multistep.cli.terminal import Following, print_err, print_warning
-from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Piece, Wanted, pieces
+from multistep.cli.trial.output_formats import MAX_TAIL_BYTES, Piece, Wanted, pieces
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_trial
 from multistep.client.results.fetch import read_part

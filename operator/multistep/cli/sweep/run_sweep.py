@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli import cluster
-from multistep.cli.exits import Exit, exit_of_outcome
+from multistep.cli.exit_codes import Exit, exit_of_outcome
 from multistep.cli.image.images import BuildFailed
+from multistep.cli.options import RunOptions
 from multistep.cli.sweep.sweep_view import follow_sweep, sweep_document, sweep_view
 from multistep.cli.terminal import print_err, print_json, print_line, print_out, print_warning
-from multistep.cli.trial.run.run_trial import check_used, image_of, reserve, show_finding, var_options
+from multistep.cli.trial.run_trial import check_accepted_by, check_used, image_of, show_finding, var_options
 from multistep.client.connection import Cluster
 from multistep.client.datasets import DatasetOptions, open_tasks
 from multistep.client.objects import existing_sweep, find_sweep
-from multistep.client.options import Target
 from multistep.client.outcome import outcome_of_sweep
 from multistep.client.submit.create import submit
 from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
@@ -33,10 +33,9 @@ from multistep.client.submit.sweep_manifest import (
     sweep_of_source,
     sweep_of_tasks,
 )
-from multistep.client.submit.values import given_values
 from multistep.client.sweep_trials import counted_rows
+from multistep.client.task.check_task import validate_tasks
 from multistep.client.task.task_directory import TaskDirectory
-from multistep.client.task.validate import validate_tasks
 from multistep.errors import ClusterError, UsageError
 from multistep.report.rows import FEWEST, TrialRow
 
@@ -67,20 +66,13 @@ def _texts(sweep: str, rows: Iterable[TrialRow]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SweepSession:
+class SweepRun:
     """One call of `sweep run`, with its options."""
 
     sources: Sequence[Path]
-    target: Target
-    options: SweepOptions = field(default_factory=SweepOptions)
-    chosen: DatasetOptions = field(default_factory=DatasetOptions)
-    variables: Sequence[str] = ()
-    agent_env: Sequence[str] = ()
-    image: str | None = None
-    runner_in_image: bool = False
-    detach: bool = False
-    verbose: bool = False
-    as_json: bool = False
+    options: SweepOptions
+    chosen: DatasetOptions
+    common: RunOptions
 
     def run(self) -> Exit:
         """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
@@ -107,14 +99,11 @@ class SweepSession:
         print_err(f"dataset {dataset.name}@{dataset.version}: {len(selected.tasks)} of {len(dataset.tasks)} tasks")
         if selected.source is None:
             return self._run_tasks(open_tasks(selected), name)
-        return self.submitted(sweep_of_source({"dataset": selected.source}, self._given_image, self._options(name)))
-
-    @property
-    def _given_image(self) -> TrialImage | None:
-        return TrialImage(self.image, runner=self.runner_in_image) if self.image else None
+        submission = sweep_of_source({"dataset": selected.source}, self.common.trial_image, self._options(name))
+        return asyncio.run(submit_sweep(submission, self.common))
 
     def _options(self, name: str) -> SweepOptions:
-        return replace(self.options, name=name, values=given_values(self.variables, self.agent_env))
+        return replace(self.options, name=name, values=self.common.values())
 
     def _run_file(self) -> Exit:
         path = next(each for each in self.sources if each.is_file())
@@ -122,8 +111,8 @@ class SweepSession:
         given = {
             **{"--agent": options.agents, "--attempts": options.attempts, "--parallelism": options.parallelism},
             **{"--name": options.name, "--timeout-multiplier": options.timeout_multiplier is not None},
-            **{"--var": self.variables, "--agent-env": self.agent_env},
-            **{"--image": self.image, "--runner-in-image": self.runner_in_image},
+            **{"--var": self.common.variables, "--agent-env": self.common.agent_env},
+            **{"--image": self.common.image, "--runner-in-image": self.common.runner_in_image},
             **{"--agent-file": options.agent_files, "--agent-env-from-secret": options.secret_agent_env},
             **{"--queue": options.queue, "--budget": options.budget, "the options of a model": options.model.given},
             **{"--override-*": options.resources, "--resume": options.resume},
@@ -134,26 +123,26 @@ class SweepSession:
         if wrong := [name for name, value in given.items() if value]:
             raise UsageError(f"{wrong[0]} applies to directories of tasks only: set it in {path}")
         submission = sweep_of_file(path)
-        own, other = submission.main["metadata"].get("namespace"), self.target.namespace
+        own, other = submission.main["metadata"].get("namespace"), self.common.target.namespace
         if own and other and own != other:
             raise UsageError(f"--namespace {other}: the sweep in {path} has namespace {own}")
-        return self.submitted(submission)
+        return asyncio.run(submit_sweep(submission, self.common))
 
     def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:
         options, here = self._options(name), directories(tasks)
         planned = sweep_of_tasks(tasks, {}, options)
         spec = parse_sweep(planned.main).spec
-        reports = validate_tasks(here, spec, show=show_finding, remedy=var_options, image=self.image)
+        reports = validate_tasks(here, spec, show=show_finding, remedy=var_options, image=self.common.image)
         if len(here) == len(tasks):
             used = frozenset().union(*(each.used for each in reports))
             check_used(options.values.variables, used, agents=[each.agent for each in spec.agents])
-        asyncio.run(reserve(self.target, planned))
+        asyncio.run(check_accepted_by(self.common.target, planned))
         images, unbuilt = self._images(here, len(tasks))
-        built, elsewhere = [each for each in tasks if each not in unbuilt], self._given_image
+        built, elsewhere = [each for each in tasks if each not in unbuilt], self.common.trial_image
         names = ", ".join(each.name for each in unbuilt)
         text = f"{len(unbuilt)} of {len(tasks)} tasks could not be built and are not in the sweep: {names}"
         fault = text if unbuilt else ""
-        code = self.submitted(sweep_of_tasks(built, images, options, elsewhere), fault)
+        code = asyncio.run(submit_sweep(sweep_of_tasks(built, images, options, elsewhere), self.common, fault))
         if fault:
             print_err(f"error: {fault}")
         return code
@@ -165,8 +154,7 @@ class SweepSession:
         unbuilt: list[TaskDirectory] = []
         for task in tasks:
             try:
-                given, runner = self.image, self.runner_in_image
-                image = image_of(task, task.path, self.target, given, runner_in_image=runner, verbose=self.verbose)
+                image = image_of(task, task.path, self.common)
                 if image is not None:
                     images[task.name] = image
             except BuildFailed as error:
@@ -176,32 +164,24 @@ class SweepSession:
                 print_err(f"error: task {task.name} is left out of the sweep, as its image cannot be built: {error}")
         return images, unbuilt
 
-    def submitted(self, submission: Submission, fault: str = "") -> Exit:
-        """Create a sweep and follow it. fault: text that names the tasks left out of the sweep, "" without any."""
-        return asyncio.run(self._submit(submission, fault))
 
-    async def _submit(self, submission: Submission, fault: str) -> Exit:
-        async with cluster.connect(self.target) as connected:
-            if text := _too_few(submission.main["spec"]):
-                print_err(text)
-            metadata = (await submit(connected, submission))["metadata"]
-            namespace, name = metadata["namespace"], metadata["name"]
-            if self.detach:
-                status = SweepStatus()
-                print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
-            else:
-                print_err(f"sweep {name} in namespace {namespace}")
-                status = await _followed(connected, namespace, name)
-        if self.detach and not self.as_json:
-            print_line(name)
-            return Exit.FAULT if fault else Exit.OK
-        return _shown(namespace, name, status, fault, as_json=self.as_json)
-
-
-async def show(target: Target, name: str, *, until_finished: bool, as_json: bool) -> Exit:
-    """Run `multistep sweep status`."""
-    async with cluster.connect(target) as connected:
-        return await show_sweep(connected, name, until_finished=until_finished, as_json=as_json)
+async def submit_sweep(submission: Submission, common: RunOptions, fault: str = "") -> Exit:
+    """Create a sweep and follow it; with --detach, only create it. fault: names the tasks left out of the sweep; "" without any."""
+    async with cluster.connect(common.target) as connected:
+        if text := _too_few(submission.main["spec"]):
+            print_err(text)
+        metadata = (await submit(connected, submission))["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        if common.detach:
+            status = SweepStatus()
+            print_err(f"submitted; follow: multistep sweep status --follow {name} -n {namespace}")
+        else:
+            print_err(f"sweep {name} in namespace {namespace}")
+            status = await _followed(connected, namespace, name)
+    if common.detach and not common.as_json:
+        print_line(name)
+        return Exit.FAULT if fault else Exit.OK
+    return _shown(namespace, name, status, fault, as_json=common.as_json)
 
 
 async def show_sweep(connected: Cluster, name: str, *, until_finished: bool, as_json: bool) -> Exit:

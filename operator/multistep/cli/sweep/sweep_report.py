@@ -14,12 +14,10 @@ from rich.text import Text
 
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring, parse_scoring, parse_sweep_status
-from multistep.cli import cluster
 from multistep.cli.sweep.report_excerpts import read_excerpts
 from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, print_warning, table
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_sweep
-from multistep.client.options import Target
 from multistep.client.sweep_trials import Owned, owned_trials
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.cluster_protocols import Object
@@ -27,7 +25,7 @@ from multistep.kube.watch import GONE
 from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
-from multistep.report.page import (
+from multistep.report.html_page import (
     branch_passes,
     dollars_text,
     interval_text,
@@ -173,7 +171,7 @@ class Output:
         return cls(form, Path(text))
 
 
-async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
+async def write_report(cluster: Cluster, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
     """Read a sweep's trials and write its reports. texts: values of --output; logs: whether the HTML page shows failing tests and
     the last lines of outputs. Raises UsageError if a report cannot be written, and ClusterError."""
     outputs = [Output.parse(each) for each in texts]
@@ -182,11 +180,10 @@ async def write_report(target: Target, sweep: str, texts: Sequence[str], *, logs
     for each in outputs:
         if each.path and not each.path.absolute().parent.is_dir():
             raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
-    async with cluster.connect(target) as connected:
-        about, rows = await read(connected, connected.namespace, sweep)
-        summary = summarize(rows, about.replaced)
-        wanted = logs and any(each.form == "html" for each in outputs)
-        excerpts = await read_excerpts(connected, summary.rows) if wanted else {}
+    about, rows = await read(cluster, cluster.namespace, sweep)
+    summary = summarize(rows, about.replaced)
+    wanted = logs and any(each.form == "html" for each in outputs)
+    excerpts = await read_excerpts(cluster, summary.rows) if wanted else {}
     for warning in summary.warnings:
         print_warning(clean(warning))
     for each in outputs:

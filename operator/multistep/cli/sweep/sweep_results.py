@@ -9,11 +9,10 @@ from typing import Final
 from rich.text import Text
 
 from multistep.api.common.plural import plural
-from multistep.cli import cluster
-from multistep.cli.exits import Exit
+from multistep.cli.exit_codes import Exit
 from multistep.cli.terminal import Following, bytes_text, clean, print_err, print_json, print_warning
+from multistep.client.connection import Cluster
 from multistep.client.objects import existing_sweep
-from multistep.client.options import Target
 from multistep.client.results.fetch_sweep import Fetched, SweepFetch
 from multistep.client.watch import beside
 
@@ -21,14 +20,13 @@ _LINE_SECONDS: Final = 10.0
 _SHOWN: Final = 5
 
 
-async def write_results(target: Target, name: str, jobs: Path, *, as_json: bool) -> Exit:
+async def write_results(cluster: Cluster, name: str, jobs: Path, *, as_json: bool) -> Exit:
     """Fetch a sweep's trials into a jobs directory, and report progress and what is missing. Raises UsageError if the sweep does
     not exist, and the errors of ``SweepFetch``."""
-    async with cluster.connect(target) as connected:
-        fetch = SweepFetch(connected, await existing_sweep(connected, connected.namespace, name), jobs)
-        with Following(lambda: Text(_progress(fetch.done))) as following:
-            async with beside(_lines(following, fetch.done)):
-                await fetch.run(print_warning)
+    fetch = SweepFetch(cluster, await existing_sweep(cluster, cluster.namespace, name), jobs)
+    with Following(lambda: Text(_progress(fetch.done))) as following:
+        async with beside(_lines(following, fetch.done)):
+            await fetch.run(print_warning)
     if as_json:
         print_json(vars(fetch.done))
     _report(fetch.done)

@@ -15,7 +15,7 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
 from multistep.api.trial.score import Level
 from multistep.api.trial.status import holds, is_finished
-from multistep.cli.exits import Interrupted, exit_of_outcome
+from multistep.cli.exit_codes import Interrupted, exit_of_outcome
 from multistep.cli.terminal import STYLES, Following, clean, clean_lines, seconds_text, table
 from multistep.client.connection import Cluster
 from multistep.client.outcome import Outcome, is_out_of_budget, outcome_of_sweep

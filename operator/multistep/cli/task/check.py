@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from multistep.cli.exits import Exit
+from multistep.cli.exit_codes import Exit
 from multistep.cli.options import output_option, task_argument
 
 _EPILOG = """\b
@@ -34,8 +34,9 @@ Exit codes:
 @output_option
 def check(task: Path, strict: bool, output: str) -> int:
     """Validate the task in directory TASK and list its steps."""
-    from multistep.cli.terminal import print_json, print_out, report_view
-    from multistep.client.task.examine import examine
+    from multistep.cli.task.check_view import report_view
+    from multistep.cli.terminal import print_json, print_out
+    from multistep.client.task.check_task import examine
     from multistep.client.task.task_directory import TaskDirectory
 
     directory = TaskDirectory.open(task)

@@ -25,8 +25,8 @@ from multistep.client.submit.manifests import (
     new_name,
     optional,
 )
+from multistep.client.task.check_task import Remedy, Show, validate
 from multistep.client.task.task_directory import TaskDirectory
-from multistep.client.task.validate import Remedy, Show, validate
 from multistep.engine.sweep.trial_manifests import pinned_source
 from multistep.errors import NotFound, UsageError
 from multistep.kube.cluster_protocols import Object

@@ -1,8 +1,7 @@
-"""Checks a task's directory, without a cluster. Open validate.py, then examine.py.
+"""Checks a task's directory, without a cluster. Open check_task.py first.
 
 task_directory    a task's directory: bundle, name, whether its image must be built
-validate          checks a task before it is submitted
-examine           all checks of a task, and its steps' plans
+check_task        all checks of a task, and its steps' plans
 findings          findings and their locations: file, line, step
-lint, no_effect, submission_imports    likely mistakes
+lint              likely mistakes; files_without_effect and agent_code_imports find two kinds of them
 """

@@ -9,8 +9,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from multistep.api.task.task_toml import StepConfig, TaskConfig
+from multistep.client.task.agent_code_imports import submission_imports
 from multistep.client.task.findings import Finding, line_of
-from multistep.client.task.submission_imports import submission_imports
 from multistep.engine.plan.plan import StepPlan, TrialPlan
 from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.engine.score.trial_score import REWARD

@@ -41,7 +41,7 @@ def agent() -> None:
 @output_option
 def list_agents(output: str) -> None:
     """List the agents that trials can run."""
-    from multistep.cli.agent.agent_programs import agents_document, agents_table
+    from multistep.cli.image.agent_programs import agents_document, agents_table
     from multistep.cli.terminal import print_json, print_out
 
     if output == "json":
@@ -61,7 +61,7 @@ def build_agent(
     program: str, tag: str | None, push: bool, kubeconfig: str | None, context: str | None, verbose: bool, output: str
 ) -> None:
     """Build an image of an agent's program."""
-    from multistep.cli.agent.agent_programs import AgentBuild
+    from multistep.cli.image.agent_programs import AgentBuild
     from multistep.cli.terminal import print_json, print_line
 
     built = AgentBuild.of(program, tag, push=push).run(kubeconfig, context, verbose=verbose)

@@ -9,8 +9,8 @@ from typing import Any, Final
 from multistep.api.trial.status import ImageStatus, TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import BUILT_IN
-from multistep.cli.trial.logs.print_logs import BUILD, Form, Piece
-from multistep.cli.trial.logs.trial_output import RETRYABLE, Reader
+from multistep.cli.trial.output_formats import BUILD, Form, Piece
+from multistep.cli.trial.read_output import RETRYABLE, Reader
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_trial, find_trial
 from multistep.client.outcome import outcome

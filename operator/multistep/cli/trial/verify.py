@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from multistep.cli.exits import Exit
+from multistep.cli.exit_codes import Exit
 from multistep.cli.options import output_option
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Exit codes:
 def verify(directory: Path, key: Path | None, output: str) -> int:
     """Compare fetched results with their evidence."""
     from multistep.cli.terminal import print_json, print_out
-    from multistep.cli.trial.results.verify_output import document, evidence_view
+    from multistep.cli.trial.verify_output import document, evidence_view
     from multistep.store.evidence.signing import PublicKey
 
     checked = _check_all(directory.resolve(), PublicKey.load(key) if key else None)

@@ -19,7 +19,7 @@ from multistep.api.common.plural import plural
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.cli.terminal import bytes_text, print_err, working
-from multistep.cli.trial.results.fetch import warn_left_out
+from multistep.cli.trial.results import warn_left_out
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_trial
 from multistep.client.outcome import outcome

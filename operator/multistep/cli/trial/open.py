@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from multistep.cli.completion import complete_either
-from multistep.cli.options import target_options
-from multistep.client.options import Target
+from multistep.cli.options import connected, require_report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,12 +30,12 @@ have the same name, write trial/NAME or sweep/NAME. A report needs Multistep's e
 @click.command("open", epilog=_EPILOG)
 @click.argument("name", metavar="NAME", shell_complete=complete_either)
 @click.option("--no-browser", is_flag=True, help="Only print the path.")
-@target_options
-def open_(name: str, no_browser: bool, target: Target) -> None:
+@connected
+async def open_(cluster: Cluster, name: str, no_browser: bool) -> None:
     """Open the report of a sweep, or the results of a trial, in a browser."""
     from multistep.cli.terminal import print_err, print_line
 
-    path = asyncio.run(_fetched(target, name))
+    path = await _fetched(cluster, name)
     print_line(str(path))
     if no_browser:
         return
@@ -47,18 +45,23 @@ def open_(name: str, no_browser: bool, target: Target) -> None:
         print_err("no browser could be started here; open the path above")
 
 
-async def _fetched(target: Target, text: str) -> Path:
-    from multistep.cli import cluster
+async def _fetched(cluster: Cluster, text: str) -> Path:
+    """Write the report of the sweep, or fetch the results of the trial, and return the path to open."""
+    from multistep.api.trial.trial import parse_status
+    from multistep.cli.trial.results import fetch_results
     from multistep.client.objects import existing_either
     from multistep.kube.resources import SWEEPS
 
-    async with cluster.connect(target) as connected:
-        namespace = connected.namespace
-        kind, found = await existing_either(connected, namespace, text)
-        directory = _directory(found["metadata"])
-        if kind == SWEEPS:
-            return await _report(target, found["metadata"]["name"], directory)
-        return await _results(connected, found, directory)
+    kind, found = await existing_either(cluster, cluster.namespace, text)
+    name, directory = found["metadata"]["name"], _directory(found["metadata"])
+    if kind != SWEEPS:
+        await fetch_results(cluster, name, parse_status(found), directory)
+        return directory
+    require_report()
+    from multistep.cli.sweep.sweep_report import write_report
+
+    await write_report(cluster, name, [str(directory / "report.html")])
+    return directory / "report.html"
 
 
 def _directory(metadata: Mapping[str, Any]) -> Path:
@@ -75,22 +78,3 @@ def _directory(metadata: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}: set $XDG_CACHE_HOME to a directory that can be written") from error
     return path
-
-
-async def _report(target: Target, sweep: str, directory: Path) -> Path:
-    from multistep.cli.extras import require_report
-
-    require_report()
-    from multistep.cli.sweep.sweep_report import write_report
-
-    path = directory / "report.html"
-    await write_report(target, sweep, [str(path)])
-    return path
-
-
-async def _results(connected: Cluster, found: Mapping[str, Any], directory: Path) -> Path:
-    from multistep.api.trial.trial import parse_status
-    from multistep.cli.trial.results.fetch import fetch_results
-
-    await fetch_results(connected, found["metadata"]["name"], parse_status(found), directory)
-    return directory

@@ -1,42 +1,98 @@
-"""`list` and `delete` of trials and sweeps: options, tables as `kubectl get` prints them, confirmation, deletion."""
+"""`multistep list` and `multistep sweep list`: tables as `kubectl get` prints them, names or JSON."""
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from multistep.api.trial.values import agent_label
-from multistep.cli.options import target_options
-from multistep.errors import UsageError
+from multistep.api.trial.values import OUTCOMES, SWEEP_PHASES, TRIAL_PHASES, agent_label
+from multistep.cli.completion import complete_sweeps
+from multistep.cli.options import as_one_argument, connected
 
 if TYPE_CHECKING:
     from multistep.client.connection import Cluster
     from multistep.kube.resources import Resource
 
+_TRIALS_EPILOG = """\b
+Examples:
+  multistep list
+  multistep list --sweep nightly --outcome Excluded
+  multistep list -A --phase Running --watch
+  multistep list -l team=evals -o name | xargs multistep stop
+  multistep list -o json | jq '.items[].status.rewards'
+
+The columns are those of `kubectl get mst`. PHASE is Pending, Running, Suspended, Complete or Failed; OUTCOME is Passed, NotPassed,
+GateNotMet, AgentError, VerifierError, TaskError, Unverified or Excluded (docs/reference/trial-reference.md). Case is ignored.
+"""
+
+_SWEEPS_EPILOG = """\b
+Examples:
+  multistep sweep list
+  multistep sweep list -A --phase Running --watch
+  multistep sweep list -o name | xargs -n 1 multistep sweep status
+
+The columns are those of `kubectl get tsw`. PHASE is Pending, Running, Suspended, Halting, Complete or Failed; case is ignored.
+"""
+
 _CELL_CHARACTERS: Final = 253  # the length of the longest name of an object
-F = TypeVar("F", bound=Callable[..., Any])
+AGE = "age"
+AGENT = "agent"  # spec.agent.name, or the class's name in spec.agent.importPath
+REASON = "reason"  # the reason of the condition Ready
+STEP = "step"  # numbers of finished steps and of the task's steps, and the current step, as ``1/3 build``
+REWARD = "reward"  # the reward "reward", else all rewards with their names
+FAILURE = "failure"  # class and reason of the failure
 Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table. path: what is shown, as in ``field_of``; wide: whether only ``-o wide`` shows it."""
+    """A column of the table."""
 
     head: str
     path: str
+    """The value to show, as in ``field_of``."""
     wide: bool = False
+    """Whether only ``-o wide`` shows it."""
+
+
+TRIAL_COLUMNS: Final = (
+    Column("TASK", "status.task"),
+    Column("AGENT", AGENT),
+    Column("PHASE", "status.phase"),
+    Column("STEP", STEP),
+    Column("OUTCOME", "status.outcome"),
+    Column("SCORE", "status.score"),
+    Column("REWARD", REWARD),
+    Column("FAILURE", FAILURE),
+    Column("AGE", AGE),
+    Column("POD", "status.podName", wide=True),
+    Column("NODE", "status.nodeName", wide=True),
+    Column("REASON", REASON, wide=True),
+)
+SWEEP_COLUMNS: Final = (
+    Column("PHASE", "status.phase"),
+    Column("TOTAL", "status.trials.total"),
+    Column("FINISHED", "status.trials.finished"),
+    Column("ACTIVE", "status.trials.active"),
+    Column("FAILED", "status.trials.failed"),
+    Column("SCORE", "status.score"),
+    Column("AGE", AGE),
+    Column("CREATED", "status.trials.created", wide=True),
+    Column("COUNTED", "status.trials.counted", wide=True),
+    Column("RETRIED", "status.trials.retried", wide=True),
+    Column("POD-HOURS", "status.podHours", wide=True),
+    Column("REASON", REASON, wide=True),
+)
 
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The options that list_options adds, apart from those of the target."""
+    """The options of a list command, apart from those of the cluster and those that select objects by their status."""
 
     all_namespaces: bool = False
     selector: str = ""
@@ -44,46 +100,73 @@ class ListOptions:
     output: str = "table"
 
 
-def list_options(function: F) -> F:
-    """Add the options of a list command. The function receives them as one ListOptions, and ``target``."""
-
-    @functools.wraps(function)
-    def with_options(*args: Any, all_namespaces: bool, selector: str, watch: bool, output: str, **given: Any) -> object:
-        return function(*args, options=ListOptions(all_namespaces, selector, watch, output), **given)
-
-    wrapped: Any = with_options
-    for option in (
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(["table", "wide", "json", "name"]),
-            default="table",
-            help="json: one document, with --watch one a line; name: names only.",
-        ),
-        target_options,
-        click.option("-w", "--watch", is_flag=True, help="After the list, print each change until Ctrl-C."),
-        click.option("-l", "--selector", default="", metavar="LABELS", help="Only objects with these labels, as for kubectl."),
-        click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces."),
-    ):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[no-any-return]
+list_options = as_one_argument(
+    "options",
+    ListOptions,
+    ("all_namespaces", "selector", "watch", "output"),
+    click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces."),
+    click.option("-l", "--selector", default="", metavar="LABELS", help="Only objects with these labels, as for kubectl."),
+    click.option("-w", "--watch", is_flag=True, help="After the list, print each change until Ctrl-C."),
+    connected,
+    click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "wide", "json", "name"]),
+        default="table",
+        help="json: one document, with --watch one a line; name: names only.",
+    ),
+)
 
 
-def phase_option(phases: Sequence[str], summary: str) -> Callable[[F], F]:
-    """Return a decorator that adds --phase, which may be repeated."""
-    choice = click.Choice(phases, case_sensitive=False)
-    return click.option("--phase", "phases", multiple=True, metavar="PHASE", type=choice, help=summary)
+def _status_option(name: str, values: str, choices: Sequence[str], summary: str) -> Callable[[Any], Any]:
+    """Return a decorator that adds an option to select objects by their status, which may be repeated."""
+    choice = click.Choice(choices, case_sensitive=False)
+    return click.option(f"--{name}", values, multiple=True, metavar=name.upper(), type=choice, help=summary)
+
+
+@click.command("list", epilog=_TRIALS_EPILOG)
+@click.option("--sweep", metavar="SWEEP", shell_complete=complete_sweeps, help="Only trials of this sweep.")
+@_status_option("phase", "phases", TRIAL_PHASES, "Only trials in this phase; repeatable.")
+@_status_option("outcome", "outcomes", OUTCOMES, "Only trials with this outcome; repeatable.")
+@list_options
+async def list_(cluster: Cluster, sweep: str | None, phases: Sequence[str], outcomes: Sequence[str], options: ListOptions) -> None:
+    """List trials."""
+    from multistep.api.common.labels import SWEEP
+    from multistep.kube.resources import TRIALS
+
+    if sweep is not None:
+        options = replace(options, selector=",".join(filter(None, (f"{SWEEP}={sweep}", options.selector))))
+    await Listing(TRIALS, "trials", TRIAL_COLUMNS, options, phases, outcomes).print_all(cluster)
+
+
+@click.command("list", epilog=_SWEEPS_EPILOG)
+@_status_option("phase", "phases", SWEEP_PHASES, "Only sweeps in this phase; repeatable.")
+@list_options
+async def list_sweeps(cluster: Cluster, phases: Sequence[str], options: ListOptions) -> None:
+    """List sweeps."""
+    from multistep.kube.resources import SWEEPS
+
+    await Listing(SWEEPS, "sweeps", SWEEP_COLUMNS, options, phases).print_all(cluster)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A list of objects of one kind. keep: reports whether to show an object; what: plural of the kind, for messages."""
+    """A list of objects of one kind."""
 
     resource: Resource
-    what: str
+    plural: str
+    """Plural of the kind, for messages."""
     columns: Sequence[Column]
     options: ListOptions
-    keep: Callable[[Object], bool] = lambda _: True
+    phases: Sequence[str] = ()
+    """The phases of the objects to show, in any case; () for all."""
+    outcomes: Sequence[str] = ()
+    """The same for the outcomes."""
+
+    def shows(self, found: Object) -> bool:
+        """Return whether the object has one of the phases and one of the outcomes."""
+        phase, outcome = field_of(found, "status.phase") or "Pending", field_of(found, "status.outcome")
+        return _is_one_of(phase, self.phases) and _is_one_of(outcome, self.outcomes)
 
     async def print_all(self, cluster: Cluster) -> None:
         """Print the list, and with --watch each later change. Raises ClusterError if the API server rejects a request."""
@@ -92,13 +175,13 @@ class Listing:
         namespace = None if self.options.all_namespaces else cluster.namespace
         listed = [each async for each in _selected(cluster, self.resource, namespace, self.options.selector)]
         found = sorted(
-            filter(self.keep, listed),
+            filter(self.shows, listed),
             key=lambda each: (each["metadata"]["namespace"], each["metadata"]["creationTimestamp"], each["metadata"]["name"]),
         )
         printer = _Printer(self.options, self._shown_columns())
         if not found and self.options.output in ("table", "wide"):
             matching = "matching " if listed or self.options.selector else ""
-            print_err(f"no {matching}{self.what} {f'in namespace {namespace}' if namespace else 'in the cluster'}")
+            print_err(f"no {matching}{self.plural} {f'in namespace {namespace}' if namespace else 'in the cluster'}")
         if found or self.options.output == "json":
             printer.first(found)
         if self.options.watch:
@@ -107,7 +190,7 @@ class Listing:
     async def _follow(self, cluster: Cluster, namespace: str | None, printer: _Printer) -> None:
         async with aclosing(cluster.watch(self.resource, namespace, label_selector=self.options.selector)) as events:
             async for event in events:
-                if event.type != "DELETED" and self.keep(event.object):
+                if event.type != "DELETED" and self.shows(event.object):
                     printer.changed(event.object)
 
     def _shown_columns(self) -> list[Column]:
@@ -174,14 +257,6 @@ class _Printer:
         from multistep.cli.terminal import clean
 
         return [_age(found, now) if each.path == AGE else clean(_short(field_of(found, each.path))) for each in self._columns]
-
-
-AGE = "age"
-AGENT = "agent"  # spec.agent.name, or the class's name in spec.agent.importPath
-REASON = "reason"  # the reason of the condition Ready
-STEP = "step"  # numbers of finished steps and of the task's steps, and the current step, as ``1/3 build``
-REWARD = "reward"  # the reward "reward", else all rewards with their names
-FAILURE = "failure"  # class and reason of the failure
 
 
 def field_of(found: Object, path: str) -> Any:
@@ -253,36 +328,5 @@ async def _selected(cluster: Cluster, resource: Resource, namespace: str | None,
                 yield each
 
 
-def any_of(values: Iterable[str]) -> Callable[[object], bool]:
-    """Return a function that reports whether a value is one of ``values``, ignoring case; without ``values`` it accepts all."""
-    known = {each.lower() for each in values}
-    return lambda value: not known or str(value or "").lower() in known
-
-
-def yes_option(function: Any) -> Any:
-    """Add --yes."""
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")(function)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask on the terminal, unless --yes is given. Raises UsageError if the user declines or no terminal exists."""
-    if yes:
-        return
-    if not _is_terminal():
-        raise UsageError("stdin is not a terminal, so the deletion cannot be confirmed: give --yes")
-    if not click.confirm(question, err=True):
-        raise UsageError("nothing was deleted")
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
-async def delete_all(cluster: Cluster, resource: Resource, namespace: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Delete the objects in ``found``, each only if its UID is unchanged."""
-    from multistep.cli.terminal import print_err
-
-    for each in found:
-        name = each["metadata"]["name"]
-        gone = not await cluster.delete(resource, namespace, name, uid=each["metadata"]["uid"])
-        print_err(f"{name}: was deleted already" if gone else f"{name}: deleted")
+def _is_one_of(value: object, wanted: Sequence[str]) -> bool:
+    return not wanted or str(value or "").lower() in (each.lower() for each in wanted)

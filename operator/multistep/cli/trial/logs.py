@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,12 @@ import click
 
 from multistep.api.trial.values import PRINTING
 from multistep.cli.completion import complete_steps
-from multistep.cli.options import target_options, trial_argument
-from multistep.client.options import Target
+from multistep.cli.options import connected, trial_argument
 
 if TYPE_CHECKING:
     from multistep.api.trial.status import TrialStatus
-    from multistep.cli.trial.logs.print_logs import Form, Wanted
-    from multistep.cli.trial.logs.trial_output import Reader
+    from multistep.cli.trial.output_formats import Form, Wanted
+    from multistep.cli.trial.read_output import Reader
     from multistep.client.connection import Cluster
 
 _EPILOG = """\b
@@ -60,9 +58,10 @@ Exit codes:
 )
 @click.option("--build", is_flag=True, help="The logs of the builds of the trial's images; with -f until the images exist.")
 @click.option("--raw", is_flag=True, help="Write the original bytes, with control characters.")
-@target_options
+@connected
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object per line.")
-def logs(
+async def logs(
+    cluster: Cluster,
     trial: str,
     step: str | None,
     phase: str | None,
@@ -72,88 +71,60 @@ def logs(
     tail: int | None,
     build: bool,
     raw: bool,
-    target: Target,
     output: str,
 ) -> int:
     """Show the output of the phases of TRIAL, while it runs and afterwards."""
-    from multistep.cli.trial.logs.print_logs import Wanted
+    from multistep.cli.exit_codes import exit_of_outcome
+    from multistep.cli.terminal import print_bytes, print_err
+    from multistep.cli.trial.follow_output import show_build_logs
+    from multistep.cli.trial.output_formats import Json, Wanted
+    from multistep.cli.trial.read_output import Reader, show_service
+    from multistep.client.outcome import outcome
 
+    namespace = cluster.namespace
     if service is not None:
         if step or phase or attempt or output == "json":
             raise click.UsageError("--service cannot be combined with --step, --phase, --attempt and -o json")
-        asyncio.run(_service(target, trial, service, raw=raw, follow=follow, tail=tail))
+        await show_service(cluster, namespace, trial, service, _text_form(titles=False, raw=raw), follow=follow, tail=tail)
         return 0
     wanted = Wanted(attempt, step, phase, follow)
-    form = _form(output, wanted, raw=raw)
+    form = Json(print_bytes) if output == "json" else _text_form(titles=not wanted.one, raw=raw)
     if build:
-        asyncio.run(_build_logs(target, trial, form, follow=follow))
+        await show_build_logs(cluster, namespace, trial, form, follow=follow)
         return 0
-    return asyncio.run(_logs(target, trial, wanted, form, tail))
-
-
-async def _service(target: Target, trial: str, service: str, *, raw: bool, follow: bool, tail: int | None) -> None:
-    from multistep.cli import cluster
-    from multistep.cli.trial.logs import trial_output as service_output
-
-    form = _text_form(titles=False, raw=raw)
-    async with cluster.connect(target) as connected:
-        await service_output.show(connected, connected.namespace, trial, service, form, follow=follow, tail=tail)
-
-
-def _form(output: str, wanted: Wanted, *, raw: bool) -> Form:
-    from multistep.cli.terminal import print_bytes
-    from multistep.cli.trial.logs.print_logs import Json
-
-    return Json(print_bytes) if output == "json" else _text_form(titles=not wanted.one, raw=raw)
+    reader = Reader(cluster, namespace, wanted, form, tail)
+    status = await (_follow if follow else _once)(cluster, namespace, trial, reader, wanted)
+    form.close()
+    if not reader.shown:
+        print_err(_nothing(trial, status))
+    return exit_of_outcome(outcome(status)) if follow else 0
 
 
 def _text_form(*, titles: bool, raw: bool) -> Form:
+    """Return the format that writes text. Lines are cut only on a terminal."""
     from multistep.cli.terminal import print_bytes
-    from multistep.cli.trial.logs.print_logs import MAX_LINE_CHARACTERS, Escaped, Raw, Readable
+    from multistep.cli.trial.output_formats import MAX_LINE_CHARACTERS, Escaped, Raw, Readable
 
     if raw:
         return Raw(print_bytes, titles=titles)
     return Readable(Escaped(print_bytes, titles=titles, most=MAX_LINE_CHARACTERS if sys.stdout.isatty() else None))
 
 
-async def _logs(target: Target, trial: str, wanted: Wanted, form: Form, tail: int | None) -> int:
-    from multistep.cli import cluster
-    from multistep.cli.exits import exit_of_outcome
-    from multistep.cli.terminal import print_err
-    from multistep.cli.trial.logs.trial_output import Reader
-    from multistep.client.outcome import outcome
-
-    async with cluster.connect(target) as connected:
-        namespace = connected.namespace
-        reader = Reader(connected, namespace, wanted, form, tail)
-        status = await (_follow if wanted.follow else _once)(connected, namespace, trial, reader, wanted)
-    form.close()
-    if not reader.shown:
-        print_err(_nothing(trial, status))
-    return exit_of_outcome(outcome(status)) if wanted.follow else 0
-
-
-async def _build_logs(target: Target, trial: str, form: Form, *, follow: bool) -> None:
-    from multistep.cli import cluster
-    from multistep.cli.trial.logs.follow_output import show_build_logs
-
-    async with cluster.connect(target) as connected:
-        await show_build_logs(connected, connected.namespace, trial, form, follow=follow)
-
-
 def _nothing(trial: str, status: TrialStatus) -> str:
+    """Return why no output was shown."""
     from multistep.api.trial.status import is_finished
     from multistep.client.outcome import outcome
 
+    found = outcome(status)
     if not is_finished(status):
-        return f"nothing was printed yet: trial {trial} is {outcome(status).phase}: {outcome(status).why}"
+        return f"nothing was printed yet: trial {trial} is {found.phase}: {found.why}"
     what = "nothing was printed" if status.results else "no output is stored"
-    return f"{what}: {outcome(status).why}"
+    return f"{what}: {found.why}"
 
 
 async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     from multistep.api.trial.trial import parse_status
-    from multistep.cli.trial.logs.follow_output import is_hosted
+    from multistep.cli.trial.follow_output import is_hosted
     from multistep.client.objects import existing_trial
 
     found = await existing_trial(cluster, namespace, name)
@@ -164,7 +135,7 @@ async def _once(cluster: Cluster, namespace: str, name: str, reader: Reader, wan
 
 
 def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
-    from multistep.cli.trial.logs.print_logs import pieces
+    from multistep.cli.trial.output_formats import pieces
     from multistep.errors import UsageError
 
     if wanted.step is not None and not pieces(status, wanted):
@@ -174,7 +145,7 @@ def _check_step(status: TrialStatus, wanted: Wanted, name: str) -> None:
 
 async def _follow(cluster: Cluster, namespace: str, name: str, reader: Reader, wanted: Wanted) -> TrialStatus:
     from multistep.cli.terminal import print_err
-    from multistep.cli.trial.logs.follow_output import following
+    from multistep.cli.trial.follow_output import following
 
     async for status in following(
         cluster, namespace, name, reader, lambda why: print_err(f"{why}; waiting until the trial finishes")

@@ -9,15 +9,17 @@ import click
 
 from multistep.cli.groups import TrialCommand
 from multistep.cli.options import (
+    RunOptions,
     agent_env_option,
     image_options,
     output_option,
+    run_options,
     target_options,
     task_argument,
     trial_options,
+    var_option,
     verbose_option,
 )
-from multistep.client.options import Target
 
 _EPILOG = """\b
 Examples:
@@ -49,13 +51,7 @@ Exit codes:
 @click.command(cls=TrialCommand, epilog=_EPILOG)
 @task_argument
 @click.option("--results", type=click.Path(path_type=Path), metavar="DIR", help="Fetch the results into this new directory.")
-@click.option(
-    "--var",
-    "variables",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="A value for ${NAME} in task.toml or a compose file; stored in a Secret.",
-)
+@var_option
 @agent_env_option
 @click.option("--detach", is_flag=True, help="Print the trial's name and exit instead of following it.")
 @image_options
@@ -63,33 +59,10 @@ Exit codes:
 @verbose_option
 @output_option
 @trial_options
-def run(
-    task: Path,
-    results: Path | None,
-    variables: tuple[str, ...],
-    agent_env: tuple[str, ...],
-    detach: bool,
-    image: str | None,
-    runner_in_image: bool,
-    target: Target,
-    verbose: bool,
-    output: str,
-    **options: Any,
-) -> int:
+@run_options
+def run(task: Path, results: Path | None, common: RunOptions, **options: Any) -> int:
     """Run a trial of the task in directory TASK and show its outcome."""
-    from multistep.cli.trial.run.run_trial import Session
+    from multistep.cli.trial.run_trial import run_trial
     from multistep.client.submit.trial_manifest import TrialOptions
 
-    return Session(
-        task=task,
-        target=target,
-        options=TrialOptions(**options),
-        variables=variables,
-        agent_env=agent_env,
-        image=image,
-        runner_in_image=runner_in_image,
-        results=results,
-        detach=detach,
-        verbose=verbose,
-        as_json=output == "json",
-    ).run()
+    return run_trial(task, TrialOptions(**options), common, results)

@@ -13,7 +13,7 @@ from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import AGENT, HEALTHCHECK, VERIFIER
 from multistep.cli.terminal import print_err
-from multistep.cli.trial.logs.print_logs import MAX_TAIL_BYTES, Form, Piece, Tail, Wanted, pieces
+from multistep.cli.trial.output_formats import MAX_TAIL_BYTES, Form, Piece, Tail, Wanted, pieces
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_trial
 from multistep.client.results.fetch import read_part
@@ -209,7 +209,9 @@ RETRYABLE = (
 )  # errors after which a retry may succeed: the pod is starting or terminating, a connection broke
 
 
-async def show(cluster: Cluster, namespace: str, trial: str, service: str, form: Form, *, follow: bool, tail: int | None) -> None:
+async def show_service(
+    cluster: Cluster, namespace: str, trial: str, service: str, form: Form, *, follow: bool, tail: int | None
+) -> None:
     """Show a service's output. follow: continue until the container terminates. Raises UsageError if the output cannot be read."""
     status = parse_status(await existing_trial(cluster, namespace, trial))
     if is_finished(status):

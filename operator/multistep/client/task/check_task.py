@@ -1,12 +1,13 @@
-"""Static checks of a task: problems, unknown keys, required variables, the steps' timeouts.
+"""Checks a task without a cluster: problems, unknown keys, required variables, the steps' timeouts.
 
-Runs the operator's checks (sources.reader.accept_task, engine.plan.make_plan) in sequence and returns their findings.
+``examine`` runs the operator's own checks (sources.reader.accept_task, engine.plan.make_plan) one after the other, and returns all
+that they find. ``validate`` does so before a trial or a sweep is submitted, for the command line and the Python client.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -14,14 +15,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from multistep.api.common.problems import problems as schema_problems
+from multistep.api.sweep.sweep import SweepSpec
 from multistep.api.task.suspicious_values import not_finite, unknown_keys
 from multistep.api.task.task_toml import GPU_TYPES, TaskConfig, toml_table
 from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.spec import EnvironmentSpec, TrialSpec, VerifierSpec
 from multistep.api.trial.task_source import TaskSource
+from multistep.client.task.files_without_effect import entrypoint, no_effect
 from multistep.client.task.findings import Finding, Locator
 from multistep.client.task.lint import lint, refused_values, reward_key_warnings
-from multistep.client.task.no_effect import entrypoint, no_effect
+from multistep.client.task.task_directory import TaskDirectory
 from multistep.engine.plan.container_resources import node_terms
 from multistep.engine.plan.image_builds import needed_builds
 from multistep.engine.plan.make_plan import make_plan
@@ -35,7 +38,7 @@ from multistep.engine.plan.resolve_templates import (
     used_variables,
 )
 from multistep.engine.plan.unsupported_parts import unsupported_parts
-from multistep.errors import InvalidSpec, InvalidTask, SourceError
+from multistep.errors import InvalidSpec, InvalidTask, SourceError, UsageError
 from multistep.pods.pod_manifest import reserved_ports
 from multistep.pods.service_containers import refuse_ports
 from multistep.settings import Settings
@@ -47,33 +50,45 @@ from multistep.sources.task.task import CONFIG_FILE, Task
 _RESERVED_PORTS = reserved_ports(Settings.model_construct(), sidecar=False)  # ports that an operator with default settings reserves
 
 
+Remedy = Callable[[Sequence[str]], str]
+"""Returns how to give variables a value. Its argument: their names."""
+Show = Callable[[str, str], object]
+"""Shows a finding that does not make the task invalid. Its arguments: "warning" or "note", and the text."""
+
+
 @dataclass(frozen=True)
 class StepSummary:
-    """A step's plan. agent_limit, verifier_limit: timeouts in seconds; gate: minimum reward by key, None without a gate; tests:
-    where the tests come from (own, shared, image, none)."""
+    """A step's plan."""
 
     name: str
     agent_limit: float | None
+    """Timeout of the agent, in seconds."""
     verifier_limit: float | None
+    """Timeout of the verifier, in seconds."""
     gate: Mapping[str, float] | None
+    """The minimum reward by key; None without a gate."""
     setup: bool
     healthcheck: bool
     tests: str
+    """Where the tests come from: own, shared, image or none."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The result of all checks. problems: why the task cannot be run; warnings: likely mistakes and what has no effect; notes: what
-    depends on the operator's settings or on the trial's agent, and is no mistake of the task; variables: each variable without a
-    default, and a field whose template uses it; used: names of all variables that templates use, with or without a default."""
+    """The result of all checks of a task."""
 
     name: str
     problems: tuple[Finding, ...] = ()
+    """Why the task cannot be run."""
     warnings: tuple[Finding, ...] = ()
+    """Likely mistakes, and what has no effect."""
     notes: tuple[Finding, ...] = ()
+    """What depends on the operator's settings or on the trial's agent, and is no mistake of the task."""
     steps: tuple[StepSummary, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    """Each variable without a default, with a field whose template uses it."""
     used: frozenset[str] = frozenset()
+    """Names of all variables that templates use, with or without a default."""
 
     @property
     def ok(self) -> bool:
@@ -86,6 +101,65 @@ class Report:
         kinds = {"problems": self.problems, "warnings": self.warnings, "notes": self.notes}
         found = {kind: [asdict(each) for each in findings] for kind, findings in kinds.items()}
         return {"name": self.name, "ok": self.ok, **found, "variables": dict(self.variables), "steps": steps}
+
+
+def validate(
+    task: TaskDirectory,
+    *,
+    agents: Sequence[AgentSpec],
+    given: Collection[str],
+    show: Show,
+    remedy: Remedy,
+    verification: bool = True,
+    image: str | None = None,
+) -> Report:
+    """Show a task's warnings and notes, and return the report on it.
+
+    agents: agents of the trials. given: names of the variables that have a value. verification: whether the trials run verifiers.
+    image: image that replaces the task's image. Raises InvalidTask if the task cannot be run, UsageError if a variable is missing.
+    """
+    report = examine(task.bundle(), task.directory_name, verification=verification, agents=agents, image=image or None)
+    for kind, findings in (("warning", report.warnings), ("note", report.notes)):
+        for finding in findings:
+            show(kind, f"task {task.name}: {finding}")
+    if not report.ok:
+        raise InvalidTask("\n".join([f"the task {task.directory_name} cannot be run:", *map(str, report.problems)]))
+    if missing := [name for name in report.variables if name not in given]:
+        raise UsageError(f"{report.variables[missing[0]]} needs a variable: {remedy(missing)}")
+    return report
+
+
+def validate_tasks(
+    tasks: Sequence[TaskDirectory], spec: SweepSpec, *, show: Show, remedy: Remedy, image: str | None = None
+) -> list[Report]:
+    """Validate the tasks of a sweep, and return their reports. Arguments and errors are those of ``validate``."""
+    trials = [spec.template.spec, *(each.spec for each in spec.overrides)]
+    return [
+        validate(
+            task,
+            agents=[each.agent for each in spec.agents],
+            given={variable.name for trial in trials for variable in trial.variables},
+            show=show,
+            remedy=remedy,
+            verification=not spec.template.spec.verifier.disable,
+            image=image,
+        )
+        for task in tasks
+    ]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A task, and what is known of the trials that will run it."""
+
+    bundle: Bundle
+    directory_name: str
+    verification: bool
+    """Whether the trials run verifiers."""
+    agents: Sequence[AgentSpec]
+    """The trials' agents; () if they are unknown."""
+    image: str | None
+    """An image that replaces the task's image."""
 
 
 def examine(
@@ -107,7 +181,7 @@ def examine(
     except InvalidTask as error:
         report, table = Report(directory_name, (_problem(error),)), {}
     else:
-        report = _examined(bundle, table, directory_name, verification, agents, image)
+        report = _examined(_Subject(bundle, directory_name, verification, agents, image), table)
         if mistakes:
             report = replace(report, warnings=(*report.warnings, *lint(bundle, table)))
     locator = Locator(table, bundle)
@@ -115,20 +189,14 @@ def examine(
     return replace(report, problems=problems, warnings=warnings, notes=notes)
 
 
-def _examined(
-    bundle: Bundle,
-    table: Mapping[str, Any],
-    directory_name: str,
-    verification: bool,
-    agents: Sequence[AgentSpec],
-    image: str | None,
-) -> Report:
+def _examined(subject: _Subject, table: Mapping[str, Any]) -> Report:
     unknown = tuple(Finding(each.path, each.text) for each in unknown_keys(table))
     try:
         config = TaskConfig.model_validate(table)
     except ValidationError as error:
         found = [Finding(each.path, each.message) for each in schema_problems(error, table)]
-        return Report(directory_name, tuple(found), unknown)
+        return Report(subject.directory_name, tuple(found), unknown)
+    bundle = subject.bundle
     known = _Known(config, dict(_variables(config)), [], [*unknown], [*_limited(config)])
     known.warnings += [*_ineffective(table, config), *_undeclared(bundle, config)]
     known.warnings += [Finding(each.path, each.text) for each in not_finite(config)]
@@ -138,11 +206,12 @@ def _examined(
         known.devices()
     task: Task | None = None
     with known.problems_of():
-        task = accept_task(bundle, verification=verification, oracle=any(each.name == "oracle" for each in agents)).task
-    plan = known.plan(bundle, task, directory_name, verification, agents, image) if task is not None else None
+        oracle = any(each.name == "oracle" for each in subject.agents)
+        task = accept_task(bundle, verification=subject.verification, oracle=oracle).task
+    plan = known.plan(subject, task) if task is not None else None
     steps = tuple(_summary(task, step) for step in plan.steps) if task is not None and plan is not None else ()
     used = used_variables(config, task.layout) if task is not None else frozenset[str]()
-    return known.report(directory_name, steps, used)
+    return known.report(subject.directory_name, steps, used)
 
 
 @dataclass
@@ -175,18 +244,11 @@ class _Known:
                 raise
             self.notes.append(_problem(error))
 
-    def plan(
-        self,
-        bundle: Bundle,
-        task: Task,
-        directory_name: str,
-        verification: bool,
-        agents: Sequence[AgentSpec],
-        image: str | None,
-    ) -> TrialPlan | None:
+    def plan(self, subject: _Subject, task: Task) -> TrialPlan | None:
         """Plan a trial with each agent, and find what is ignored. Return the last plan; None if there are problems."""
+        agents = subject.agents
         self.variables |= compose_variables(task.layout)
-        self.warnings += entrypoint(bundle, self.config, task.layout.compose)
+        self.warnings += entrypoint(subject.bundle, self.config, task.layout.compose)
         for part in dict.fromkeys(
             part for agent in agents or (None,) for part in unsupported_parts(self.config, task.layout, agent)
         ):
@@ -195,10 +257,10 @@ class _Known:
         plan = None
         for agent in agents or (AgentSpec(name="oracle"),):
             with self.problems_of():
-                plan = _plan(task, directory_name, self.variables, verification, agent, image)
+                plan = _plan(subject, task, self.variables, agent)
                 self.problems += refused_values(plan)
         with self.problems_of():
-            self.warnings += _missing_dockerfiles(bundle, task, self.variables, verification)
+            self.warnings += _missing_dockerfiles(subject, task, self.variables)
         return None if self.problems else plan
 
     def report(self, directory_name: str, steps: tuple[StepSummary, ...], used: frozenset[str]) -> Report:
@@ -221,12 +283,11 @@ def _problem(error: InvalidTask | InvalidSpec | SourceError) -> Finding:
     return Finding(where, str(error).removeprefix(f"{where}: ") if where else str(error))
 
 
-def _plan(
-    task: Task, name: str, variables: Mapping[str, str], verification: bool, agent: AgentSpec, image: str | None
-) -> TrialPlan:
+def _plan(subject: _Subject, task: Task, variables: Mapping[str, str], agent: AgentSpec) -> TrialPlan:
     """Return the plan of a trial with default options, on the assumption that its images are built and its variables are set."""
     main = task.layout.compose.main if task.layout.compose else None
     buildable = task.layout.dockerfile or (main is not None and main.build is not None)
+    image = subject.image
     if image is None and buildable and not task.config.environment.docker_image:
         image = "built"
     built = [each.name for each in task.layout.compose.others if each.build] if task.layout.compose else []
@@ -234,22 +295,22 @@ def _plan(
         task=TaskSource.model_construct(),
         agent=agent,
         environment=EnvironmentSpec(image=image, service_images=dict.fromkeys(built, "built")),
-        verifier=VerifierSpec(disable=not verification),
+        verifier=VerifierSpec(disable=not subject.verification),
     )
     env = TrialEnv(variables=dict.fromkeys(variables, ""))
-    plan = make_plan(task.config, task.layout, spec, env, name=name, egress="Sidecar")
+    plan = make_plan(task.config, task.layout, spec, env, name=subject.directory_name, egress="Sidecar")
     if plan.services is not None:
         refuse_ports(plan.services, _RESERVED_PORTS)
     return plan
 
 
-def _missing_dockerfiles(bundle: Bundle, task: Task, variables: Mapping[str, str], verification: bool) -> Iterator[Finding]:
+def _missing_dockerfiles(subject: _Subject, task: Task, variables: Mapping[str, str]) -> Iterator[Finding]:
     """Warn of missing Dockerfiles of images that the cluster must build. Raises InvalidTask for other builds that must fail."""
     spec = TrialSpec.model_construct(
-        task=TaskSource.model_construct(), environment=EnvironmentSpec(), verifier=VerifierSpec(disable=not verification)
+        task=TaskSource.model_construct(), environment=EnvironmentSpec(), verifier=VerifierSpec(disable=not subject.verification)
     )
     for build in needed_builds(task.config, task.layout, spec, dict.fromkeys(variables, "")):
-        if entry_at(bundle, build.path) is None:
+        if entry_at(subject.bundle, build.path) is None:
             yield Finding(build.path, "does not exist, so the cluster cannot build this image")
 
 

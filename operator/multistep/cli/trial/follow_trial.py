@@ -8,14 +8,31 @@ from datetime import UTC, datetime
 
 from multistep.api.trial.status import PhaseSeconds, StepStatus, TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
-from multistep.cli.terminal import Progress, attempt_text, rewards_text, seconds_text
+from multistep.cli.exit_codes import Exit, exit_of_outcome
+from multistep.cli.terminal import print_json, print_out, rewards_text, seconds_text
+from multistep.cli.trial.trial_view import Progress, attempt_text, status_document, trial_view
 from multistep.client.connection import Cluster
 from multistep.client.outcome import brief, outcome, words
 from multistep.client.watch import beside, versions
 from multistep.errors import Unavailable
+from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import TRIALS
 
 STILL_SECONDS = 60.0
+
+
+async def show_trial(cluster: Cluster, trial: Object, *, until_finished: bool, as_json: bool) -> Exit:
+    """Print a trial's status. until_finished: first follow the trial until it finishes, and return the exit code of its outcome."""
+    namespace, name = trial["metadata"]["namespace"], trial["metadata"]["name"]
+    status = parse_status(trial)
+    if until_finished:
+        with Progress(name) as progress:
+            status = await follow(cluster, namespace, name, progress)
+    if as_json:
+        print_json(status_document(namespace, name, status))
+    else:
+        print_out(trial_view(name, status, namespace=namespace))
+    return exit_of_outcome(outcome(status)) if until_finished else Exit.OK
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
