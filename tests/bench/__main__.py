@@ -46,7 +46,7 @@ from localkube.config import load_config
 from localkube.targets import Local, choose
 from multistep.api.task.task_toml import parse_task
 from multistep.api.trial.trial import parse_trial
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.pods import pod_manifest as pods
 from multistep.settings import Settings
 from tests.bench import agents, checkpoints, egress, harbor, programs, reports, services, simulated, store, trials
@@ -88,7 +88,7 @@ class Bench:
     """A run of the bench in its own namespace. manifests: the pods and trials to measure; settings: the operator's settings for
     the pods that it measures; sections: names of sections to run."""
 
-    client: ClusterClient
+    client: WatchingClient
     namespace: str
     manifests: Manifests
     settings: Settings
@@ -214,7 +214,7 @@ async def run(image: str, settings: Settings, sections: Sequence[str], *, runner
     """
     namespace = f"bench-{secrets.token_hex(3)}"
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         await client.create(space)
         try:
             example = Example(client, namespace, image, runner_in_image)

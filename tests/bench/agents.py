@@ -19,7 +19,7 @@ from rich.table import Table
 
 from multistep.api.task.task_toml import EnvironmentConfig
 from multistep.api.trial.trial import parse_trial
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import TRIALS
 from multistep.pods import agent_host, pod_identity
 from multistep.pods import pod_manifest as pods
@@ -193,7 +193,7 @@ def agent_ended(pod: Mapping[str, Any]) -> bool:
     return False
 
 
-async def measure(client: ClusterClient, namespace: str, settings: Settings) -> Found:
+async def measure(client: WatchingClient, namespace: str, settings: Settings) -> Found:
     """Run the measurements. settings: the images of the operator and the agent host, and any gateway URL, for the pods that are
     compared with trials; nothing calls this URL."""
     async with servers.model(servers.node()) as model:
@@ -207,7 +207,7 @@ async def measure(client: ClusterClient, namespace: str, settings: Settings) -> 
 
 
 async def _compare(
-    client: ClusterClient, namespace: str, settings: Settings, model_url: str, pause_seconds: int, rounds: int
+    client: WatchingClient, namespace: str, settings: Settings, model_url: str, pause_seconds: int, rounds: int
 ) -> Comparison:
     hosted = hosted_trial(model_url, pause_seconds)
     shape = shape_pod(hosted, settings, model_url, pause_seconds)
@@ -264,7 +264,7 @@ def _scripted(name: str) -> Step:
     return _step(name, f"FAKE-MODEL\n{held}run: touch /tmp/{name}\nsay: done\nEND")
 
 
-async def _memory(client: ClusterClient, namespace: str, made: Object) -> HostMemory:
+async def _memory(client: WatchingClient, namespace: str, made: Object) -> HostMemory:
     """Run one trial, and read the memory of its agent host while the agent works on the last step."""
     name = made["metadata"]["name"]
     await client.create({**made, "metadata": {**made["metadata"], "namespace": namespace}})
@@ -283,7 +283,7 @@ async def _memory(client: ClusterClient, namespace: str, made: Object) -> HostMe
     return memory
 
 
-async def _in_host(client: ClusterClient, namespace: str, pod: str) -> str:
+async def _in_host(client: WatchingClient, namespace: str, pod: str) -> str:
     """Return what _READ_MEMORY prints in the agent host's container."""
     stream = await client.open_exec(namespace, pod, agent_host.CONTAINER, ("sh", "-c", _READ_MEMORY))
     printed = b""

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 from rich.table import Table
 
 from multistep.api.trial.runner_records import PhaseResult
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import PODS
 from multistep.pods.pod_identity import CONTAINER
 from multistep.pods.pod_manifest import RUNNER_CALL
@@ -59,7 +59,7 @@ class Found:
     ratios: Sequence[float]
 
 
-async def measure(client: ClusterClient, namespace: str, manifests: Manifests) -> Found:
+async def measure(client: WatchingClient, namespace: str, manifests: Manifests) -> Found:
     """Run all measurements."""
     pod = _with_checkpoints(manifests.shape)
     costs = [await _changed(client, namespace, pod, each) for each in SIZES]
@@ -76,7 +76,7 @@ def _with_checkpoints(shape: Mapping[str, Any]) -> Object:
 
 
 @asynccontextmanager
-async def _session(client: ClusterClient, namespace: str, pod: Object, name: str) -> AsyncIterator[Session]:
+async def _session(client: WatchingClient, namespace: str, pod: Object, name: str) -> AsyncIterator[Session]:
     """Create a pod and open a session with its runner; delete the pod at the end."""
     uid = await start_pod(client, namespace, pod, name)
     stream = await client.open_exec(namespace, name, CONTAINER, RUNNER_CALL)
@@ -114,7 +114,7 @@ async def _pack(session: Session, layer: BinaryIO, manifest: BinaryIO) -> tuple[
     return seconds, packed
 
 
-async def _changed(client: ClusterClient, namespace: str, pod: Object, mebibytes: int) -> Cost:
+async def _changed(client: WatchingClient, namespace: str, pod: Object, mebibytes: int) -> Cost:
     """Change files in a pod, pack them, and restore them in another pod."""
     with tempfile.TemporaryDirectory() as directory:
         places = [Path(directory) / name for name in ("manifest", "layer")]
@@ -139,7 +139,7 @@ def _chunks(path: Path) -> Any:
     return read()
 
 
-async def _unchanged(client: ClusterClient, namespace: str, pod: Object) -> tuple[int, list[float]]:
+async def _unchanged(client: WatchingClient, namespace: str, pod: Object) -> tuple[int, list[float]]:
     """Create many files, then make checkpoints without changes. Return the container's number of files, and each checkpoint's
     seconds."""
     async with _session(client, namespace, pod, "unchanged") as session:

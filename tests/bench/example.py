@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.submit.manifests import TrialImage, bundle_config_maps, bundle_source, environment, placed, trial_manifest
-from multistep.kube.client import ClusterClient
 from multistep.sources.task.bundle import digest_of, pack_directory
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "hello-multi-step-advanced"
@@ -24,7 +24,7 @@ class Example:
     """The example task in a namespace, with the image that `multistep build` made. runner_in_image: whether the image contains the
     runner."""
 
-    client: ClusterClient
+    client: WatchingClient
     namespace: str
     image: str
     runner_in_image: bool

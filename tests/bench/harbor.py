@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.table import Table
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.bench.measure import api_server_execs, time_pods, until_without_pods
 from tests.bench.trials import Comparison, Manifests, spread
 
@@ -54,7 +54,7 @@ def program(variables: Mapping[str, str] = os.environ) -> Path | None:
     return Path(found) if found else None
 
 
-async def measure(client: ClusterClient, namespace: str, harbor: Path, task: Path, manifests: Manifests, count: int) -> Harbor:
+async def measure(client: WatchingClient, namespace: str, harbor: Path, task: Path, manifests: Manifests, count: int) -> Harbor:
     """Run `count` trials of the task concurrently. Raise RuntimeError if `harbor` fails."""
     print(f"bench: {count} trials by {harbor} ...", file=sys.stderr, flush=True)
     version = (await _run(harbor, "--version")).strip()

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any, Self
 
 from multistep.cli.doctor.observe import is_ready
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.engine.journal.operations import Source
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS, TRIALS, Resource
 from multistep.pods.pod_identity import CONTAINER, LABEL_TRIAL
 from multistep.pods.pod_manifest import RUNNER_CALL
@@ -51,7 +51,7 @@ class Counters:
         return replace(cls(**means), peak_bytes=max(each.peak_bytes for each in found))
 
 
-async def counters(client: ClusterClient) -> Counters:
+async def counters(client: WatchingClient) -> Counters:
     """Return the operator's counters, scraped through the API server. Requests for Leases are excluded: no trial causes them."""
     totals: dict[str, float] = {}
     for sample, value in (await samples(client)).items():
@@ -67,7 +67,7 @@ async def counters(client: ClusterClient) -> Counters:
     )
 
 
-async def api_server_execs(client: ClusterClient) -> float:
+async def api_server_execs(client: WatchingClient) -> float:
     """Return the number of finished exec sessions at the API server, by all clients."""
     found = await samples(client, "/metrics")
     return sum(
@@ -76,7 +76,7 @@ async def api_server_execs(client: ClusterClient) -> float:
 
 
 async def time_pods(
-    client: ClusterClient, namespace: str, pod: Mapping[str, Any], count: int, done: Callable[[Object], bool] | None = None
+    client: WatchingClient, namespace: str, pod: Mapping[str, Any], count: int, done: Callable[[Object], bool] | None = None
 ) -> float:
     """Return the seconds to create pods, see all of them ready, delete them and see them gone.
 
@@ -95,7 +95,7 @@ async def time_pods(
     return time.monotonic() - start
 
 
-async def time_trials(client: ClusterClient, namespace: str, trial: Mapping[str, Any], count: int) -> float:
+async def time_trials(client: WatchingClient, namespace: str, trial: Mapping[str, Any], count: int) -> float:
     """Return the seconds to create trials, see all finished and their pods gone. Raise RuntimeError if a trial failed."""
     names = [f"bench-{number}" for number in range(count)]
     start = time.monotonic()
@@ -112,7 +112,7 @@ async def time_trials(client: ClusterClient, namespace: str, trial: Mapping[str,
 
 
 async def time_ratio(
-    client: ClusterClient, namespace: str, trial: Mapping[str, Any], other: Mapping[str, Any], count: int
+    client: WatchingClient, namespace: str, trial: Mapping[str, Any], other: Mapping[str, Any], count: int
 ) -> float:
     """Return the wall time of ``count`` trials of `other`, relative to the mean of two runs of ``count`` trials of `trial`: one
     before and one after."""
@@ -133,14 +133,14 @@ class TransferCost:
     grown_bytes: int
 
 
-async def start_pod(client: ClusterClient, namespace: str, pod: Mapping[str, Any], name: str) -> str:
+async def start_pod(client: WatchingClient, namespace: str, pod: Mapping[str, Any], name: str) -> str:
     """Create a pod in a namespace without other pods, wait until it is ready, and return its UID."""
     uid = str((await client.create(_named(pod, namespace, name)))["metadata"]["uid"])
     await _until_all(client, PODS, namespace, 1, is_ready)
     return uid
 
 
-async def transfer(client: ClusterClient, namespace: str, pod: Mapping[str, Any], size: int) -> TransferCost:
+async def transfer(client: WatchingClient, namespace: str, pod: Mapping[str, Any], size: int) -> TransferCost:
     """Send a file into a new pod and fetch it back, without keeping it in memory."""
     name = f"transfer-{size}"
     uid = await start_pod(client, namespace, pod, name)
@@ -164,7 +164,7 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-async def until_without_pods(client: ClusterClient, namespace: str, selector: str) -> None:
+async def until_without_pods(client: WatchingClient, namespace: str, selector: str) -> None:
     """Wait until all pods with these labels are gone."""
 
     async def gone() -> bool:
@@ -173,7 +173,7 @@ async def until_without_pods(client: ClusterClient, namespace: str, selector: st
     await _until(gone)
 
 
-async def remove_trials(client: ClusterClient, namespace: str) -> None:
+async def remove_trials(client: WatchingClient, namespace: str) -> None:
     """Delete all trials of the namespace and wait until they are gone."""
     for found in await client.list_all(TRIALS, namespace):
         await client.delete(TRIALS, namespace, found["metadata"]["name"])
@@ -190,7 +190,7 @@ async def _until(done: Any) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _until_all(client: ClusterClient, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
+async def _until_all(client: WatchingClient, resource: Resource, namespace: str, count: int, so: Callable[[Object], bool]) -> None:
     """Wait until `so` is true for `count` objects at once. Use a watch, because repeated lists would distort the measurement."""
     there: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(resource, namespace)) as events:
@@ -203,7 +203,7 @@ async def _until_all(client: ClusterClient, resource: Resource, namespace: str, 
                 return
 
 
-async def _delete_each(client: ClusterClient, namespace: str, count: int, done: Callable[[Object], bool]) -> None:
+async def _delete_each(client: WatchingClient, namespace: str, count: int, done: Callable[[Object], bool]) -> None:
     """Delete each pod as soon as `done` is true for it, until `count` are deleted."""
     deleted: set[str] = set()
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(client.watch(PODS, namespace)) as events:
@@ -216,5 +216,5 @@ async def _delete_each(client: ClusterClient, namespace: str, count: int, done: 
                 return
 
 
-async def _no_trials(client: ClusterClient, namespace: str) -> bool:
+async def _no_trials(client: WatchingClient, namespace: str) -> bool:
     return not await client.list_metadata(TRIALS, namespace)

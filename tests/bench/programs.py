@@ -17,7 +17,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from multistep.api.trial.agent_spec import PROGRAM_DIR
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.bench.measure import remove_trials, time_trials
 from tests.bench.trials import line, spread
 from tests.e2e.given import Step, reward_for_text, trial
@@ -52,7 +52,7 @@ class Found:
         return median(self.mounted) - median(self.preinstalled)
 
 
-async def measure(client: ClusterClient, namespace: str) -> Found:
+async def measure(client: WatchingClient, namespace: str) -> Found:
     """Build the images, then run one trial with and one without the mount in each round."""
     program = await _image("agent", "build", AGENT)
     with tempfile.TemporaryDirectory() as made:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.submit.manifests import TrialImage, bundle_config_maps, bundle_source, environment, placed, trial_manifest
 from multistep.engine.status.status_size import status_bytes
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS, TRIALS
 from multistep.sources.task.bundle import digest_of, pack_directory
 from tests.e2e.given import finished
@@ -181,7 +181,7 @@ class Simulation:
             runner.end(id, **(self._verdict if id.endswith("/verifier") else {}))
 
 
-async def measure(client: ClusterClient, namespace: str) -> tuple[list[Round], int]:
+async def measure(client: WatchingClient, namespace: str) -> tuple[list[Round], int]:
     """Run all trials ROUNDS times. Return the cost of each round, and the size in bytes of a trial with many steps."""
     names = [f"simulated-{number}" for number in range(count())]
     with tempfile.TemporaryDirectory(prefix="multistep-simulation-") as directory:
@@ -198,7 +198,7 @@ def _tasks() -> dict[str, Sequence[str]]:
     return {"few": STEPS, "many": many}
 
 
-async def _trial(client: ClusterClient, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
+async def _trial(client: WatchingClient, namespace: str, directory: Path, steps: Sequence[str]) -> Object:
     """Return a trial for a simulated node, which does not execute its task; create the task's ConfigMaps."""
     name = directory.name
     for step in steps:
@@ -218,7 +218,7 @@ async def _trial(client: ClusterClient, namespace: str, directory: Path, steps: 
     return {**trial, "metadata": {**trial["metadata"], "namespace": namespace}}
 
 
-async def _size(client: ClusterClient, namespace: str, trial: Object) -> int:
+async def _size(client: WatchingClient, namespace: str, trial: Object) -> int:
     await client.create({**trial, "metadata": {**trial["metadata"], "name": "many"}})
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not finished(found := await client.get(TRIALS, namespace, "many")):
@@ -236,7 +236,7 @@ async def _release_all(simulation: Simulation) -> None:
         simulation.release(pod)
 
 
-async def _round(client: ClusterClient, namespace: str, trial: Object, names: Sequence[str], simulation: Simulation) -> Round:
+async def _round(client: WatchingClient, namespace: str, trial: Object, names: Sequence[str], simulation: Simulation) -> Round:
     simulation.lags.clear()
     before, started = await scrape(client), time.monotonic()
     await _all(names, lambda name: client.create({**trial, "metadata": {**trial["metadata"], "name": name}}))
@@ -279,7 +279,7 @@ async def _round(client: ClusterClient, namespace: str, trial: Object, names: Se
     )
 
 
-async def scrape(client: ClusterClient) -> Samples:
+async def scrape(client: WatchingClient) -> Samples:
     """Return totals of the operator's metrics by NAME, NAME/VERB and NAME/VERB/RESOURCE. Requests for Leases are excluded."""
     totals: Samples = {}
     for sample, value in (await samples(client)).items():
@@ -292,7 +292,7 @@ async def scrape(client: ClusterClient) -> Samples:
     return totals
 
 
-async def _open_execs(client: ClusterClient) -> float:
+async def _open_execs(client: WatchingClient) -> float:
     """Return how many exec streams stay open at the API server: the minimum of several samples."""
     found = []
     for _ in range(8):
@@ -312,7 +312,7 @@ def _require_complete(trials: Iterable[Object]) -> None:
             raise RuntimeError(f"{found['metadata']['name']} went wrong: {json.dumps(status)[:2000]}")
 
 
-async def _remove(names: Iterable[str], client: ClusterClient, namespace: str) -> None:
+async def _remove(names: Iterable[str], client: WatchingClient, namespace: str) -> None:
     """Delete these trials, and wait until they and their pods are gone."""
     await _all(names, lambda name: client.delete(TRIALS, namespace, name))
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -340,7 +340,7 @@ async def _until(done: Callable[[], bool], state: Callable[[], str]) -> None:
                 _print(state())
 
 
-async def _until_finished(client: ClusterClient, wanted: float) -> None:
+async def _until_finished(client: WatchingClient, wanted: float) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while (await scrape(client)).get("multistep_trials_finished_total", 0.0) < wanted:
             await asyncio.sleep(2 * POLL_SECONDS)

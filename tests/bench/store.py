@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import obstore
 from obstore.store import S3Store
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import TRIALS
 from tests.e2e.given import Step, finished, in_agent, trial
 from tests.e2e.operators import with_variables
@@ -68,7 +68,7 @@ class Cost:
         return self.ratio >= MIN_RATIO and self.grown_bytes < MAX_GROWTH_BYTES
 
 
-async def artifact(client: ClusterClient, namespace: str) -> Cost:
+async def artifact(client: WatchingClient, namespace: str) -> Cost:
     """Configure the cluster's operator to use a real S3 server, measure how it uploads an artifact, and undo the configuration."""
     async with servers.s3(servers.node()) as server:
         variables = {"MULTISTEP_RESULTS_STORE": f"s3://{server.bucket}/e2e", **server.environment}
@@ -81,7 +81,7 @@ async def artifact(client: ClusterClient, namespace: str) -> Cost:
     return Cost(seconds, (before, after), grown)
 
 
-async def _send(client: ClusterClient, namespace: str, store: Store) -> tuple[float, int]:
+async def _send(client: WatchingClient, namespace: str, store: Store) -> tuple[float, int]:
     """Run a trial with a large artifact; return the upload's seconds and the operator's memory growth in bytes."""
     created = await client.create(_in(trial(Step("a", solve=_SOLVE), name="large"), namespace))
     await _until(client, created, in_agent)
@@ -100,11 +100,11 @@ async def _send(client: ClusterClient, namespace: str, store: Store) -> tuple[fl
     return seconds, grown
 
 
-async def _ended(client: ClusterClient, namespace: str, manifest: Object) -> Object:
+async def _ended(client: WatchingClient, namespace: str, manifest: Object) -> Object:
     return await _until(client, await client.create(_in(manifest, namespace)), finished)
 
 
-async def _until(client: ClusterClient, created: Object, reached: Any) -> Object:
+async def _until(client: WatchingClient, created: Object, reached: Any) -> Object:
     metadata = created["metadata"]
     async with asyncio.timeout(_DEADLINE_SECONDS):
         while True:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.bench.measure import Counters, counters, remove_trials, time_pods, time_trials
 
 ROUNDS = 3
@@ -79,7 +79,7 @@ class Comparison:
 
 
 async def compare(
-    client: ClusterClient,
+    client: WatchingClient,
     namespace: str,
     manifests: Manifests,
     count: int,

@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from localkube.config import Config, load_config
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, UsageError
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS, TRIALS
 from multistep.pods.pod_identity import LABEL_TRIAL
 from tests.chaos.injector import COMPONENTS, FaultInjector
@@ -84,17 +84,17 @@ async def run(options: Options) -> Outcome:
 
 
 @asynccontextmanager
-async def _cluster() -> AsyncIterator[tuple[Config, ClusterClient]]:
+async def _cluster() -> AsyncIterator[tuple[Config, WatchingClient]]:
     """Yield the cluster's configuration and a client. Raise UsageError unless the cluster is localkube's."""
     config = load_config()
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         if urlsplit(client.connection.base_url).hostname != config.network.api_address:
             raise UsageError(f"chaos runs only on the cluster of localkube; KUBECONFIG is for {client.connection.base_url}")
         yield config, client
 
 
 @asynccontextmanager
-async def _scene(options: Options, config: Config, client: ClusterClient) -> AsyncIterator[Scene]:
+async def _scene(options: Options, config: Config, client: WatchingClient) -> AsyncIterator[Scene]:
     """Set up a namespace, the log outside of the pods, and the proxy between the operator and the API server."""
     options.out.mkdir(parents=True, exist_ok=True)
     for_log, for_proxy = listen(config.network), listen(config.network)
@@ -111,7 +111,7 @@ async def _scene(options: Options, config: Config, client: ClusterClient) -> Asy
 
 
 @asynccontextmanager
-async def _namespace(client: ClusterClient) -> AsyncIterator[Given]:
+async def _namespace(client: WatchingClient) -> AsyncIterator[Given]:
     given = Given(client, f"chaos-{secrets.token_hex(3)}")
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": given.namespace}}
     await client.create(space)

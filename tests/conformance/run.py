@@ -16,11 +16,11 @@ import aiohttp
 
 from multistep.api.trial.status import TrialStatus, holds, is_finished
 from multistep.api.trial.trial import parse_status
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.results.fetch import ServicePath, locate
 from multistep.client.results.unpack import unpack
 from multistep.client.submit.manifests import Manifest
 from multistep.errors import NotFound, Unavailable
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import NAMESPACES, TRIALS
 
 from .case import Case, CaseError
@@ -65,7 +65,7 @@ async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
     for name in images.names:
         settings.say(f"image {name}")
         await asyncio.to_thread(images.build, name)
-    async with await ClusterClient.connect() as client, _namespace(client, settings) as namespace:
+    async with await WatchingClient.connect() as client, _namespace(client, settings) as namespace:
         await _require_trials(client, namespace)
         runner = _Runner(client, namespace, images, settings)
         reports += await asyncio.gather(*(runner.report(number, case) for number, case in enumerate(cases)))
@@ -73,7 +73,7 @@ async def run(directories: Sequence[Path], settings: Settings) -> list[Report]:
 
 
 @asynccontextmanager
-async def _namespace(client: ClusterClient, settings: Settings) -> AsyncIterator[str]:
+async def _namespace(client: WatchingClient, settings: Settings) -> AsyncIterator[str]:
     name = settings.namespace or f"conformance-{secrets.token_hex(4)}"
     await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     settings.say(f"namespace {name}")
@@ -84,7 +84,7 @@ async def _namespace(client: ClusterClient, settings: Settings) -> AsyncIterator
             await client.delete(NAMESPACES, None, name)
 
 
-async def _require_trials(client: ClusterClient, namespace: str) -> None:
+async def _require_trials(client: WatchingClient, namespace: str) -> None:
     try:
         await client.list_all(TRIALS, namespace)
     except NotFound as error:
@@ -94,7 +94,7 @@ async def _require_trials(client: ClusterClient, namespace: str) -> None:
 class _Runner:
     """Runs cases concurrently, at most `settings.jobs` at a time. It is the ground of their trials."""
 
-    def __init__(self, client: ClusterClient, namespace: str, images: Images, settings: Settings) -> None:
+    def __init__(self, client: WatchingClient, namespace: str, images: Images, settings: Settings) -> None:
         self._client = client
         self.namespace = namespace
         self.image_of = images.of

@@ -10,7 +10,7 @@ import pytest
 
 from localkube.config import load_config
 from localkube.targets import Local, choose
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import NAMESPACES
 from tests.e2e.given import Given, made_namespace
 from tests.support import servers
@@ -24,7 +24,7 @@ collect_ignore = [] if isinstance(choose(load_config()), Local) else ["test_chao
 async def given() -> AsyncIterator[Given]:
     """Yield helpers for a new namespace in which all object states are recorded; delete the namespace afterwards."""
     namespace = f"e2e-{secrets.token_hex(4)}"
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         await made_namespace(client, namespace)
         given = Given(client, namespace)
         async with given.recorder:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.trial.trial import KIND
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, NotFound
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS, SWEEPS, TRIALS, Resource
 from multistep.kube.shard import LABEL_SHARD
 from multistep.pods import pod_identity
@@ -142,7 +142,7 @@ def condition(obj: Object, type_: str) -> Object:
 class Given:
     """A test's namespace in the cluster, and the test's actions on the trials in it."""
 
-    def __init__(self, client: ClusterClient, namespace: str) -> None:
+    def __init__(self, client: WatchingClient, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
         self.recorder = Recorder(client, namespace)  # needed by `until` and `when`; callers must enter it (async with)
@@ -281,7 +281,7 @@ def _has_progressed(before: int, sweep: Object) -> bool:
     return finished(sweep) or _trials_finished(sweep) > before
 
 
-async def made_namespace(client: ClusterClient, name: str, **metadata: Any) -> None:
+async def made_namespace(client: WatchingClient, name: str, **metadata: Any) -> None:
     """Create a namespace and wait until it accepts pods: pods are denied until its default ServiceAccount exists."""
     await client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}})
 
@@ -293,7 +293,7 @@ async def made_namespace(client: ClusterClient, name: str, **metadata: Any) -> N
     await eventually(usable)
 
 
-async def granted(client: ClusterClient, user: str, verb: str, resource: str, namespace: str) -> None:
+async def granted(client: WatchingClient, user: str, verb: str, resource: str, namespace: str) -> None:
     """Wait until RBAC allows the user this verb on the resource, or on a subresource such as ``pods/exec``.
 
     The API server honours a role binding only a moment after its creation.

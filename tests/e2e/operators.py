@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.e2e.given import DEADLINE_SECONDS
 
 SYSTEM = os.environ.get("MULTISTEP_TEST_NAMESPACE", "multistep-system")
@@ -62,7 +62,7 @@ def _set_variables(*variables: str) -> None:
     _kubectl("rollout", "status", DEPLOYMENT, _PATIENCE)
 
 
-async def samples(client: ClusterClient, path: str = METRICS) -> dict[str, float]:
+async def samples(client: WatchingClient, path: str = METRICS) -> dict[str, float]:
     """Return metric values by name with labels. path: API server path of the metrics; default: the deployed operator's."""
     text = b"".join([chunk async for chunk in client.raw_stream(path)]).decode()
     pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")]

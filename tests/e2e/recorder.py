@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import EVENTS, PODS, SWEEPS, TRIALS, Resource
 
 RECORDED = (TRIALS, SWEEPS, PODS, EVENTS)
@@ -41,7 +41,7 @@ class State:
 class Recorder:
     """Records object states during its ``async with`` block. A watch that ends or expires (410) restarts with a new list."""
 
-    def __init__(self, client: ClusterClient, namespace: str) -> None:
+    def __init__(self, client: WatchingClient, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
         self._states: list[State] = []

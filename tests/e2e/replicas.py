@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from multistep.cli.doctor.observe import is_ready
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import NotFound
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import LEASES, PODS
 from tests.e2e.operators import PROCESS, require_alone
 from tests.support.machine import processes
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 class Replicas:
     """The operator's Deployment, pods and lease."""
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: WatchingClient) -> None:
         self._client = client
 
     async def scale(self, number: int) -> None:

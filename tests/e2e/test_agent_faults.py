@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import PODS
 from multistep.pods.agent_host import CONTAINER
 from tests.e2e.given import Given, Object, Step, finished, holds, in_agent, reward_for_text, trial
@@ -20,7 +20,7 @@ KILLS = 10
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 
-async def new_leader(client: ClusterClient, replicas: Replicas) -> None:
+async def new_leader(client: WatchingClient, replicas: Replicas) -> None:
     """Kill the leader's process, delete its pod, and wait until the new pod has acquired the lease."""
     leader = await replicas.leader()
     replicas.signal(leader, signal.SIGKILL)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import PODS, SWEEPS, TRIALS
 from tests.e2e.given import REWARD_ONE, Given, Object, Step, condition, finished, holds, reward, trial
 from tests.e2e.operators import SYSTEM, kubectl, with_values
@@ -85,7 +85,7 @@ async def registries(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
         stack.enter_context(node_registries.plain(found.host))
         push = ["buildah", "push", "--quiet", "--tls-verify=false", f"localhost/{BASE}"]
         await asyncio.to_thread(subprocess.run, [*push, f"docker://{base.host}/library/{BASE}"], check=True)
-        client = await stack.enter_async_context(await ClusterClient.connect())
+        client = await stack.enter_async_context(await WatchingClient.connect())
         secret = login_secret(PUSH_SECRET, found.login)
         secret["metadata"]["namespace"] = SYSTEM
         await client.apply(secret, field_manager="e2e")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from hack.paths import CACHE
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.docs import pages
 from tests.docs.pages import Page
 from tests.docs.shell import Shell
@@ -121,7 +121,7 @@ async def _reader(scratch: Path) -> AsyncIterator[Shell]:
     await asyncio.to_thread(_copy_checkout, workdir)
     kubeconfig = _kubeconfig(scratch, namespace)
     env = os.environ | {"HOME": str(scratch), "KUBECONFIG": str(kubeconfig), "MULTISTEP_CACHE": str(CACHE), "NAMESPACE": namespace}
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         await client.create(manifest)
         shell = await Shell.start(workdir, scratch, env, kubeconfig)
         try:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, NotFound
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import NETWORK_POLICIES, TRIALS
 from multistep.pods.pod_identity import LABEL_TRIAL
 from tests.e2e.given import DEADLINE_SECONDS, IMAGE, Given, Object, Step, condition, finished, granted, holds, trial
@@ -85,7 +85,7 @@ async def test_an_exec_needs_both_verbs(given: Given, tmp_path: Path, verbs: Seq
     run("wait", "--for=condition=Ready", "pod/asleep", f"--timeout={DEADLINE_SECONDS:.0f}s")
     for verb in verbs:
         await granted(given.client, f"system:serviceaccount:{given.namespace}:caller", verb, "pods/exec", given.namespace)
-    async with await ClusterClient.connect(kubeconfig=kubeconfig_of("caller", given.namespace, tmp_path)) as client:
+    async with await WatchingClient.connect(kubeconfig=kubeconfig_of("caller", given.namespace, tmp_path)) as client:
         if verbs == ("get", "create"):
             stream = await client.open_exec(given.namespace, "asleep", "main", ["echo", "hello"])
             assert await stream.receive() == b"hello\n"
@@ -127,7 +127,7 @@ async def test_who_may_view_trials_may_read_their_results_and_change_nothing(
 ) -> None:
     done = await given.ended(trial(Step("a"), name="seen"))
     await granted(given.client, f"system:serviceaccount:{given.namespace}:viewer", "get", "multisteptrials", given.namespace)
-    async with await ClusterClient.connect(kubeconfig=viewer) as client:
+    async with await WatchingClient.connect(kubeconfig=viewer) as client:
         assert whole(await client.get(TRIALS, given.namespace, "seen"))["status"] == done["status"]
         with pytest.raises(ClusterError, match="forbidden"):
             await samples(client)  # permission to read results does not include metrics

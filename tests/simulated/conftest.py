@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import NAMESPACES
 from tests.simulated.given import Given, OwnOperators
 from tests.support.simulation.node import SimulatedNode
@@ -39,14 +39,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
 @pytest.fixture
 async def given(node: SimulatedNode, shared: Operator) -> AsyncIterator[Given]:
     """Yield helpers for a new namespace in which all object states are recorded; delete the namespace afterwards."""
-    async with await ClusterClient.connect() as client, Given(client, node, shared.shard.name).made() as made:
+    async with await WatchingClient.connect() as client, Given(client, node, shared.shard.name).made() as made:
         yield made
 
 
 @pytest.fixture
 async def unsharded(node: SimulatedNode) -> AsyncIterator[Given]:
     """Yield helpers for a new namespace whose trials the deployed operator runs."""
-    async with await ClusterClient.connect() as client, Given(client, node, "").made() as made:
+    async with await WatchingClient.connect() as client, Given(client, node, "").made() as made:
         yield made
 
 
@@ -54,7 +54,7 @@ async def unsharded(node: SimulatedNode) -> AsyncIterator[Given]:
 async def own(node: SimulatedNode, tmp_path: Path) -> AsyncIterator[OwnOperators]:
     """Yield helpers for a new namespace and a shard of its own, with operators that the test starts and stops."""
     of = await _new_shard(tmp_path)
-    async with await ClusterClient.connect() as client, Given(client, node, of.name).made() as given:
+    async with await WatchingClient.connect() as client, Given(client, node, of.name).made() as given:
         operators = OwnOperators(given, of)
         yield operators
         await operators.end()
@@ -62,10 +62,10 @@ async def own(node: SimulatedNode, tmp_path: Path) -> AsyncIterator[OwnOperators
 
 
 async def _new_shard(directory: Path) -> Shard:
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         return await made_shard(client, f"sim-{secrets.token_hex(4)}", directory)
 
 
 async def _delete(of: Shard) -> None:
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         await client.delete(NAMESPACES, None, of.name)

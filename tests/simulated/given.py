@@ -11,7 +11,7 @@ from typing import Any
 
 from multistep.api.sweep.sweep import SWEEP_KIND
 from multistep.api.trial.trial import KIND
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import NAMESPACES
 from multistep.kube.shard import LABEL_SHARD
 from tests.e2e import given as real
@@ -50,7 +50,7 @@ class Given(real.Given):
     shard: the shard of the operator that runs the trials; "": the deployed operator.
     """
 
-    def __init__(self, client: ClusterClient, node: SimulatedNode, shard: str) -> None:
+    def __init__(self, client: WatchingClient, node: SimulatedNode, shard: str) -> None:
         super().__init__(client, f"sim-{secrets.token_hex(4)}")
         self.node = node
         self.shard = shard

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import CRDS, PODS, SWEEPS, TRIALS
 from tests.docs import pages
 from tests.e2e.given import DEADLINE_SECONDS, Object, finished, holds, in_agent
@@ -25,7 +25,7 @@ FOREIGN = {"argoproj.io", "kustomize.toolkit.fluxcd.io", "source.toolkit.fluxcd.
 OPERATORS = "multistep"
 
 
-async def synced(client: ClusterClient, manifest: Object) -> Object:
+async def synced(client: WatchingClient, manifest: Object) -> Object:
     """Apply the manifest as a GitOps tool does: with server-side apply, without force."""
     return await client.apply(manifest, field_manager=MANAGER, force=False)
 

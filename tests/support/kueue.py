@@ -20,8 +20,8 @@ from typing import Any
 from aiohttp import web
 
 from localkube.config import load_config
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, Conflict, NotFound
-from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import PODS
 from tests.support.waiting import eventually
@@ -40,7 +40,7 @@ class Kueue:
     admitted: names of pods in order of admission.
     """
 
-    def __init__(self, client: ClusterClient, namespace: str, quotas: Mapping[str, int]) -> None:
+    def __init__(self, client: WatchingClient, namespace: str, quotas: Mapping[str, int]) -> None:
         self._client, self._namespace, self._quotas = client, namespace, quotas
         self._pods: dict[str, Object] = {}  # pods of the namespace by uid
         self.admitted: list[str] = []
@@ -142,7 +142,7 @@ def _order(pod: Object) -> tuple[int, str, str]:
 
 
 @asynccontextmanager
-async def kueue(client: ClusterClient, namespace: str, quotas: Mapping[str, int]) -> AsyncIterator[Kueue]:
+async def kueue(client: WatchingClient, namespace: str, quotas: Mapping[str, int]) -> AsyncIterator[Kueue]:
     """Run the fake Kueue in a namespace; yield once the API server calls its webhook."""
     played = Kueue(client, namespace, quotas)
     with tempfile.TemporaryDirectory(prefix="multistep-kueue-") as directory:
@@ -199,7 +199,7 @@ async def _serving(played: Kueue, address: str, certificate: Path, key: Path) ->
         await runner.cleanup()
 
 
-async def _called(client: ClusterClient, namespace: str, queue: str) -> None:
+async def _called(client: WatchingClient, namespace: str, queue: str) -> None:
     """Wait until the API server calls the new webhook."""
     metadata = {"name": "probe", "namespace": namespace, "labels": {QUEUE: queue}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c", "image": "none"}]}}

@@ -18,7 +18,7 @@ from typing import Any
 
 from hack.paths import cached
 from hack.python_env import build_wheel
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import NAMESPACES, PODS
 from tests.harbor.environment import find_python
 from tests.support.waiting import eventually
@@ -71,7 +71,7 @@ def train(python: Path) -> dict[str, Any]:
 
 async def run(python: Path) -> None:
     """Train, check, and wait until no pod is left."""
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         await client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         started = time.monotonic()
         try:

@@ -8,10 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from multistep.client.reconnecting_watch import WatchEvent, WatchingClient
 from multistep.errors import ClusterError, NotFound, Unavailable
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS, TRIALS, Resource
-from multistep.kube.watch import WatchEvent
 from tests.e2e import recorder
 from tests.e2e.given import Given
 from tests.e2e.recorder import Recorder
@@ -67,7 +66,7 @@ def watched() -> Watched:
 @pytest.fixture
 async def given(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Given]:
     monkeypatch.setattr(recorder, "_RETRY_SECONDS", 0.0)
-    found = Given(cast(ClusterClient, watched), "n")
+    found = Given(cast(WatchingClient, watched), "n")
     async with found.recorder:
         yield found
 
@@ -146,4 +145,4 @@ async def test_a_check_is_asked_again_after_each_change(given: Given, watched: W
 
 async def test_nobody_waits_on_a_recorder_that_does_not_record() -> None:
     with pytest.raises(AssertionError, match="was not entered"):
-        await Recorder(cast(ClusterClient, Watched()), "n").after(0)
+        await Recorder(cast(WatchingClient, Watched()), "n").after(0)

@@ -18,7 +18,7 @@ from multistep.api.common.base_model import GROUP, VERSION
 from multistep.api.sweep.sweep import SWEEP_PLURAL
 from multistep.api.trial.trial import PLURAL
 from multistep.app.operator import App
-from multistep.kube.watch import PAGE_OBJECTS
+from multistep.kube.list_objects import PAGE_OBJECTS
 from multistep.logs import set_up
 from multistep.pods import pod_identity
 from multistep.reconcile.cluster.resync import WATCH_TIMEOUT_SECONDS

@@ -11,21 +11,21 @@ import aiohttp
 from multistep.cli.terminal import print_err
 from multistep.client.connection import open_client
 from multistep.client.options import Target
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 
 FIELD_MANAGER = "multistep-cli"
 SILENCE_SECONDS = 2.0
 
 
 @asynccontextmanager
-async def connect(target: Target) -> AsyncIterator[ClusterClient]:
+async def connect(target: Target) -> AsyncIterator[WatchingClient]:
     """Connect to the cluster that the options or the kubeconfig select. Raises Unavailable if the kubeconfig is not usable."""
     async with await open_client(target, FIELD_MANAGER) as client, _silence_reported(client):
         yield client
 
 
 @asynccontextmanager
-async def _silence_reported(client: ClusterClient) -> AsyncIterator[None]:
+async def _silence_reported(client: WatchingClient) -> AsyncIterator[None]:
     """Print once which server the command waits for, if the first request gets no answer for a while: its retries take up to two
     minutes."""
     timers: list[asyncio.TimerHandle] = []

@@ -17,6 +17,7 @@ from multistep.api.trial.status import is_finished
 from multistep.client.connection import open_client
 from multistep.client.objects import existing_sweep
 from multistep.client.options import Target
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.results.fetch import download, read_part
 from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submit.create import submit
@@ -25,7 +26,6 @@ from multistep.client.submit.sweep_manifest import SweepOptions, agent_of_text, 
 from multistep.client.task.check_task import validate_tasks
 from multistep.client.task.task_directory import TaskDirectory
 from multistep.errors import MultistepError, NotFound, StoreError, UsageError
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import SWEEPS
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     def __init__(self, *, namespace: str | None = None, kubeconfig: str | None = None, context: str | None = None) -> None:
         """namespace, kubeconfig, context: as the options of `multistep`; by default those of the current kubeconfig."""
         self._target = Target(kubeconfig, context, namespace)
-        self._connected: ClusterClient | None = None
+        self._connected: WatchingClient | None = None
         self._leased: dict[str, tuple[AsyncRun, asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
@@ -71,7 +71,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             self._connected = None
 
     @property
-    def _cluster(self) -> ClusterClient:
+    def _cluster(self) -> WatchingClient:
         if self._connected is None:
             raise RuntimeError("the client is not connected: use it inside of `async with AsyncClient() as client:`")
         return self._connected

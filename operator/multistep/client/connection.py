@@ -7,16 +7,15 @@ from typing import Any, Protocol
 
 from multistep.client.kubeconfig import current_cluster, fault
 from multistep.client.options import Target
+from multistep.client.reconnecting_watch import WatchEvent, WatchingClient
 from multistep.errors import Unavailable
-from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.exec import WebsocketExec
 from multistep.kube.resources import Resource
-from multistep.kube.watch import WatchEvent
 
 
 class Cluster(Protocol):
-    """The methods of kube.client.ClusterClient that the client and the command line use. Each may raise ClusterError."""
+    """The methods of WatchingClient that the client and the command line use. Each may raise ClusterError."""
 
     @property
     def namespace(self) -> str: ...
@@ -58,12 +57,12 @@ class Cluster(Protocol):
     ) -> WebsocketExec: ...
 
 
-async def open_client(target: Target, field_manager: str) -> ClusterClient:
+async def open_client(target: Target, field_manager: str) -> WatchingClient:
     """Return a client with the target's namespace, whose writes the API server rejects if they have unknown fields. Raises
     Unavailable, with the reason, if the kubeconfig is not usable."""
     kubeconfig, context = target.kubeconfig, target.context
     try:
-        client = await ClusterClient.connect(kubeconfig=kubeconfig, context=context, field_manager=field_manager, strict=True)
+        client = await WatchingClient.connect(kubeconfig=kubeconfig, context=context, field_manager=field_manager, strict=True)
     except Unavailable as error:
         reason = fault(kubeconfig, context)
         if not reason and current_cluster(kubeconfig, context):

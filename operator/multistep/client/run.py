@@ -14,11 +14,11 @@ from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
 from multistep.client import objects
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.watch import until_finished
 from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.trial_manifests import owner_of
 from multistep.errors import NotFound
-from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.reconcile.sweep.decision_records import members
@@ -117,7 +117,7 @@ def _steps(found: TrialRow) -> tuple[Step, ...]:
 class AsyncRun:
     """A sweep. ``async for rollout in run`` yields each trial once, when it finishes. The loop ends when the sweep has finished."""
 
-    def __init__(self, cluster: ClusterClient, sweep: TrialSweep) -> None:
+    def __init__(self, cluster: WatchingClient, sweep: TrialSweep) -> None:
         self._cluster = cluster
         self._sweep = sweep
         self.name = sweep.metadata.name

@@ -11,10 +11,10 @@ from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
 from multistep.api.trial.status import TrialStatus, is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.client.connection import Cluster
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.errors import NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
-from multistep.kube.watch import WatchEvent
 
 UNHEARD_SECONDS = 10.0
 _UNHEARD = (

@@ -17,9 +17,9 @@ from multistep.errors import NotFound
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.connection import Connection
 from multistep.kube.exec import HANDSHAKE_ATTEMPTS, WebsocketExec, open_exec
+from multistep.kube.list_objects import METADATA_ONLY, Query
 from multistep.kube.requests import ApiRequests
 from multistep.kube.resources import API_RESOURCES, KNOWN, PODS, Resource, api_path, from_discovery
-from multistep.kube.watch import METADATA_ONLY, Query, WatchEvent
 
 FIELD_MANAGER: Final = "multistep"
 _LOG_SILENCE_SECONDS: Final = 3600.0  # timeout of a followed log, because a container may print nothing for a long time
@@ -89,12 +89,6 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         async for page, _ in Query(self._http, resource, namespace, label_selector).pages():
             for item in page:
                 yield item
-
-    def watch(
-        self, resource: Resource, namespace: str | None = None, *, label_selector: str = "", field_selector: str = ""
-    ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield all objects as ADDED, then every change, without end, as multistep.kube.watch.Query.watch describes."""
-        return Query(self._http, resource, namespace, label_selector, field_selector).watch()
 
     async def raw_stream(self, path: str) -> AsyncGenerator[bytes, None]:
         """Yield the body of a GET (for example of a service's proxy) in chunks. Raises Unavailable if it ends early.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from multistep.cli.doctor.observe import is_ready
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import NAMESPACES, PODS
 from tests.e2e.given import DEADLINE_SECONDS, made_namespace
 
@@ -41,8 +41,8 @@ def _cluster() -> None:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[ClusterClient]:
-    async with await ClusterClient.connect() as client:
+async def client() -> AsyncIterator[WatchingClient]:
+    async with await WatchingClient.connect() as client:
         yield client
 
 
@@ -93,12 +93,12 @@ def _localkube(*arguments: str) -> None:
 
 
 async def _create_namespace(name: str) -> None:
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         await made_namespace(client, name)
 
 
 async def _delete_namespace(name: str) -> None:
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         for pod in await client.list_all(PODS, name):
             await client.delete(PODS, name, pod["metadata"]["name"], grace_period_seconds=0)
         await client.delete(NAMESPACES, None, name)
@@ -113,7 +113,7 @@ async def run_pod(namespace: str, name: str, container: dict[str, Any], **more: 
         "automountServiceAccountToken": False,
         "containers": [{"name": "main", "imagePullPolicy": "IfNotPresent", **container}],
     }
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         made = await client.create(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
         )

@@ -9,8 +9,8 @@ from contextlib import aclosing
 import pytest
 import yaml
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import NotFound, Unavailable
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import CONFIG_MAPS, EVENTS, PODS, TRIALS
 from multistep.reconcile.trial.emit_events import event_manifest
 from tests.e2e.cluster.conftest import ROOT, Pod
@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def cluster(client: ClusterClient) -> AsyncIterator[ClusterClient]:
+async def cluster(client: WatchingClient) -> AsyncIterator[WatchingClient]:
     """Return the client of a cluster in which the trials' CRD is installed."""
     crd = yaml.safe_load((ROOT / "crds" / "multistep.dev_multisteptrials.yaml").read_text())
     await client.apply(crd, field_manager="multistep-e2e")
@@ -28,7 +28,7 @@ async def cluster(client: ClusterClient) -> AsyncIterator[ClusterClient]:
     yield client
 
 
-async def _served(client: ClusterClient) -> bool:
+async def _served(client: WatchingClient) -> bool:
     try:
         await client.list_all(TRIALS, "default")
     except (NotFound, Unavailable):
@@ -37,18 +37,18 @@ async def _served(client: ClusterClient) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_contract(cluster: ClusterClient, namespace: str, name: str) -> None:
+async def test_contract(cluster: WatchingClient, namespace: str, name: str) -> None:
     await CASES[name](cluster, namespace)
 
 
-async def test_an_event_can_be_read_beside_its_trial(cluster: ClusterClient, namespace: str) -> None:
+async def test_an_event_can_be_read_beside_its_trial(cluster: WatchingClient, namespace: str) -> None:
     trial = await make_idle_trial(cluster, namespace, "eventful")
     await cluster.create(event_manifest(trial, reason="StepFinished", message="step a: 0.5"))
     events = await cluster.list_all(EVENTS, namespace, field_selector="regarding.name=eventful")
     assert [(each["reason"], each["note"]) for each in events] == [("StepFinished", "step a: 0.5")]
 
 
-async def test_any_kind_is_found_by_discovery(client: ClusterClient, namespace: str) -> None:
+async def test_any_kind_is_found_by_discovery(client: WatchingClient, namespace: str) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
     made = await client.apply({**role, "metadata": {"name": "r", "namespace": namespace}, "rules": []})
     assert made["metadata"]["uid"]
@@ -56,7 +56,7 @@ async def test_any_kind_is_found_by_discovery(client: ClusterClient, namespace: 
         await client.apply({**role, "kind": "Roll", "metadata": {"name": "r"}})
 
 
-async def test_a_watch_reports_every_change(client: ClusterClient, namespace: str) -> None:
+async def test_a_watch_reports_every_change(client: WatchingClient, namespace: str) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "w", "namespace": namespace}}
     seen: list[tuple[str, object]] = []
     async with aclosing(client.watch(CONFIG_MAPS, namespace, field_selector="metadata.name=w")) as events:
@@ -72,8 +72,8 @@ async def test_a_watch_reports_every_change(client: ClusterClient, namespace: st
     assert seen == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
 
 
-async def test_a_list_of_many_pages_is_whole(client: ClusterClient, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multistep.kube.watch.PAGE_OBJECTS", 3)
+async def test_a_list_of_many_pages_is_whole(client: WatchingClient, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multistep.kube.list_objects.PAGE_OBJECTS", 3)
     names = [f"page-{number}" for number in range(10)]
     metadata = [{"name": name, "namespace": namespace, "labels": {"paged": "yes"}} for name in names]
     made = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata]
@@ -84,6 +84,6 @@ async def test_a_list_of_many_pages_is_whole(client: ClusterClient, namespace: s
     assert [each["metadata"]["name"] for each in one_by_one] == names
 
 
-async def test_logs_stream_as_raw_bytes(client: ClusterClient, pod: Pod) -> None:
+async def test_logs_stream_as_raw_bytes(client: WatchingClient, pod: Pod) -> None:
     path = f"{PODS.path(pod.namespace, pod.name, 'log')}"
     assert b"".join([chunk async for chunk in client.raw_stream(path)]) == b""

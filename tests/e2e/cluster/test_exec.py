@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, NotFound, StreamLost
-from multistep.kube.client import ClusterClient
 from multistep.kube.cluster_protocols import ExecStream, ExitStatus
 from multistep.kube.exec import V4
 from multistep.kube.resources import PODS
@@ -26,11 +26,11 @@ MEBIBYTE = 2**20
 # only after they have received the command's output.
 
 
-async def open_exec(client: ClusterClient, pod: Pod, *argv: str) -> ExecStream:
+async def open_exec(client: WatchingClient, pod: Pod, *argv: str) -> ExecStream:
     return await client.open_exec(pod.namespace, pod.name, pod.container, argv)
 
 
-async def test_stdin_ends_by_the_half_close_and_the_answer_still_comes(client: ClusterClient, pod: Pod) -> None:
+async def test_stdin_ends_by_the_half_close_and_the_answer_still_comes(client: WatchingClient, pod: Pod) -> None:
     stream = await open_exec(client, pod, "sh", "-c", "cat; echo over")
     for word in (b"multi", b"step"):
         await stream.send(word)
@@ -41,7 +41,7 @@ async def test_stdin_ends_by_the_half_close_and_the_answer_still_comes(client: C
     await stream.close()
 
 
-async def test_binary_data_passes_whole_both_ways_at_once(client: ClusterClient, pod: Pod) -> None:
+async def test_binary_data_passes_whole_both_ways_at_once(client: WatchingClient, pod: Pod) -> None:
     data = bytes(range(256)) * 4096 * 16
     stream = await open_exec(client, pod, "cat")
 
@@ -55,14 +55,14 @@ async def test_binary_data_passes_whole_both_ways_at_once(client: ClusterClient,
     await stream.close()
 
 
-async def test_arguments_arrive_word_by_word(client: ClusterClient, pod: Pod) -> None:
+async def test_arguments_arrive_word_by_word(client: WatchingClient, pod: Pod) -> None:
     words = ["a b", "", "&c=d", "é%2F+", "*", "$HOME"]
     stream = await open_exec(client, pod, "printf", r"%s\n", *words)
     assert (await read_all(stream)).decode().split("\n")[:-1] == words
     await stream.close()
 
 
-async def test_exit_code_and_stderr_are_reported(client: ClusterClient, pod: Pod) -> None:
+async def test_exit_code_and_stderr_are_reported(client: WatchingClient, pod: Pod) -> None:
     stream = await open_exec(client, pod, "sh", "-c", "echo told you >&2; exit 7")
     assert await read_all(stream) == b""
     assert stream.status is not None
@@ -71,7 +71,7 @@ async def test_exit_code_and_stderr_are_reported(client: ClusterClient, pod: Pod
     await stream.close()
 
 
-async def test_a_command_that_is_not_there_has_no_exit_code(client: ClusterClient, pod: Pod) -> None:
+async def test_a_command_that_is_not_there_has_no_exit_code(client: WatchingClient, pod: Pod) -> None:
     stream = await open_exec(client, pod, "/nope")
     assert await read_all(stream) == b""
     assert stream.status is not None
@@ -80,17 +80,17 @@ async def test_a_command_that_is_not_there_has_no_exit_code(client: ClusterClien
     await stream.close()
 
 
-async def test_a_pod_that_is_not_there_is_not_found(client: ClusterClient, pod: Pod) -> None:
+async def test_a_pod_that_is_not_there_is_not_found(client: WatchingClient, pod: Pod) -> None:
     with pytest.raises(NotFound, match='pods "nope" not found'):
         await client.open_exec(pod.namespace, "nope", "main", ["true"])
 
 
-async def test_a_container_that_is_not_there_is_refused(client: ClusterClient, pod: Pod) -> None:
+async def test_a_container_that_is_not_there_is_refused(client: WatchingClient, pod: Pod) -> None:
     with pytest.raises(ClusterError, match="container nope is not valid"):
         await client.open_exec(pod.namespace, pod.name, "nope", ["true"])
 
 
-async def test_v4_works_too(client: ClusterClient, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_v4_works_too(client: WatchingClient, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multistep.kube.exec.PROTOCOLS", (V4,))
     stream = await open_exec(client, pod, "head", "-c", "5")
     await stream.send(b"12345")
@@ -101,7 +101,7 @@ async def test_v4_works_too(client: ClusterClient, pod: Pod, monkeypatch: pytest
 
 @pytest.mark.parametrize("protocol", ["v5", "v4"])
 async def test_closing_ends_the_commands_stdin(
-    client: ClusterClient, pod: Pod, protocol: str, monkeypatch: pytest.MonkeyPatch
+    client: WatchingClient, pod: Pod, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if protocol == "v4":
         monkeypatch.setattr("multistep.kube.exec.PROTOCOLS", (V4,))
@@ -115,7 +115,7 @@ async def test_closing_ends_the_commands_stdin(
     await look.close()
 
 
-async def test_a_cut_connection_is_a_lost_stream_both_ways(client: ClusterClient, pod: Pod) -> None:
+async def test_a_cut_connection_is_a_lost_stream_both_ways(client: WatchingClient, pod: Pod) -> None:
     async with cutter(client.connection) as line:
         stream = await open_exec(client, pod, "cat")
         await stream.send(b"x")
@@ -131,7 +131,7 @@ async def test_a_cut_connection_is_a_lost_stream_both_ways(client: ClusterClient
         await stream.close()
 
 
-async def test_fifty_streams_are_open_at_once(client: ClusterClient, pod: Pod) -> None:
+async def test_fifty_streams_are_open_at_once(client: WatchingClient, pod: Pod) -> None:
     streams = await asyncio.gather(*(open_exec(client, pod, "cat") for _ in range(50)))
     pod_names = await client.list_all(PODS, pod.namespace)  # succeeds: requests do not share a connection pool with exec sessions
     assert pod_names
@@ -146,7 +146,7 @@ async def test_fifty_streams_are_open_at_once(client: ClusterClient, pod: Pod) -
 
 
 @pytest.mark.measures
-async def test_a_slow_reader_holds_the_command_back(client: ClusterClient, pod: Pod) -> None:
+async def test_a_slow_reader_holds_the_command_back(client: WatchingClient, pod: Pod) -> None:
     stream = await open_exec(client, pod, "sh", "-c", "head -c 200M /dev/zero; echo done >&2")
     await stream.receive()
     before = _peak_mebibytes()
@@ -157,7 +157,7 @@ async def test_a_slow_reader_holds_the_command_back(client: ClusterClient, pod: 
 
 @pytest.mark.measures
 @pytest.mark.parametrize("way", ["in", "out"])
-async def test_throughput(client: ClusterClient, pod: Pod, way: str) -> None:
+async def test_throughput(client: WatchingClient, pod: Pod, way: str) -> None:
     size, before = 256 * MEBIBYTE, _peak_mebibytes()
     started, worked = time.monotonic(), time.process_time()
     if way == "out":

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import pytest
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.engine.journal.operations import Source
-from multistep.kube.client import ClusterClient
 from tests.e2e.cluster.conftest import Pod
 from tests.e2e.cluster.test_real_runner import new_id, session
 from tests.support.tar_streams import facts, many_small_files, odd_files, one_large_file
@@ -37,7 +37,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-async def round_trip(client: ClusterClient, pod: Pod, stream: Stream, directory: Path) -> tuple[Path, Path]:
+async def round_trip(client: WatchingClient, pod: Pod, stream: Stream, directory: Path) -> tuple[Path, Path]:
     """Upload a tar stream into a new directory and download it again; return the sent and the received tar file."""
     sent, came = directory / "sent.tar", directory / "came.tar"
     with sent.open("wb") as file:
@@ -60,7 +60,7 @@ async def round_trip(client: ClusterClient, pod: Pod, stream: Stream, directory:
         pytest.param(lambda: many_small_files(500), id="500 small files"),
     ],
 )
-async def test_much_data_round_trips(client: ClusterClient, runner_pod: Pod, stream: Stream, tmp_path: Path) -> None:
+async def test_much_data_round_trips(client: WatchingClient, runner_pod: Pod, stream: Stream, tmp_path: Path) -> None:
     sent, came = await round_trip(client, runner_pod, stream, tmp_path)
     assert facts(came, "0") == facts(sent)
 
@@ -74,7 +74,7 @@ async def test_much_data_round_trips(client: ClusterClient, runner_pod: Pod, str
     ],
 )
 async def test_much_data_round_trips_in_bounded_memory(
-    client: ClusterClient, runner_pod: Pod, stream: Stream, tmp_path: Path
+    client: WatchingClient, runner_pod: Pod, stream: Stream, tmp_path: Path
 ) -> None:
     gc.collect()
     before = peak_bytes()
@@ -84,7 +84,7 @@ async def test_much_data_round_trips_in_bounded_memory(
 
 
 async def test_odd_names_contents_modes_links_and_empty_directories_round_trip(
-    client: ClusterClient, runner_pod: Pod, tmp_path: Path
+    client: WatchingClient, runner_pod: Pod, tmp_path: Path
 ) -> None:
     files = await round_trip(client, runner_pod, lambda: [odd_files()], tmp_path)
     sent, came = facts(files[0]), facts(files[1], "0")

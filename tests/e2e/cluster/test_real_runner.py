@@ -16,9 +16,9 @@ import pytest
 
 from multistep.api.trial.runner_records import HealthcheckResult, PhaseResult
 from multistep.cli.doctor.observe import is_ready
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.engine.journal.operations import ResetDirectory, Source
 from multistep.errors import PodError, RunnerError, StreamLost
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS
 from multistep.runner_client.session import ANSWER_TIMEOUT_SECONDS, Session
 from tests.e2e.cluster.conftest import Pod
@@ -33,7 +33,7 @@ MEBIBYTE = 2**20
 
 @asynccontextmanager
 async def session(
-    client: ClusterClient, pod: Pod, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
+    client: WatchingClient, pod: Pod, answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
 ) -> AsyncIterator[Session]:
     stream = await client.open_exec(pod.namespace, pod.name, pod.container, ["/multistep/runner", "call"])
     async with Session(stream, pod_uid=pod.uid, answer_timeout_seconds=answer_timeout_seconds) as session:
@@ -67,21 +67,21 @@ async def finished(talk: Session, spec: dict[str, object]) -> PhaseResult:
     return PhaseResult.from_record(record)
 
 
-async def test_hello_reports_the_pod(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_hello_reports_the_pod(client: WatchingClient, runner_pod: Pod) -> None:
     stream = await client.open_exec(runner_pod.namespace, runner_pod.name, "main", ["/multistep/runner", "call"])
     async with Session(stream, pod_uid=runner_pod.uid) as talk:
         hello = await talk.hello()
     assert (hello.pod_uid, hello.user.uid, hello.workdir) == (runner_pod.uid, 0, "/")
 
 
-async def test_another_pod_was_meant(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_another_pod_was_meant(client: WatchingClient, runner_pod: Pod) -> None:
     stream = await client.open_exec(runner_pod.namespace, runner_pod.name, "main", ["/multistep/runner", "call"])
     async with Session(stream, pod_uid="another") as talk:
         with pytest.raises(PodError, match="not in 'another'"):
             await talk.hello()
 
 
-async def test_a_phase_runs_and_its_files_are_captured(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_phase_runs_and_its_files_are_captured(client: WatchingClient, runner_pod: Pod) -> None:
     captures = [{"path": "/tmp/reward", "maxBytes": 100}, {"path": "/tmp/none", "maxBytes": 100}]
     async with session(client, runner_pod) as talk:
         spec = shell(new_id("agent"), "echo $NAME; printf 0.5 >/tmp/reward; exit 3", env={"NAME": "é"}, captures=captures)
@@ -92,7 +92,7 @@ async def test_a_phase_runs_and_its_files_are_captured(client: ClusterClient, ru
     assert (reward.data, result.captures["/tmp/none"]) == (b"0.5", None)
 
 
-async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client: WatchingClient, runner_pod: Pod) -> None:
     id, go = new_id("agent"), f"/tmp/{secrets.token_hex(4)}"
     await eventually(lambda: pod_is_ready(client, runner_pod))  # the phase of an earlier test may have made it unready
     async with session(client, runner_pod) as talk:
@@ -107,21 +107,21 @@ async def test_a_phase_outlives_its_session_and_its_end_unreadies_the_pod(client
     await eventually(lambda: pod_is_ready(client, runner_pod))
 
 
-async def pod_is_unready(client: ClusterClient, pod: Pod) -> bool:
+async def pod_is_unready(client: WatchingClient, pod: Pod) -> bool:
     return not await pod_is_ready(client, pod)
 
 
-async def pod_is_ready(client: ClusterClient, pod: Pod) -> bool:
+async def pod_is_ready(client: WatchingClient, pod: Pod) -> bool:
     return is_ready(await client.get(PODS, pod.namespace, pod.name))
 
 
-async def test_a_time_limit_ends_a_phase(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_time_limit_ends_a_phase(client: WatchingClient, runner_pod: Pod) -> None:
     async with session(client, runner_pod) as talk:
         result = await finished(talk, shell(new_id("agent"), "sleep 60", timeoutSeconds=0.3))
     assert result.timed_out
 
 
-async def test_a_healthcheck_is_tried_until_it_succeeds(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_healthcheck_is_tried_until_it_succeeds(client: WatchingClient, runner_pod: Pod) -> None:
     id, mark = new_id("healthcheck"), f"/tmp/{secrets.token_hex(4)}"
     tries = {"intervalSeconds": 0.1, "timeoutSeconds": 60, "startPeriodSeconds": 0, "startIntervalSeconds": 1, "retries": 5}
     script = f"[ -e {mark} ] || {{ touch {mark}; exit 1; }}"
@@ -132,7 +132,7 @@ async def test_a_healthcheck_is_tried_until_it_succeeds(client: ClusterClient, r
     assert (result.healthy, result.attempts) == (True, 2)
 
 
-async def test_files_go_in_and_come_out_unchanged(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_files_go_in_and_come_out_unchanged(client: WatchingClient, runner_pod: Pod) -> None:
     root, binary = f"/tmp/{secrets.token_hex(4)}", bytes(range(256)) * 1000
     got: list[bytes] = []
     async with session(client, runner_pod) as talk:
@@ -145,7 +145,7 @@ async def test_files_go_in_and_come_out_unchanged(client: ClusterClient, runner_
     assert files == {"0": binary, "1/a/b.bin": binary}
 
 
-async def test_a_refused_upload_reports_why_and_the_session_continues(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_refused_upload_reports_why_and_the_session_continues(client: WatchingClient, runner_pod: Pod) -> None:
     async with session(client, runner_pod) as talk:
         with pytest.raises(RunnerError) as caught:
             await talk.upload(new_id("upload"), "/tmp/x", tar_of({"../../etc/evil": b"x", "rest": bytes(3 * MEBIBYTE)}))
@@ -156,7 +156,7 @@ async def test_a_refused_upload_reports_why_and_the_session_continues(client: Cl
         assert await talk.hello()
 
 
-async def test_notes_are_kept_and_the_first_one_wins(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_notes_are_kept_and_the_first_one_wins(client: WatchingClient, runner_pod: Pod) -> None:
     id = new_id("note")
     async with session(client, runner_pod) as talk:
         await talk.note(id, {"x": 1})
@@ -166,7 +166,7 @@ async def test_notes_are_kept_and_the_first_one_wins(client: ClusterClient, runn
         assert caught.value.code == "Conflict"
 
 
-async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: WatchingClient, runner_pod: Pod) -> None:
     id, count = new_id("agent"), f"/tmp/{secrets.token_hex(4)}"
     phase = shell(id, f"echo once >>{count}; while [ ! -e {count}.go ]; do sleep 0.1; done")
     async with cutter(client.connection) as line:
@@ -185,7 +185,7 @@ async def test_a_stream_cut_while_a_phase_runs_loses_nothing(client: ClusterClie
             assert (await finished(talk, shell(new_id("agent"), f"cat {count}"))).tail == "once\n"
 
 
-async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(client: WatchingClient, runner_pod: Pod) -> None:
     id, root = new_id("upload"), f"/tmp/{secrets.token_hex(4)}"
     data = tar_of({"big": secrets.token_bytes(8 * MEBIBYTE)})
     async with cutter(client.connection) as line:
@@ -205,7 +205,7 @@ async def test_an_upload_cut_in_the_middle_leaves_no_record_and_is_sent_again(cl
     assert result.tail.split()[0] == hashlib.sha256(data[512 : 512 + 8 * MEBIBYTE]).hexdigest()
 
 
-async def test_a_stalled_line_ends_at_the_time_limit(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_stalled_line_ends_at_the_time_limit(client: WatchingClient, runner_pod: Pod) -> None:
     async with cutter(client.connection) as line, session(client, runner_pod) as talk:
         line.flowing.clear()
         talk._frames.timeout_seconds = 1.0  # set only after the session's hello request, which may take longer than 1 s
@@ -215,7 +215,7 @@ async def test_a_stalled_line_ends_at_the_time_limit(client: ClusterClient, runn
 
 
 @pytest.mark.long
-async def test_throughput_of_files(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_throughput_of_files(client: WatchingClient, runner_pod: Pod) -> None:
     size, root = 128 * MEBIBYTE, f"/tmp/{secrets.token_hex(4)}"
     data, digest = tar_of({"big": bytes(size)}), hashlib.sha256()
     async with session(client, runner_pod) as talk:
@@ -229,14 +229,14 @@ async def test_throughput_of_files(client: ClusterClient, runner_pod: Pod) -> No
     print(f"upload {size / 1e6 / (uploaded - started):.0f}, download {size / 1e6 / (downloaded - uploaded):.0f} MB/s")
 
 
-async def test_a_session_from_inside_the_container_is_refused(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_session_from_inside_the_container_is_refused(client: WatchingClient, runner_pod: Pod) -> None:
     async with session(client, runner_pod) as talk:
         result = await finished(talk, shell(new_id("agent"), "/multistep/runner call </dev/null; echo $?"))
     assert result.tail.strip().endswith("1")
 
 
 @pytest.mark.long
-async def test_a_long_trial_sends_hello_with_every_result(client: ClusterClient, runner_pod: Pod) -> None:
+async def test_a_long_trial_sends_hello_with_every_result(client: WatchingClient, runner_pod: Pod) -> None:
     """All outputs together, as JSON, would exceed one frame. The reply to hello has only the last 4096 bytes of each output."""
     prefix = secrets.token_hex(4)
     async with session(client, runner_pod) as talk:

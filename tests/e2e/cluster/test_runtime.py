@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localkube import machine
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.e2e.cluster.conftest import BASE, Pod, run_pod
 from tests.e2e.cluster.test_exec import open_exec
 from tests.support.exec_server import read_all
@@ -20,14 +20,14 @@ MOUNT = {"name": "debian", "mountPath": "/debian", "subPath": "etc/apt", "readOn
 NO_USER_NAMESPACES = machine.user_namespaces_problem()
 
 
-async def shell(client: ClusterClient, pod: Pod, script: str) -> str:
+async def shell(client: WatchingClient, pod: Pod, script: str) -> str:
     stream = await open_exec(client, pod, "sh", "-c", script)
     output = await read_all(stream)
     await stream.close()
     return output.decode()
 
 
-async def test_a_directory_of_an_image_is_mounted_read_only(client: ClusterClient, namespace: str, asleep: dict[str, Any]) -> None:
+async def test_a_directory_of_an_image_is_mounted_read_only(client: WatchingClient, namespace: str, asleep: dict[str, Any]) -> None:
     pod = await run_pod(namespace, "image-volume", {**asleep, "volumeMounts": [MOUNT]}, volumes=[VOLUME])
     assert "sources.list" in (await shell(client, pod, "ls /debian")).split()
     assert "Read-only file system" in await shell(client, pod, "touch /debian/new 2>&1")
@@ -35,7 +35,7 @@ async def test_a_directory_of_an_image_is_mounted_read_only(client: ClusterClien
 
 @pytest.mark.skipif(NO_USER_NAMESPACES is not None, reason=str(NO_USER_NAMESPACES))
 async def test_root_of_a_pods_user_namespace_is_nobody_on_the_node(
-    client: ClusterClient, namespace: str, asleep: dict[str, Any]
+    client: WatchingClient, namespace: str, asleep: dict[str, Any]
 ) -> None:
     scratch, memory = {"name": "scratch", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}}
     mounts = [MOUNT, *({"name": each["name"], "mountPath": f"/{each['name']}"} for each in (scratch, memory))]

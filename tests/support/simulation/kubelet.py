@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from localkube.config import Config, load_config
 from localkube.pki import Pki
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, Conflict, NotFound
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import LEASES, PODS, Resource
 from tests.support.simulation.spdy import LEAVING_SECONDS, ExecStreams
 
@@ -52,7 +52,7 @@ class Kubelet:
     session: serves exec sessions with runners; created, deleted: called with each new pod, and with each pod that is gone.
     """
 
-    client: ClusterClient
+    client: WatchingClient
     node: str
     session: Session
     created: Callable[[Object], object] = lambda _: None

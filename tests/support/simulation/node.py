@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.support.simulation.kubelet import Kubelet
 from tests.support.simulation.runners import Runners
 from tests.support.simulation.scripts import Scripts
@@ -93,7 +93,7 @@ async def node(
         runners.deleted(pod)
         forget(pod["metadata"]["name"])
 
-    async with await ClusterClient.connect() as client:
+    async with await WatchingClient.connect() as client:
         kubelet = runners.kubelet = Kubelet(client, name, runners.session, runners.created, deleted)
         async with kubelet.running(directory):
             yield kubelet

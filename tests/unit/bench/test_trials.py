@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from multistep.kube.client import ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
 from tests.bench import trials
 from tests.bench.measure import Counters
 from tests.bench.trials import Comparison, Manifests, Round
@@ -23,18 +23,18 @@ async def test_trials_and_idle_pods_run_by_turns_and_each_run_is_compared_with_t
     seconds = {"shape": iter([10.0, 20.0, 30.0, 40.0, 50.0]), "trial": iter([15.0, 25.0, 35.0, 45.0]), "bare": iter([1.0, 2.0])}
     spent = iter(range(0, 800, 100))
 
-    async def take(_client: ClusterClient, _namespace: str, manifest: Mapping[str, Any], *_: Any) -> float:
+    async def take(_client: WatchingClient, _namespace: str, manifest: Mapping[str, Any], *_: Any) -> float:
         order.append(manifest["kind"])
         return next(seconds[manifest["kind"]])
 
-    async def read(_client: ClusterClient) -> Counters:
+    async def read(_client: WatchingClient) -> Counters:
         return Counters(0, next(spent), 0, 0, 7)
 
     async def nothing(*_: Any) -> None: ...
 
     for name, fake in (("time_pods", take), ("time_trials", take), ("counters", read), ("remove_trials", nothing)):
         monkeypatch.setattr(trials, name, fake)
-    found = await trials.compare(cast(ClusterClient, None), "n", MANIFESTS, 40, 2, turns=2)
+    found = await trials.compare(cast(WatchingClient, None), "n", MANIFESTS, 40, 2, turns=2)
     assert order == ["shape", *["trial", "shape"] * 2, "bare", *["trial", "shape"] * 2, "bare"]
     assert [(each.trials, each.shape, each.bare) for each in found.rounds] == [(20.0, 20.0, 1.0), (40.0, 40.0, 2.0)]
     assert (found.of_shape, found.per_trial("requests"), found.rounds[0].cost.peak_bytes) == ([1.0, 1.0], 2.5, 7)

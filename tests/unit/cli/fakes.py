@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multistep.client.options import Target
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unavailable
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import Resource
-from multistep.kube.watch import WatchEvent
 from multistep.pods import pod_identity
 from tests.support.fake_runner import FakeRunner
 

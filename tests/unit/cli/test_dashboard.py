@@ -15,9 +15,9 @@ from multistep.cli.dashboard.board import Board
 from multistep.cli.dashboard.server import serve
 from multistep.cli.trial.output_formats import MAX_TAIL_BYTES
 from multistep.client.connection import Cluster
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.errors import ClusterError, Unavailable, UsageError
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
-from multistep.kube.watch import WatchEvent
 from tests.support.fake_runner import FakeRunner
 
 from .conftest import Invoke

@@ -19,9 +19,9 @@ from multistep.cli.trial import follow_trial as follow
 from multistep.cli.trial.follow_trial import describe
 from multistep.cli.trial.trial_view import Progress, trial_view, usage_text
 from multistep.client.outcome import outcome
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.client.watch import Gone
 from multistep.errors import Unavailable
-from multistep.kube.watch import WatchEvent
 
 from .conftest import Invoke
 from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step

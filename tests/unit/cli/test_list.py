@@ -10,8 +10,8 @@ import pytest
 
 from hack.generate import crds
 from multistep.cli.manage.list import SWEEP_COLUMNS, TRIAL_COLUMNS, Column
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.errors import Unavailable
-from multistep.kube.watch import WatchEvent
 
 from .conftest import Invoke
 from .fakes import GOOD, CliCluster, status, step

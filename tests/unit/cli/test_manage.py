@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multistep.kube.watch import WatchEvent
+from multistep.client.reconnecting_watch import WatchEvent
 
 from .conftest import Invoke
 from .fakes import FAILED, CliCluster, status, step

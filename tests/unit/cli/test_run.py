@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.trial import parse_trial
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.errors import ClusterError
-from multistep.kube.watch import WatchEvent
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import FAILED, GATE, GOOD, RAISED, CliCluster, status, step

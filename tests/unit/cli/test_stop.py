@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from multistep.kube.watch import WatchEvent
+from multistep.client.reconnecting_watch import WatchEvent
 
 from .conftest import Invoke
 from .fakes import FAILED, GATE, GOOD, CliCluster, status, step

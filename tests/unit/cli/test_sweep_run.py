@@ -16,8 +16,8 @@ import yaml
 
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep, parse_sweep_status
 from multistep.cli.sweep.sweep_view import progress_text, seconds_left
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.errors import ClusterError, Unavailable
-from multistep.kube.watch import WatchEvent
 
 from .conftest import TASK_TOML, Invoke
 from .fakes import START, CliCluster

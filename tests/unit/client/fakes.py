@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 
 from multistep.api.sweep.sweep import parse_sweep
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.engine.sweep.trial_manifests import plan_sweep
 from multistep.errors import ClusterError, Conflict, NotFound
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.resources import Resource
-from multistep.kube.watch import WatchEvent
 from tests.unit.cli.fakes import START, status
 
 RULE = {"steps": 1, "strategy": "Mean"}

@@ -8,7 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from multistep.kube.client import FIELD_MANAGER, ClusterClient
+from multistep.client.reconnecting_watch import WatchingClient
+from multistep.kube.client import FIELD_MANAGER
 from multistep.kube.requests import ApiRequests
 from tests.support.api_server import ApiServer, serve
 
@@ -19,7 +20,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace":
 @asynccontextmanager
 async def client_of(
     *answers: Answer | Any, field_manager: str = FIELD_MANAGER, **options: Any
-) -> AsyncIterator[tuple[ClusterClient, ApiServer]]:
+) -> AsyncIterator[tuple[WatchingClient, ApiServer]]:
     """Run a client of a server that returns these responses in order, and then repeats the last one."""
     left = list(answers)
 
@@ -33,7 +34,7 @@ async def client_of(
 
     async with (
         serve(handle) as server,
-        ClusterClient(ApiRequests(server.connection(), **options), field_manager=field_manager) as client,
+        WatchingClient(ApiRequests(server.connection(), **options), field_manager=field_manager) as client,
     ):
         yield client, server
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from multistep.client.reconnecting_watch import WatchingClient
 from multistep.errors import ClusterError, Unavailable
-from multistep.kube.client import ClusterClient
 from multistep.kube.resources import PODS
 from tests.unit.kube.api_answers import Answer, client_of, page, status
 
@@ -33,7 +33,7 @@ def pod(name: str, version: str, **more: str) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": {"name": name, "uid": name, "resourceVersion": version}, **more}
 
 
-async def follow(client: ClusterClient, count: int) -> list[tuple[str, str, str]]:
+async def follow(client: WatchingClient, count: int) -> list[tuple[str, str, str]]:
     seen: list[tuple[str, str, str]] = []
     async for event in client.watch(PODS, "ns"):
         metadata = event.object["metadata"]
@@ -79,7 +79,7 @@ def recorded_pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pauses.append(attempt)
         return 0.0
 
-    monkeypatch.setattr("multistep.kube.watch.pause_seconds", pause)
+    monkeypatch.setattr("multistep.client.reconnecting_watch.pause_seconds", pause)
     return pauses
 
 
@@ -95,7 +95,7 @@ async def test_watches_that_end_at_once_and_a_repeated_410_are_retried_with_back
 
 async def test_after_a_watch_that_lasted_the_next_one_starts_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = recorded_pauses(monkeypatch)
-    monkeypatch.setattr("multistep.kube.watch.SHORT_SECONDS", 0.0)
+    monkeypatch.setattr("multistep.client.reconnecting_watch.SHORT_SECONDS", 0.0)
     async with client_of(page([]), stream(), stream(), stream(("ADDED", pod("a", "10")))) as (client, _):
         await follow(client, 1)
     assert pauses == []

@@ -18,10 +18,10 @@ from multistep.api.trial.trial import parse_status
 from multistep.cli.terminal import bytes_text, stored_text, usage_text
 from multistep.client.connection import Cluster
 from multistep.client.outcome import brief, outcome
+from multistep.client.reconnecting_watch import WatchEvent
 from multistep.engine.status.status_size import reward_text
 from multistep.errors import InvalidSpec, Unavailable
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
-from multistep.kube.watch import WatchEvent
 
 _MAX_REFUSED: Final = 10  # of the most frequent hosts, as in the status of a step
 

@@ -21,7 +21,7 @@ from multistep.client.objects import find_sweep
 from multistep.client.sweep_trials import Owned, owned_trials
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.cluster_protocols import Object
-from multistep.kube.watch import GONE
+from multistep.kube.list_objects import GONE
 from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
