@@ -8,6 +8,7 @@ exit_codes                     the exit code of an error or an outcome
 options                        options that several commands share
 cluster                        the connection to the cluster
 terminal                       all output
+costs                          tokens and costs, as commands print them
 task/, trial/, sweep/          commands on tasks, trials and sweeps
 manage/                        `list`, `show`, `stop`, `delete` and `retry` of trials and sweeps
 image/                         images of tasks and of agents' programs

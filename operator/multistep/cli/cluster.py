@@ -1,4 +1,4 @@
-"""The command line's connection to the cluster. It reports a server that does not answer."""
+"""Connects the command line to the cluster, and reports an API server that does not answer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def connect(target: Target) -> AsyncIterator[WatchingClient]:
 
 @asynccontextmanager
 async def _silence_reported(client: WatchingClient) -> AsyncIterator[None]:
-    """Print once which server the command waits for, if the first request gets no answer for a while: its retries take up to two
-    minutes."""
+    """If the first request has no answer after SILENCE_SECONDS, print once for which server the command waits. Retries of a request
+    take up to two minutes."""
     timers: list[asyncio.TimerHandle] = []
 
     async def start(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The exit codes of all commands: a stable contract for scripts."""
+"""The exit codes of all commands, which scripts rely on: by error, and by outcome of a trial or sweep."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class Exit(IntEnum):
     """The exit code of a command. A command that only shows an unfinished trial or sweep exits with OK."""
 
-    OK = 0  # a trial is Complete without an exception or a failed gate, or a sweep is Complete and all of its trials are scored
-    # The trial is Complete with an exception or a failed gate; the sweep is Complete, but trials are excluded or images of tasks
-    # could not be built; fetched results differ from their evidence; a task has warnings, with `check --strict`; `doctor` found
-    # a fault.
+    OK = 0
+    """A trial is Complete without an exception or a failed gate, or a sweep is Complete and all of its trials are scored."""
     FAULT = 1
+    """A trial is Complete with an exception or a failed gate. A sweep is Complete, but trials are excluded or images of tasks could
+    not be built. Fetched results differ from their evidence. With `check --strict`, a task has warnings. `doctor` found a fault."""
     BAD_INPUT = 2  # invalid usage, task, image or manifest
     FAILED = 3  # the trial or sweep is Failed: it could not be run completely, or not at all
     UNREACHABLE = 4  # the cluster or its results cannot be reached

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,7 +42,7 @@ def add_options(*options: Option) -> Callable[[F], F]:
 def as_one_argument(name: str, create: Callable[..., object], values: Sequence[str], *options: Option) -> Callable[[F], F]:
     """Return a decorator that adds options to a command, and passes their values to its function as one argument.
 
-    name: the name of the argument; create: returns the argument, from the options' values as keywords; values: the names of the
+    name: the name of the argument. create: returns the argument from the values, which are its keywords. values: the names of the
     values. A value that the command does not have is not passed to ``create``.
     """
 
@@ -59,8 +60,6 @@ def as_one_argument(name: str, create: Callable[..., object], values: Sequence[s
 
 def require_report() -> None:
     """Raise UsageError unless the packages of the pip extra `report` are installed."""
-    from importlib.util import find_spec
-
     missing = [each for each in ("jinja2", "pyarrow", "scipy") if find_spec(each) is None]
     if missing:
         raise UsageError(
@@ -279,7 +278,8 @@ class RunOptions:
 
 
 run_options = as_one_argument("common", RunOptions, [each.name for each in fields(RunOptions)])
-"""Passes the values of the shared options, which the command adds itself, to the function as ``common``, a RunOptions."""
+"""Passes the values of the options in RunOptions to the function as ``common``. The command itself adds these options, because
+their order in --help differs."""
 
 
 def _amount(number: Callable[[str], float], least: float, right: str) -> Callable[[str], float]:

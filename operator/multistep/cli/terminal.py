@@ -1,7 +1,7 @@
 """The output of all commands: tables, lines and JSON on stdout, progress on stderr. Ruff forbids them to print in another way.
 
-Texts of tasks, agents and clusters are untrusted, and control characters manipulate a terminal, also at the end of a pipe. So every
-function here writes printable characters only. Only `multistep logs`, `shell` and `build --verbose` pass on bytes.
+Texts of tasks, agents and clusters are untrusted, and control characters can manipulate a terminal, also at the end of a pipe. So
+the functions of this module write printable characters only, except ``print_bytes``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.text import Text
 from multistep.api.trial.score import Level
 from multistep.logs import escaped
 
-_PIPED_WIDTH = 250  # output width in characters of tables, and of all output to a pipe: large, so that lines are not folded
+_PIPED_WIDTH = 250  # width in characters of tables, and of output to a pipe. It is large, so that lines are not folded
 _NOT_PLAIN = re.compile(r"[^\n -~]+")
 STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
 
@@ -48,7 +48,7 @@ def rewards_text(rewards: Mapping[str, float] | None) -> str:
 
 
 def seconds_text(seconds: float | None, *, none: str = "-") -> str:
-    """Format a duration with a suitable unit."""
+    """Format a duration, for example 12 s, 3 min 20 s or 2.5 h; None as ``none``."""
     if seconds is None:
         return none
     if seconds < 120:
@@ -60,13 +60,18 @@ def seconds_text(seconds: float | None, *, none: str = "-") -> str:
 
 
 def bytes_text(size: int) -> str:
-    """Format a size with a decimal unit."""
+    """Format a size in bytes, for example 512 B or 1.5 MB."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:
             return f"{amount:.3g} {unit}"
         amount /= 1000
     return f"{amount:.3g} GB"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Format numbers of trials by failure class, for example ``2 Agent, 1 Infrastructure``."""
+    return ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(counts.items()))
 
 
 def print_json(document: object, *, indent: int | None = 2) -> None:
@@ -113,7 +118,7 @@ def print_out(*renderables: RenderableType) -> None:
 
 @dataclass(frozen=True)
 class _Printable:
-    """What Rich shows for a renderable, with printable text only; Rich's own styles stay."""
+    """A renderable whose text is reduced to printable characters. The styles of Rich are kept."""
 
     of: RenderableType
 

@@ -3,11 +3,13 @@
 For users it is the Python client (docs/how-to/python.md): ``Client`` and ``AsyncClient`` run sweeps from notebooks, scripts and
 training loops. The command line calls the other modules. Open async_client.py first.
 
-async_client, blocking    the Python client, asynchronous and blocking
+async_client, blocking    the Python client, asynchronous and blocking; the sweeps that it submits
 run                       a sweep that it created, and its trials as they finish
 trl                       a reward function for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster
-objects, watch            finds trials and sweeps by name, stops them; watches one of them
+objects                   finds trials and sweeps by name, stops them
+watch                     watches one trial or sweep until it has finished
+reconnecting_watch        watches objects of the API server, and reconnects
 sweep_trials, retry       the trials of a sweep; runs trials without a score again
 datasets                  datasets of a registry.json
 outcome                   the outcome of a trial or a sweep, from its status

@@ -1,4 +1,4 @@
-"""The asynchronous client."""
+"""The asynchronous Python client: submits sweeps, renews their leases, and reads the results of their trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
-from urllib.parse import quote
 
 from multistep.api.common import labels
 from multistep.api.sweep.sweep import parse_sweep
@@ -18,7 +17,7 @@ from multistep.client.connection import open_client
 from multistep.client.objects import existing_sweep
 from multistep.client.options import Target
 from multistep.client.reconnecting_watch import WatchingClient
-from multistep.client.results.fetch import download, read_part
+from multistep.client.results.fetch import download, read_file
 from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submit.create import submit
 from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
@@ -31,9 +30,8 @@ from multistep.kube.resources import SWEEPS
 logger = logging.getLogger(__name__)
 
 _FIELD_MANAGER: Final = "multistep-python"
-_ARGUMENTS: Final = ("tasks", "agents", "attempts", "parallelism")  # arguments of submit that are fields of the spec, too
-_PART_BYTES: Final = 1 << 20
-_RENEWALS: Final = 3  # renewals per lease duration, so that two of them may fail
+_ARGUMENTS: Final = ("tasks", "agents", "attempts", "parallelism")  # fields of the spec that are arguments of submit
+_RENEWALS: Final = 3  # number of renewals per lease duration, so that two of them may fail
 
 Task: TypeAlias = str | Path | Mapping[str, Any]
 Agent: TypeAlias = str | Mapping[str, Any]
@@ -129,14 +127,10 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     async def file(self, rollout: Rollout, path: str) -> bytes:
         """Return a file of the trial's results, for example "steps/build/verifier/test-stdout.txt". Raises StoreError if there is
         no such file."""
-        found, quoted = b"", quote(path)
-        while True:
-            part = await read_part(self._cluster, _results(rollout), quoted, len(found), _PART_BYTES)
-            if part is None:
-                raise StoreError(f"trial {rollout.name} has no file {path!r} in its results")
-            found += part
-            if len(part) < _PART_BYTES:
-                return found
+        found = await read_file(self._cluster, _results(rollout), path)
+        if found is None:
+            raise StoreError(f"trial {rollout.name} has no file {path!r} in its results")
+        return found
 
     async def fetch(self, rollout: Rollout, directory: Path | str) -> None:
         """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError if the trial has no

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
@@ -35,7 +36,8 @@ def _run_of_client(
     def blocking(client: Client, /, *args: _P.args, **options: _P.kwargs) -> Run:
         return Run(client, client._wait(method(client._client, *args, **options)))
 
-    blocking.__annotations__["return"] = "Run"
+    signature = inspect.signature(method).replace(return_annotation="Run")
+    blocking.__signature__ = signature  # type: ignore[attr-defined]  # for help() and IPython
     return blocking
 
 

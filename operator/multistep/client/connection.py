@@ -1,4 +1,4 @@
-"""The connection to a cluster."""
+"""Connects to the cluster that the user chose."""
 
 from __future__ import annotations
 

@@ -31,9 +31,10 @@ _FILE = "registry.json"
 
 @dataclass(frozen=True)
 class Registry:
-    """A registry.json. place: its URL or path."""
+    """A registry.json."""
 
     place: str
+    """URL or path of the file."""
     datasets: Sequence[Dataset]
 
     @classmethod
@@ -56,11 +57,12 @@ class Registry:
 
 @dataclass(frozen=True)
 class Selected:
-    """The selected tasks of a dataset. selection: the user's options, with the version of the dataset that was found."""
+    """The selected tasks of a dataset."""
 
     registry: Registry
     dataset: Dataset
     selection: Selection
+    """The user's options, with the version of the dataset that was found."""
     tasks: Sequence[DatasetTask]
 
     @property

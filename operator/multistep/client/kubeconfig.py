@@ -1,4 +1,4 @@
-"""Reads the current cluster from the kubeconfig, without a Kubernetes client. The cluster determines how images are loaded."""
+"""Reads the current cluster from the kubeconfig, without a Kubernetes client, to find out how images are loaded into it."""
 
 from __future__ import annotations
 

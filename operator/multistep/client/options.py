@@ -1,4 +1,7 @@
-"""What callers of several parts of the client choose: the cluster, and the agent's model. No imports: --help is fast."""
+"""Options of several parts of the client: the cluster, and an agent's model.
+
+This module imports nothing of ours, so that --help of the command line is fast.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster and a namespace. None: the value in the kubeconfig."""
+    """A cluster and a namespace. A field that is None has its value in the kubeconfig."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -17,7 +20,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The choices for agents of Harbor, as texts of the command line's options."""
+    """The options for agents of Harbor, as the command line has them."""
 
     model: str | None = None
     """PROVIDER/NAME."""

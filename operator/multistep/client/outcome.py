@@ -20,11 +20,11 @@ class Outcome:
 
     phase: str
     why: str
-    """Explanation in one sentence."""
+    """A sentence on the outcome or progress, from a condition of the status."""
     faults: tuple[str, ...] = ()
-    """Exceptions, gates that were not met, excluded trials, or why it failed."""
+    """The exceptions and failed gates of a trial, the excluded trials of a sweep, or the reason of a failure."""
     failed: bool = False
-    """Whether it could not be run completely, or not at all."""
+    """Whether the trial or sweep could not be run to its end."""
 
 
 def outcome(status: TrialStatus) -> Outcome:

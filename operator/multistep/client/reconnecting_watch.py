@@ -18,7 +18,7 @@ from multistep.kube.requests import pause_seconds, response_error
 from multistep.kube.resources import Resource
 
 WATCH_SECONDS: Final = 290  # timeoutSeconds of a watch, because load balancers often close connections after 300 s
-MAX_FAILURES: Final = 8  # failures in a row after which the watch gives up, about half a minute with back-off
+MAX_FAILURES: Final = 8  # failures in a row after which the watch ends, which takes about half a minute with back-off
 SHORT_SECONDS: Final = 5.0  # a watch that ends sooner is retried with back-off
 MAX_SHORT: Final = 8  # maximum number of short watches in a row that count for the back-off
 

@@ -1,4 +1,4 @@
-"""Runs trials without a score again: in their sweep, or as new trials."""
+"""Requests retries of trials without a score: in their sweep, or as new trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep that the client created, or looked up by its name."""
+"""A sweep in the cluster, and its trials as they finish. The client creates the sweep, or finds it by its name."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from multistep.report.rows import TrialRow, row_of
 
 @dataclass(frozen=True)
 class Step:
-    """A step that the trial itself ran. rewards: the verifier's rewards by key, None without a verdict; score: the step's part of
-    the trial's reward; passed: whether the step met its gate or, without a gate, has a reward >= 1; exception: type of the step's
-    exception, or ""."""
+    """A step that the trial itself ran."""
 
     name: str
     rewards: Mapping[str, float] | None
+    """The verifier's rewards by key; None without a verdict."""
     score: float
+    """The step's part of the trial's reward."""
     passed: bool
+    """Whether the step met its gate or, without a gate, has a reward >= 1."""
     exception: str
+    """Type of the step's exception, or ""."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +198,13 @@ class AsyncRun:
                 if await self._has_finished(each):
                     finished.put_nowait(each)
             finished.put_nowait(None)
-        except Exception as error:  # also one that nobody expects: the loop over the trials must not wait for ever
+        except Exception as error:  # an unexpected error, too: otherwise the loop over the trials would wait for ever
             finished.put_nowait(error)
 
     async def _has_finished(self, trial: Object) -> bool:
         owner = owner_of(trial)
         if owner is None or owner[1] != self.uid or not is_finished(parse_status(trial)):
             return False
-        if not self._members.has(trial):  # the plan may have grown: branches, retries
+        if not self._members.has(trial):  # branches and retries are added to the plan while the sweep runs
             self._members = await members(self._cluster, await self._current())
         return self._members.has(trial)

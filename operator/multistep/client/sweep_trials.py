@@ -1,4 +1,4 @@
-"""Reads the trials of a sweep. Which trials are the sweep's own is decided by engine.sweep.own_trials, as in the operator."""
+"""Reads the trials of a sweep. As in the operator, engine.sweep.own_trials decides which trials are the sweep's own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Owned(Generic[_T]):
-    """The trials that sweeps of one name own. trials: each with its sweep's UID: a deleted sweep may have had the same name;
-    foreign: names of trials that claim to be a sweep's and are not; unproven: UID of the sweep whose trials count because of
-    their owner reference alone, as a ConfigMap with a part of its plan is missing or was changed; None: there is none."""
+    """The trials that sweeps of one name own."""
 
     trials: list[tuple[str, _T]] = field(default_factory=list)
+    """Each trial with the UID of its sweep: a deleted sweep may have had the same name."""
     foreign: list[str] = field(default_factory=list)
+    """Names of trials whose owner reference names the sweep, but which the operator did not create for it."""
     unproven: str | None = None
+    """UID of the sweep whose trials count because of their owner references alone, because a ConfigMap with a part of its plan is
+    missing or was changed. None: no such sweep."""
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning about unproven trials, which count, and about foreign trials, which do not."""
@@ -48,7 +50,7 @@ async def owned_trials(
 ) -> Owned[_T]:
     """Return the trials of sweeps of this name. found: the sweep that has the name now, None if it was deleted.
 
-    convert: returns what to keep of a trial; whole trials would need much memory. Raises ClusterError.
+    convert: returns the part of a trial to keep, because whole trials would need much memory. Raises ClusterError.
     """
     its = None if found is None else await members(cluster, found)
     known = {} if its is None else {its.uid: its}

@@ -40,8 +40,8 @@ class TrialReward:
         lease_seconds: int = 60,
         spec: Mapping[str, Any] | None = None,
     ) -> None:
-        """parallelism: maximum number of active trials per sweep; image, lease_seconds, spec: as in ``AsyncClient.submit``. A
-        finished sweep is deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
+        """parallelism: the maximum number of active trials per sweep. image, lease_seconds and spec are those of
+        ``AsyncClient.submit``. A finished sweep is deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
         self._client, self._command = client, list(command)
         self._parallelism, self._image, self._lease_seconds = parallelism, image, lease_seconds
         self._spec = {"ttlSecondsAfterFinished": _TTL_SECONDS, **(spec or {})}

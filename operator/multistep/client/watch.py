@@ -29,7 +29,7 @@ class Gone(NotFound):
 
 
 def _ignore(_: str) -> None:
-    """Take a hint that nobody wants to read."""
+    """Drop a hint: the default of ``note``."""
 
 
 async def versions(

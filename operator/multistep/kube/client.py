@@ -59,6 +59,9 @@ class ClusterClient(AbstractAsyncContextManager["ClusterClient"]):
         connection = await Connection.load(kubeconfig=kubeconfig, context=context)
         return cls(ApiRequests(connection, **options), field_manager=field_manager, strict=strict)
 
+    async def __aenter__(self) -> Self:
+        return self
+
     async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
 

@@ -12,7 +12,7 @@ from multistep.kube.requests import ApiRequests
 from multistep.kube.resources import Resource
 
 PAGE_OBJECTS: Final = 500
-LISTS: Final = 4  # maximum number of attempts to read a list; one fails if etcd compacts the list's version before the last page
+LISTS: Final = 4  # maximum attempts to read a list. An attempt fails if etcd compacts the list's version before the last page
 GONE: Final = 410
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 

@@ -4,6 +4,7 @@ In: trials of sweeps. Out: data (summary.py), HTML, JSON, CSV, Parquet. Only the
 needs the extra `report`. Open summary.py first.
 
 rows          trials and their steps as rows, how a score was computed
+pass_at_k     pass@k and mean scores by task, without an interval
 summary       leaderboard, steps, durations, failures; report_warnings: why means may be invalid
 statistics    means, pass@k, differences with intervals
 branches      branches of a sweep

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from multistep.report.rows import TrialRow, pass_at_ks
+from multistep.report.pass_at_k import pass_at_ks
+from multistep.report.rows import TrialRow
 from multistep.report.statistics import Difference, Estimate, difference_of_chances, paired_difference, pass_at
 
 
@@ -15,8 +16,9 @@ class Group:
     """The trials that start a step from one state."""
 
     trials: int
+    """Number of all trials."""
     active: int
-    """trials, active: number of all trials and of active trials."""
+    """Number of active trials."""
     counted: int
     """Number of trials with a verdict that counts."""
     passed: int
@@ -42,8 +44,9 @@ class BranchedStep:
     start: Group | None
     """Trials of the task's first step, which can only start from the image."""
     own: Group | None
+    """Trials from the agent's own state."""
     reference: Group | None
-    """own, reference: trials from the agent's own state and from the reference state; None: no such trials."""
+    """Trials from the reference state."""
     reached: int
     """Number of ordinary trials that started the step."""
     ordinary: int

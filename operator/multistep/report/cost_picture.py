@@ -1,4 +1,4 @@
-"""Places the agents in the picture of score against cost: axes, marks and labels. Pure."""
+"""Computes the picture of score against cost: the positions of axes, marks and labels. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 704, 16, 344  # the area between the axes
 _TICKS: Final = 5
 _LEAST_DOLLARS: Final = 0.0001  # end of the cost's axis if no agent costs more
 _CHARACTERS: Final = 24  # maximum length of a label
-_CHARACTER_WIDTH, _LINE, _GAP = 7.5, 16, 9  # width of a label's character, height of a label, distance from its mark
+_CHARACTER_WIDTH, _LINE, _GAP = 7.5, 16, 9  # width of a character of a label, height of a label, distance of it from its mark
 _SHIFTS: Final = sorted(range(-20, 21), key=abs)  # lines by which a label may be above or below its mark, the nearest first
 
 
@@ -24,10 +24,11 @@ class PictureAxis:
     """An axis of the picture of score against cost."""
 
     ticks: Sequence[float]
-    """Its numbers, from the first to the last."""
+    """The numbers at the axis, from the first to the last."""
     start: float
+    """Position of the first number."""
     end: float
-    """start, end: their positions."""
+    """Position of the last number."""
 
     def at(self, value: float) -> float:
         """Return the position of a number."""
@@ -48,9 +49,8 @@ class MarkLabel:
     text: str
     x: float
     y: float
-    """x, y: its position."""
     anchor: str
-    """Its text-anchor."""
+    """The attribute text-anchor of the SVG text."""
     shifted: bool
     """Whether the label was moved up or down from its mark; a line then connects them."""
 
@@ -62,10 +62,10 @@ class AgentMark:
     standing: LeaderboardRow
     x: float
     y: float
-    """x, y: its position."""
     low: float | None
+    """Position of the lower end of the agent's interval, None without an interval."""
     high: float | None
-    """low, high: positions of the ends of its interval, None without an interval."""
+    """Position of the upper end of the interval."""
     label: MarkLabel
 
 

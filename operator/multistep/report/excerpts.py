@@ -1,5 +1,5 @@
-"""Excerpts of a trial's files for the report page: ends of outputs and failing tests. No IO. The files are untrusted: agents wrote
-them."""
+"""Excerpts of a trial's files for the report page: ends of outputs and failing tests. No IO. The files are untrusted: an agent
+can write them."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ _MAX_DETAILED = 5000  # maximum number of trials with details; if there are more
 
 
 def report_page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, Excerpts] | None = None) -> str:
-    """Return the report as the text of an HTML file. excerpts: the ends of
-    outputs and the failing tests to show, by trial name."""
+    """Return the report as the text of an HTML file. excerpts: the ends of outputs and the failing tests to show, by trial name."""
     script = resources.files("multistep.report").joinpath("templates/report.js").read_text()
     environment = Environment(
         loader=PackageLoader("multistep.report", "templates"),
@@ -108,10 +107,11 @@ class _Scale:
 
 
 class _Heat:
-    """A row of the heat map. cells: each step with its shade, 0 to 4, by the share of trials that passed the step."""
+    """A row of the heat map."""
 
     def __init__(self, task: TaskSteps) -> None:
         self.task = task
+        # Each step with its shade, from 0 to 4, by the share of trials that passed the step.
         self.cells = [(cell, round((_SHADES - 1) * cell.passed / cell.trials)) for cell in task.steps]
 
 

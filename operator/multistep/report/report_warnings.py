@@ -1,4 +1,4 @@
-"""Warnings about a report's means: broken tasks, uneven exclusions, tampering, missing branches. Pure."""
+"""Warnings about a report's means: broken tasks, uneven exclusions, tampering, missing branches. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BrokenTask:
     trials: int
     """Number of these failures."""
     why: str = ""
-    """Message of the first one."""
+    """Message of the first of these failures."""
 
     def __str__(self) -> str:
         trials = plural(self.trials, "trial")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import comb
-from statistics import fmean
 from sys import float_info, intern
 from typing import Any, Literal, get_args
 
@@ -23,14 +21,17 @@ from multistep.engine.sweep.next_trials import TrialFacts, trials_that_count
 from multistep.engine.sweep.trial_grid import BranchState
 from multistep.engine.sweep.trial_manifests import facts_of, retry_of
 
-_MAX_STEPS = 8  # maximum number of steps that the line names
+_MAX_STEPS = 8  # maximum number of steps that an explanation of a score names
 
 
 def score_explanation(
     status: TrialStatus, steps: Sequence[StepRow], counts: float | None, scoring: Scoring, *, why: str, zeroed: bool
 ) -> str:
-    """Return how the score ``counts`` was computed; "" for an active trial. steps: the steps that the trial ran itself;
-    why: class and reason of the trial's failure; zeroed: whether the scoring makes it count 0."""
+    """Return how the score ``counts`` was computed; "" for an active trial.
+
+    steps: the steps that the trial ran itself. why: class and reason of the trial's failure. zeroed: whether the sweep's scoring
+    makes the trial count 0.
+    """
     if status.completion_time is None:
         return ""
     if counts is None:
@@ -78,12 +79,11 @@ class StepRow:
     rewards: Mapping[str, float] | None
     """All rewards of the step; None without a result."""
     score: float
-    """The step's score."""
     passed: bool
-    """Whether it passed."""
     exception: str
+    """Type of the step's exception, or ""."""
     message: str
-    """exception, message: type and message of its exception, or ""."""
+    """Message of the step's exception, or ""."""
     seconds: Mapping[str, float]
     """Durations by phase."""
 
@@ -122,43 +122,45 @@ class TrialRow:
     attempt: int
     state: State
     outcome: Outcome | Literal[""]
-    """How the trial ended, "" while it is active."""
+    """How the trial ended, "" while the trial is active."""
     rewards: Mapping[str, float] | None
     """The task's own rewards."""
     counts: float | None
-    """The score with which it enters the mean, None if the trial is excluded or has not finished."""
+    """The score with which the trial enters the mean, None if the trial is excluded or has not finished."""
     passed: bool | None
-    """Whether it passed, None without ``counts``."""
+    """Whether the trial passed, None if ``counts`` is None."""
     how: str
     """How ``counts`` was computed, on one line."""
     failure_class: str
+    """Class of the trial's failure, or ""."""
     reason: str
-    """failure_class, reason: class and reason of its failure, or ""."""
+    """Reason of the trial's failure, or ""."""
     message: str
-    """Message of its condition Failed or Complete, or ""."""
+    """Message of the trial's condition Failed or Complete, or ""."""
     seconds: float | None
-    """Duration, None if it has not finished."""
+    """Duration of the trial, None if the trial has not finished."""
     failed_attempts: int
     """Number of failed attempts before the last one."""
     content: str
     """Digest of the task, if known."""
     results: str
-    """URL of its files in an object store."""
+    """URL of the trial's files in an object store."""
     steps: tuple[StepRow, ...]
     input_tokens: int | None = None
+    """Tokens of the agent's model requests in all attempts, None if unknown."""
     output_tokens: int | None = None
     cost_usd: float | None = None
-    """input_tokens, output_tokens, cost_usd: usage of the agent's model requests in all attempts, None if unknown."""
+    """Cost of the agent's model requests in all attempts, None if unknown."""
     incomplete_requests: int | None = None
-    """Number of requests whose usage the gateway does not know, which these amounts do not include."""
+    """Number of requests whose usage the gateway does not know. The tokens and the cost do not include these."""
     counted_by: str = ""
-    """Who counted this usage, Gateway or Agent; "" if unknown."""
+    """Who counted the tokens and the cost: Gateway or Agent, or "" if unknown."""
     judge_requests: int | None = None
+    """Number of the judge's model requests in all attempts. The agent's amounts do not include them. None if there were none."""
     judge_input_tokens: int | None = None
     judge_output_tokens: int | None = None
     judge_cost_usd: float | None = None
-    """judge_*: usage of the judge's model requests in all attempts, which the amounts of the agent do not include; None if it is
-    unknown, or if there were none."""
+    """Cost of the judge's model requests, None if unknown or if there were none."""
     tampering: str = ""
     """Kinds of evidence of tampering, separated by spaces; "" if there is none."""
     branch: BranchState | Literal[""] = ""
@@ -166,11 +168,11 @@ class TrialRow:
     step: str = ""
     """A branch's only step."""
     step_number: int = 0
-    """The step's number in the task, from 1, 0 if unknown."""
+    """The number of that step in the task, from 1; 0 if unknown."""
     source: str = ""
-    """Name of the trial whose state it starts from, "" without one."""
+    """Name of the trial from whose state a branch starts, or ""."""
     number: int = -1
-    """Its number in the sweep, -1 if unknown."""
+    """Number of the trial in the sweep, -1 if unknown."""
     retry_of: int | None = None
     """Number of the trial that this retry repeats, None if the trial is not a retry."""
 
@@ -320,25 +322,4 @@ def _whole(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
-FEWEST = 6  # minimum number of tasks for a significant difference
-
-
-def task_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the mean score of each task that has a scored trial. scores: the scores of the scored trials, by task."""
-    return {task: fmean(of_task) for task, of_task in scores.items() if of_task}
-
-
-def pass_chances(k: int, passed: Mapping[str, Sequence[bool]]) -> dict[str, float]:
-    """Return, for each task with at least k trials, an unbiased estimate of the probability that at least one of k trials passes.
-
-    passed: by task, whether each trial passed.
-    Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
-    """
-    enough = {task: verdicts for task, verdicts in passed.items() if len(verdicts) >= k}
-    return {task: 1 - comb(len(verdicts) - sum(verdicts), k) / comb(len(verdicts), k) for task, verdicts in enough.items()}
-
-
-def pass_at_ks(most: int) -> list[int]:
-    """Return the values of k for pass@k: 1, 2, 4, 8, ... and the maximum."""
-    powers = [1 << power for power in range(most.bit_length())]
-    return sorted({*powers, most}) if most else []
+FEWEST = 6  # minimum number of tasks for which a difference can be significant

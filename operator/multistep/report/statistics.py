@@ -14,7 +14,7 @@ from statistics import fmean
 
 from scipy import stats
 
-from multistep.report.rows import pass_chances, task_means
+from multistep.report.pass_at_k import pass_chances, task_means
 
 CONFIDENCE = 0.95
 
@@ -27,11 +27,13 @@ class Estimate:
 
     value: float
     low: float | None
+    """Lower bound of the confidence interval; None without an interval, for example with a single task."""
     high: float | None
-    """low, high: bounds of its confidence interval; None without an interval, e.g. with a single task."""
+    """Upper bound of the confidence interval."""
     tasks: int
+    """Number of tasks in the sample."""
     trials: int
-    """tasks, trials: sample sizes."""
+    """Number of trials in the sample."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Difference:
 
     @property
     def is_real(self) -> bool:
-        """Whether the difference is significant."""
+        """Return whether the difference is significant."""
         return is_significant(self.p)
 
 

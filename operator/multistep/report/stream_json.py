@@ -9,10 +9,10 @@ from typing import Any, Final
 
 START: Final = b'{"type":"'
 """How each such line starts."""
-MAX_BYTES: Final = 1 << 20  # of a line; longer ones stay as they are
-_MAX_RESULT: Final = 2000  # characters of a tool's result, and of a tool's input
+MAX_BYTES: Final = 1 << 20  # maximum length of a line to convert; a longer line is printed unchanged
+_MAX_RESULT: Final = 2000  # maximum number of characters to print of a tool's result or input
 _SILENT: Final = ("status", "compact_boundary", "hook_started", "hook_progress", "task_started", "task_progress")
-"""Subtypes of lines of the type system that say nothing to a reader."""
+"""Subtypes of lines of the type ``system`` that are not printed, as they have nothing for people."""
 
 
 def output_lines(data: bytes) -> list[bytes]:
@@ -21,7 +21,7 @@ def output_lines(data: bytes) -> list[bytes]:
 
 
 def readable_line(line: bytes) -> bytes:
-    """Return a line as text; unchanged if it is no line of stream-json, "" if it says nothing to a reader. line: with its end."""
+    """Return a line of stream-json as text; b"" if it has nothing for people. Return another line unchanged."""
     if not line.startswith(START) or len(line) > MAX_BYTES:
         return line
     try:
@@ -32,7 +32,7 @@ def readable_line(line: bytes) -> bytes:
 
 
 def _said(document: Any) -> list[str] | None:
-    """Return what a line says, [] if it says nothing to a reader; None if it is no known line of stream-json."""
+    """Return the texts of a line; [] if it has nothing for people; None if it is no known line of stream-json."""
     match document:
         case {"type": "system", "subtype": "init", "model": str(model)}:
             return [f"[model {model}]"]
@@ -51,7 +51,7 @@ def _said(document: Any) -> list[str] | None:
 
 
 def _result(subtype: str, result: Mapping[str, Any]) -> list[str]:
-    """Return the end of the session. Without an error, the last message was the result."""
+    """Return the texts at the end of a session: its figures, and its errors. The result itself is the last message before."""
     turns, cost = result.get("num_turns"), result.get("total_cost_usd")
     failed, errors = result.get("is_error") is True, result.get("errors") or []
     figures = f"{f', {turns} turns' if isinstance(turns, int) else ''}{f', ${cost:.4f}' if isinstance(cost, (int, float)) else ''}"
@@ -65,7 +65,7 @@ def _result(subtype: str, result: Mapping[str, Any]) -> list[str]:
 
 
 def _part(part: Any) -> list[str] | None:
-    """Return what a part of a message says; None if it is of no known type."""
+    """Return the texts of a part of a message; None if it is of no known type."""
     match part:
         case {"type": "text", "text": str(text)}:
             return [text]

@@ -15,8 +15,9 @@ from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.values import PHASES
 from multistep.engine.score.usage_totals import omission
 from multistep.report.branches import Branches, branches_of
+from multistep.report.pass_at_k import pass_at_ks, task_means
 from multistep.report.report_warnings import BrokenTask, branch_warnings, broken_tasks, warnings
-from multistep.report.rows import StepRow, TrialRow, pass_at_ks, row_order, task_means
+from multistep.report.rows import StepRow, TrialRow, row_order
 from multistep.report.statistics import Difference, Estimate, holm, is_significant, mean_score, paired_difference, pass_at
 
 _Value = TypeVar("_Value", bound=float)
@@ -39,11 +40,11 @@ class ReportedSweep:
     """Phase of the sweep."""
     scoring: Scoring = field(default_factory=Scoring)
     cost_usd: float | None = None
-    """Cost of its trials' model requests so far, in US dollars, or None."""
+    """Cost of the model requests of the sweep's trials so far, in US dollars; None if unknown."""
     budget_usd: float | None = None
-    """Maximum of this cost, or None."""
+    """Budget of the sweep in US dollars, or None."""
     retried: int = 0
-    """Number of retries."""
+    """Number of trials that were run again."""
     replaced: Sequence[TrialRow] = ()
     """Trials that a retry replaced, which only add to their agents' costs."""
 
@@ -72,9 +73,11 @@ class LeaderboardRow:
     passes: Mapping[int, Estimate]
     """Pass@k by k."""
     trials: int
+    """Number of all trials."""
     active: int
+    """Number of active trials."""
     counted: int
-    """trials, active, counted: numbers of all, active and scored trials."""
+    """Number of scored trials."""
     excluded: Mapping[str, int]
     """Number of excluded trials by failure class."""
     scored_failures: Mapping[str, int]
@@ -129,9 +132,9 @@ class StepCell:
     reached: int
     passed: int
     score: float | None
-    """Mean over the scored trials that reached it."""
+    """Mean score over the scored trials that reached the step."""
     seconds: float | None
-    """Mean over the trials that have durations."""
+    """Mean duration over the trials that have durations."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multistep.cli.doctor.observe import OPERATOR_RIGHTS
+from multistep.cli.doctor.permissions import OPERATOR_PERMISSIONS
 from tests.unit.chart.chart_objects import container_of, granted, operator_role, variables_of
 from tests.unit.chart.conftest import Object, Render, only
 
@@ -29,7 +29,7 @@ def test_the_operator_has_these_rights_and_no_others(render: Render) -> None:
 
 
 def test_doctor_checks_all_rights_but_that_to_read_secrets_which_some_do_without(render: Render) -> None:
-    checked = {(each.group, each.resource, each.verb) for each in OPERATOR_RIGHTS}
+    checked = {(each.group, each.resource, each.verb) for each in OPERATOR_PERMISSIONS}
     assert checked == granted(operator_role(render({"rbac": {"secrets": False}}), "ClusterRole"))
 
 

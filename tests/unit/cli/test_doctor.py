@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from multistep.cli.doctor.checks import run_checks
-from multistep.cli.doctor.observe import Finding, Observation, Right, free_bytes
+from multistep.cli.doctor.observe import Finding, Observation, free_bytes
+from multistep.cli.doctor.permissions import Permission
 
 CRDS = Path(__file__).parents[3] / "crds"
 
@@ -36,13 +37,13 @@ def judged(**seen: Any) -> dict[str, Finding]:
         ({"nodes": []}, "nodes", "none of 0 nodes", "kubectl describe nodes"),
         ({"namespace_object": {"metadata": {"deletionTimestamp": "x"}}}, "namespace", "is being deleted", "--namespace"),
         (
-            {"rights": {Right("create", "multisteptrials", "multistep.dev", "run trials"): False}, "user": "ann"},
+            {"rights": {Permission("create", "multisteptrials", "multistep.dev", "run trials"): False}, "user": "ann"},
             "your rights",
             "ann may not run trials",
             "kubectl create rolebinding multistep-user --clusterrole=edit --user=ann -n n",
         ),
         (
-            {"rights": {Right("get", "pods"): False}, "user": "system:serviceaccount:a:b"},
+            {"rights": {Permission("get", "pods"): False}, "user": "system:serviceaccount:a:b"},
             "your rights",
             "get pods",
             "--serviceaccount=a:b",

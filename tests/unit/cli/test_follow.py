@@ -13,11 +13,12 @@ from rich.text import Text
 
 from multistep.api.trial.status import TrialStatus, Usage, is_finished
 from multistep.api.trial.trial import parse_status
+from multistep.cli.costs import usage_text
 from multistep.cli.exit_codes import exit_of_outcome
 from multistep.cli.terminal import bytes_text, clean, seconds_text
 from multistep.cli.trial import follow_trial as follow
 from multistep.cli.trial.follow_trial import describe
-from multistep.cli.trial.trial_view import Progress, trial_view, usage_text
+from multistep.cli.trial.trial_view import Progress, trial_view
 from multistep.client.outcome import outcome
 from multistep.client.reconnecting_watch import WatchEvent
 from multistep.client.watch import Gone

@@ -243,7 +243,7 @@ def test_a_missing_extra_is_reported_with_what_brings_it(
     invoke: Invoke, cluster: CliCluster, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     find = util.find_spec
-    monkeypatch.setattr("multistep.cli.extras.find_spec", lambda name: None if name == "scipy" else find(name))
+    monkeypatch.setattr("multistep.cli.options.find_spec", lambda name: None if name == "scipy" else find(name))
     result = invoke("sweep", command, "s")
     assert result.exit_code == 2
     assert "this needs scipy, which Multistep's extra `report` brings: pip install 'multistep[report]'" in result.stderr

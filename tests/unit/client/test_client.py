@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import shutil
 import subprocess
@@ -346,3 +347,15 @@ async def test_a_client_names_the_kubeconfig_that_does_not_exist(tmp_path: Path)
     with pytest.raises(Unavailable, match=f"kubeconfig {tmp_path}/none does not exist"):
         async with AsyncClient(kubeconfig=f"{tmp_path}/none"):
             pass
+
+
+@pytest.mark.parametrize("name", ["submit", "get", "file", "fetch"])
+def test_a_blocking_method_has_the_parameters_and_the_docstring_of_the_asynchronous_one(name: str) -> None:
+    blocking, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
+    assert inspect.signature(blocking).parameters == inspect.signature(asynchronous).parameters
+    assert blocking.__doc__ == asynchronous.__doc__
+
+
+def test_the_blocking_client_returns_blocking_runs() -> None:
+    assert inspect.signature(Client.submit).return_annotation == "Run"
+    assert inspect.signature(AsyncClient.submit).return_annotation == "AsyncRun"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from multistep.report.rows import pass_at_ks
+from multistep.report.pass_at_k import pass_at_ks
 from multistep.report.statistics import difference_of_chances, holm, mean_score, paired_difference, pass_at
 
 REWARDS = st.floats(min_value=-10, max_value=10).map(lambda number: round(number, 3))

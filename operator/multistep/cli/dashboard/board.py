@@ -15,7 +15,9 @@ from multistep.api.sweep.sweep import SweepStatus
 from multistep.api.trial.score import outcome_level, outcome_words
 from multistep.api.trial.status import RefusedTarget, TrialStatus, total
 from multistep.api.trial.trial import parse_status
-from multistep.cli.terminal import bytes_text, stored_text, usage_text
+from multistep.cli.costs import usage_text
+from multistep.cli.terminal import bytes_text
+from multistep.cli.trial.trial_view import stored_text
 from multistep.client.connection import Cluster
 from multistep.client.outcome import brief, outcome
 from multistep.client.reconnecting_watch import WatchEvent
@@ -23,7 +25,7 @@ from multistep.engine.status.status_size import reward_text
 from multistep.errors import InvalidSpec, Unavailable
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 
-_MAX_REFUSED: Final = 10  # of the most frequent hosts, as in the status of a step
+_MAX_REFUSED: Final = 10  # number of refused hosts to show, the most frequent first, as in the status of a step
 
 
 def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,12 +110,12 @@ def _time(time: datetime | None) -> str | None:
 Key = tuple[str, str, str]  # kind, namespace, name
 Row = Mapping[str, Any]
 RETRY_SECONDS: Final = 5.0
-MAX_DELETED: Final = 1000  # maximum of remembered deletions; a page that missed an older deletion receives all rows
+MAX_DELETED: Final = 1000  # number of deletions to remember. A page that missed an older deletion receives all rows
 _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 
 class Board:
-    """The current row of each sweep and trial. Each change increments the version, so that a page can request only the rows that
+    """The current row of each sweep and trial. Each change increments ``version``, so that a page can request only the rows that
     changed after the version it has."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`multistep dashboard`."""
+"""`multistep dashboard`: starts the server and opens the browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's HTTP server, on this machine's loopback address only."""
+"""The dashboard's HTTP server: authenticates requests by a token, and listens on this machine's loopback address only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def output(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[b
 
 
 BATCH_SECONDS: Final = 0.5  # changes within this time are sent to the page in one message
-_WHERE: Final = "<!-- where -->"  # in the page
+_WHERE: Final = "<!-- where -->"  # the place in the page for the shown cluster and namespaces
 _PAGE = files("multistep.cli.dashboard") / "page"
 _TYPES = {"dashboard.html": "text/html", "dashboard.js": "text/javascript", "dashboard.css": "text/css"}
 _HEADERS = {
@@ -56,8 +56,8 @@ _HEADERS = {
 
 @asynccontextmanager
 async def serve(cluster: Cluster, board: Board, namespace: str | None, port: int, where: str = "") -> AsyncIterator[str]:
-    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port; where: which cluster and namespaces the page
-    shows, as text. Raises UsageError if the port is not available."""
+    """Serve the dashboard on 127.0.0.1, and yield its URL. port: 0 for a free port. where: the shown cluster and namespaces, as
+    text. Raises UsageError if the port is not available."""
     token = secrets.token_urlsafe(24)
     application = _application(_Pages(cluster, board, namespace, where), token)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -87,10 +87,10 @@ def _application(pages: _Pages, token: str) -> web.Application:
 
 
 def _guard(token: str) -> Any:
-    """Return the middleware that rejects requests without the token and requests for other host names.
+    """Return the middleware that authenticates requests by the token, and rejects requests for other host names.
 
-    The printed URL contains the token; later requests send it in a cookie. Other host names are rejected because a foreign
-    page could make its own host name resolve to this server (DNS rebinding).
+    The printed URL contains the token, and the first response stores it in a cookie for later requests. Other host names are
+    rejected because a foreign page could make its own host name resolve to this server (DNS rebinding).
     """
 
     @web.middleware
@@ -115,10 +115,10 @@ def _same(given: str, token: str) -> bool:
 
 
 class _Pages:
-    """The request handlers of the page and its data. namespace: the only namespace whose trials are served; None: all
-    namespaces; where: which cluster and namespaces the page shows, as text."""
+    """The request handlers of the page and its data."""
 
     def __init__(self, cluster: Cluster, board: Board, namespace: str | None, where: str) -> None:
+        """namespace: the only namespace whose trials are served, or None for all. where: the shown cluster, as text."""
         self._cluster, self._board, self._namespace, self._where = cluster, board, namespace, where
 
     async def file(self, request: web.Request) -> web.Response:

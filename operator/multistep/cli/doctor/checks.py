@@ -16,7 +16,7 @@ from multistep.api.trial.spec import TrialSpec
 from multistep.api.trial.status import TrialStatus
 from multistep.api.trial.status_journal import FIELD, in_journal
 from multistep.cli.doctor.observe import Finding, Object, Observation, settings_of
-from multistep.cli.doctor.operator_checks import OPERATOR_CHECKS
+from multistep.cli.doctor.operator_checks import check_operator
 
 MAX_SKEW_SECONDS: Final = 5.0
 _OLDEST: Final = (1, 27)  # oldest supported Kubernetes, as in the chart's kubeVersion
@@ -39,7 +39,7 @@ def run_checks(seen: Observation) -> list[Finding]:
         _crds,
         _namespace,
         _rights,
-        *OPERATOR_CHECKS,
+        check_operator,
         _nodes,
         _storage_class,
         _quota,

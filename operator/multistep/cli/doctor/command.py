@@ -1,4 +1,4 @@
-"""`multistep doctor`."""
+"""`multistep doctor`: runs all checks and prints their results."""
 
 from __future__ import annotations
 

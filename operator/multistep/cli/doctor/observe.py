@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
 
 from multistep.api.common import labels
-from multistep.api.common.base_model import GROUP
+from multistep.cli.doctor.permissions import OPERATOR_PERMISSIONS, USER_PERMISSIONS, Permission, granted
 from multistep.errors import ClusterError, NotFound
 from multistep.kube.client import ClusterClient, server_version
 from multistep.kube.resources import CRDS, LEASES, NAMESPACES, PODS, TRIALS, Resource
@@ -21,60 +21,54 @@ Verdict = Literal["ok", "warning", "fault", "unknown"]
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. fix: instruction for the user, "" if none is needed."""
+    """The result of one check."""
 
     check: str
     verdict: Verdict
     message: str
     fix: str = ""
-
-
-@dataclass(frozen=True)
-class Right:
-    """An RBAC permission. resource: RESOURCE or RESOURCE/SUBRESOURCE; group: API group; what: the action that needs the
-    permission, for messages."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    what: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+    """What the user can do; "" if nothing needs to be done."""
 
 
 @dataclass
 class Observation:
-    """The state of a cluster and an installation. Fields that could not be read are None; ``errors`` has the reason by field.
-
-    now: this machine's time; server_time: the API server's time; version: of Kubernetes; user: the user's name; crds: CRDs by
-    name; operators: all operators' Deployments; operator: the Deployment to check; pods: that operator's pods; claims: its
-    PersistentVolumeClaims by name, None if one does not exist; quotas, trial_pods, trials: objects in ``namespace``; free_bytes:
-    free space of the results volume; rights, operator_rights: whether the user and the operator have each right.
-    """
+    """The state of a cluster and an installation. A field that could not be read is None, and ``errors`` has the reason."""
 
     now: datetime
+    """This machine's time."""
     namespace: str
+    """The namespace whose trials are checked."""
     server_time: datetime | None = None
     version: str | None = None
+    """The version of Kubernetes."""
     user: str | None = None
     crds: Mapping[str, Object] | None = None
+    """The CRDs by name."""
     namespace_object: Object | None = None
     operators: Sequence[Object] | None = None
+    """The Deployments of all operators."""
     operator: Object | None = None
+    """The Deployment to check."""
     pods: Sequence[Object] | None = None
+    """The pods of that operator."""
     lease: Object | None = None
     claims: Mapping[str, Object | None] | None = None
+    """The operator's PersistentVolumeClaims by name. The value is None if a claim does not exist."""
     storage_classes: Sequence[Object] | None = None
     gateways: Sequence[Object] | None = None
+    """The StatefulSets of the model gateway."""
     free_bytes: float | None = None
+    """Free space of the results volume."""
     quotas: Sequence[Object] | None = None
     nodes: Sequence[Object] | None = None
     trial_pods: Sequence[Object] | None = None
     trials: Sequence[Object] | None = None
-    rights: Mapping[Right, bool] | None = None
-    operator_rights: Mapping[Right, bool] | None = None
+    rights: Mapping[Permission, bool] | None = None
+    """Whether the user has each permission."""
+    operator_rights: Mapping[Permission, bool] | None = None
+    """Whether the operator has each permission."""
     errors: dict[str, str] = field(default_factory=dict)
+    """Why a field could not be read, by its name."""
 
 
 def settings_of(deployment: Object) -> dict[str, str]:
@@ -96,33 +90,10 @@ _FREE: Final = re.compile(rb"^multistep_results_free_bytes(?:\{[^}]*\})? (\d\S*)
 _MAX_METRICS_BYTES: Final = 8 << 20
 _MAX_TRIALS: Final = 2000
 
-USER_RIGHTS: Final = (
-    Right("create", "multisteptrials", GROUP, "run trials"),
-    Right("get", "multisteptrials", GROUP, "show trials"),
-    Right("list", "multisteptrials", GROUP, "list trials"),
-    Right("watch", "multisteptrials", GROUP, "follow trials"),
-    Right("patch", "multisteptrials", GROUP, "stop trials"),
-    Right("create", "trialsweeps", GROUP, "run sweeps"),
-    Right("get", "trialsweeps", GROUP, "show sweeps"),
-    Right("patch", "configmaps", "", "bring a task into the cluster"),
-    Right("patch", "secrets", "", "give variables to a trial"),
-)
-OPERATOR_RIGHTS: Final = (
-    *(Right(verb, "multisteptrials", GROUP) for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    *(Right(verb, "trialsweeps", GROUP) for verb in ("get", "list", "watch", "delete")),
-    Right("patch", "multisteptrials/status", GROUP),
-    Right("patch", "trialsweeps/status", GROUP),
-    *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
-    *(Right(verb, "pods/exec") for verb in ("get", "create")),
-    Right("get", "pods/log"),
-    *(Right(verb, "configmaps") for verb in ("get", "create")),
-    Right("create", "events", "events.k8s.io"),
-)
-
 
 async def observe(client: ClusterClient, namespace: str, operator_namespace: str | None) -> Observation:
-    """Return the cluster's state. operator_namespace: namespace of the installation to check; None: check the first installation
-    found in any namespace. Raises Unavailable if the API server does not answer."""
+    """Return the cluster's state. operator_namespace: the namespace of the installation to check, or None for the first one in any
+    namespace. Raises Unavailable if the API server does not answer."""
     seen = Observation(datetime.now(UTC), namespace)
     version, seen.server_time = await server_version(client)
     seen.version, seen.now = version.get("gitVersion"), datetime.now(UTC)
@@ -137,7 +108,7 @@ async def observe(client: ClusterClient, namespace: str, operator_namespace: str
     seen.quotas = await read("quotas", _listed(client, _QUOTAS, namespace))
     seen.trial_pods = await read("trial_pods", _listed(client, PODS, namespace, labels.MANAGED_SELECTOR))
     seen.trials = await read("trials", _listed(client, TRIALS, namespace, most=_MAX_TRIALS))
-    seen.rights = await read("rights", _reviewed(client, USER_RIGHTS, namespace, None))
+    seen.rights = await read("rights", granted(client, USER_PERMISSIONS, namespace, None))
     if seen.operators:
         seen.operator = seen.operators[0]
         await _observe_operator(client, seen, read)
@@ -157,7 +128,7 @@ async def _observe_operator(client: ClusterClient, seen: Observation, read: _Rea
     if "MULTISTEP_GATEWAY_URL" in settings:
         seen.gateways = await read("gateways", _gateways(client, place, settings["MULTISTEP_GATEWAY_URL"]))
     account = f"system:serviceaccount:{place}:{spec.get('serviceAccountName') or 'default'}"
-    seen.operator_rights = await read("operator_rights", _reviewed(client, OPERATOR_RIGHTS, seen.namespace, account))
+    seen.operator_rights = await read("operator_rights", granted(client, OPERATOR_PERMISSIONS, seen.namespace, account))
     ready = [each["metadata"]["name"] for each in seen.pods or () if is_ready(each)]
     if ready:
         seen.free_bytes = await read("free_bytes", free_bytes(client, place, ready))
@@ -215,23 +186,6 @@ async def _gateways(client: ClusterClient, namespace: str, url: str) -> list[Obj
 async def _user(client: ClusterClient) -> str:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
     return str((await client.create(review))["status"]["userInfo"]["username"])
-
-
-async def _reviewed(client: ClusterClient, rights: Sequence[Right], namespace: str, user: str | None) -> dict[Right, bool]:
-    """Return whether a user has each right in the namespace. user: a ServiceAccount's user name, or None for the current user."""
-    found = {}
-    for each in rights:
-        resource, _, subresource = each.resource.partition("/")
-        asked = {"verb": each.verb, "group": each.group, "resource": resource, "subresource": subresource, "namespace": namespace}
-        spec: dict[str, Any] = {"resourceAttributes": asked}
-        if user is not None:
-            place = user.split(":")[2]
-            groups = ["system:serviceaccounts", f"system:serviceaccounts:{place}", "system:authenticated"]
-            spec |= {"user": user, "groups": groups}
-        kind = "SelfSubjectAccessReview" if user is None else "SubjectAccessReview"
-        review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec}
-        found[each] = bool((await client.create(review))["status"].get("allowed"))
-    return found
 
 
 async def free_bytes(client: ClusterClient, namespace: str, pods: Sequence[str]) -> float | None:

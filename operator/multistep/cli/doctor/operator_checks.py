@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -30,15 +30,13 @@ def _installed(seen: Observation) -> Iterator[Finding]:
         yield Finding("operator", "warning", text, fix)
 
 
-def _ready(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
-    name, namespace = seen.operator["metadata"]["name"], seen.operator["metadata"]["namespace"]
-    available = (seen.operator.get("status") or {}).get("availableReplicas") or 0
+def _ready(seen: Observation, operator: Object) -> Iterator[Finding]:
+    name, namespace = operator["metadata"]["name"], operator["metadata"]["namespace"]
+    available = (operator.get("status") or {}).get("availableReplicas") or 0
     if available:
         yield Finding("operator", "ok", f"{namespace}/{name} has {plural(available, 'ready replica')}")
         return
-    wanted = (seen.operator.get("spec") or {}).get("replicas", 1)
+    wanted = (operator.get("spec") or {}).get("replicas", 1)
     if wanted == 0:
         fix = f"kubectl scale deployment {name} --replicas=1 -n {namespace}"
         yield Finding("operator", "fault", f"{namespace}/{name} is scaled to 0 replicas", fix)
@@ -73,10 +71,8 @@ def _why_not_ready(seen: Observation, name: str, namespace: str) -> tuple[str, s
     return "its pods are not ready yet", f"kubectl describe pod -n {namespace}; kubectl logs deployment/{name} -n {namespace}"
 
 
-def _version(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
-    version = (seen.operator["metadata"].get("labels") or {}).get(_VERSION_LABEL)
+def _version(operator: Object) -> Iterator[Finding]:
+    version = (operator["metadata"].get("labels") or {}).get(_VERSION_LABEL)
     if version is None:
         yield Finding("version", "unknown", f"the operator's Deployment has no label {_VERSION_LABEL}")
     elif version != __version__:
@@ -86,10 +82,8 @@ def _version(seen: Observation) -> Iterator[Finding]:
         yield Finding("version", "ok", f"operator and this program are of version {version}")
 
 
-def _leader(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
-    namespace, name = seen.operator["metadata"]["namespace"], seen.operator["metadata"]["name"]
+def _leader(seen: Observation, operator: Object) -> Iterator[Finding]:
+    namespace, name = operator["metadata"]["namespace"], operator["metadata"]["name"]
     logs = f"kubectl logs deployment/{name} -n {namespace}: it shows which replica leads, or why none can acquire the Lease"
     if seen.lease is None:
         if seen.errors.get("lease") == "it does not exist":
@@ -110,9 +104,7 @@ def _leader(seen: Observation) -> Iterator[Finding]:
         yield Finding("leader", "ok", f"{holder} leads")
 
 
-def _allowed(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
+def _allowed(seen: Observation, operator: Object) -> Iterator[Finding]:
     if seen.operator_rights is None:
         yield Finding(
             "operator's rights", "unknown", f"cannot be checked: {seen.errors.get('operator_rights')}", "run this as administrator"
@@ -120,7 +112,7 @@ def _allowed(seen: Observation) -> Iterator[Finding]:
         return
     missing = [str(right) for right, granted in seen.operator_rights.items() if not granted]
     if missing:
-        account = seen.operator["spec"]["template"]["spec"].get("serviceAccountName") or "default"
+        account = operator["spec"]["template"]["spec"].get("serviceAccountName") or "default"
         some = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         text = f"its ServiceAccount {account} may not: {some} (in namespace {seen.namespace})"
         yield Finding(
@@ -130,10 +122,8 @@ def _allowed(seen: Observation) -> Iterator[Finding]:
         yield Finding("operator's rights", "ok", f"the operator may do all that trials of {seen.namespace} need")
 
 
-def _volume(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
-    namespace = seen.operator["metadata"]["namespace"]
+def _volume(seen: Observation, operator: Object) -> Iterator[Finding]:
+    namespace = operator["metadata"]["namespace"]
     if seen.claims is None:
         yield Finding("results volume", "unknown", f"cannot be checked: {seen.errors.get('claims')}", "run this as administrator")
         return
@@ -166,17 +156,15 @@ def _claim(name: str, claim: Object | None, namespace: str) -> Finding:
     return Finding("results volume", "fault", text, fix)
 
 
-def _gateway(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
-    settings = settings_of(seen.operator)
+def _gateway(seen: Observation, operator: Object) -> Iterator[Finding]:
+    settings = settings_of(operator)
     if "MULTISTEP_GATEWAY_URL" not in settings:
         text = "no model gateway: agents with access Gateway cannot run"
         yield Finding("gateway", "warning", text, "helm upgrade with gateway.enabled=true, unless no agent uses a model")
     elif seen.gateways is None:
         yield Finding("gateway", "unknown", f"cannot be checked: {seen.errors.get('gateways')}", "run this as administrator")
     elif not any((each.get("status") or {}).get("readyReplicas") for each in seen.gateways):
-        namespace = seen.operator["metadata"]["namespace"]
+        namespace = operator["metadata"]["namespace"]
         text = f"no model gateway is ready at {settings['MULTISTEP_GATEWAY_URL']}"
         yield Finding(
             "gateway", "fault", text, f"kubectl describe statefulset,pod -n {namespace}; kubectl logs of the gateway's pod"
@@ -185,10 +173,8 @@ def _gateway(seen: Observation) -> Iterator[Finding]:
         yield Finding("gateway", "ok", "the model gateway is ready")
 
 
-def _network_policies(seen: Observation) -> Iterator[Finding]:
-    if seen.operator is None:
-        return
-    match settings_of(seen.operator).get("MULTISTEP_EGRESS", "Disabled"):
+def _network_policies(operator: Object) -> Iterator[Finding]:
+    match settings_of(operator).get("MULTISTEP_EGRESS", "Disabled"):
         case "NetworkPolicy":
             text = "trials get NetworkPolicies; check that the cluster's network plugin enforces them (docs/reference/security.md)"
             yield Finding("networks", "ok", text)
@@ -199,13 +185,16 @@ def _network_policies(seen: Observation) -> Iterator[Finding]:
             yield Finding("networks", "warning", text, "helm upgrade with trials.egress=Sidecar (docs/how-to/egress.md)")
 
 
-OPERATOR_CHECKS: Final[tuple[Callable[[Observation], Iterator[Finding]], ...]] = (
-    _installed,
-    _ready,
-    _version,
-    _leader,
-    _allowed,
-    _volume,
-    _gateway,
-    _network_policies,
-)
+def check_operator(seen: Observation) -> Iterator[Finding]:
+    """Yield the results of all checks of the installation."""
+    yield from _installed(seen)
+    operator = seen.operator
+    if operator is None:
+        return
+    yield from _ready(seen, operator)
+    yield from _version(operator)
+    yield from _leader(seen, operator)
+    yield from _allowed(seen, operator)
+    yield from _volume(seen, operator)
+    yield from _gateway(seen, operator)
+    yield from _network_policies(operator)

@@ -1,4 +1,4 @@
-"""The programs of Harbor's agents: their table, and images of them, for `multistep agent`."""
+"""The programs of Harbor's agents: lists them, and builds their images, for `multistep agent`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from multistep.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """A package of the npm registry. version: the version to install; PROGRAMS has the versions that Multistep's own tests run."""
+    """A package of the npm registry."""
 
     package: str
     version: str
+    """The version to install. PROGRAMS has the versions that Multistep's own tests run."""
 
 
 PROGRAMS: Final[Mapping[str, Program]] = {
@@ -107,13 +108,14 @@ def image_name(agent: str, program: Program) -> str:
 
 @dataclass(frozen=True)
 class AgentBuild:
-    """The build of the image of an agent's program. image: name of the image; push: push the image to its registry instead of
-    loading it into the cluster."""
+    """The build of the image of an agent's program."""
 
     agent: str
     program: Program
     image: str
+    """Name of the image."""
     push: bool
+    """Whether the image is pushed to its registry instead of being loaded into the cluster."""
 
     @classmethod
     def of(cls, text: str, tag: str | None, *, push: bool) -> Self:

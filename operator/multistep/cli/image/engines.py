@@ -21,18 +21,21 @@ _SHOWN_LINES: Final = 60
 
 @dataclass(frozen=True)
 class Command:
-    """A command to execute. env: additional environment variables; directory: working directory, None for the current directory."""
+    """A command to execute."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
+    """Additional environment variables."""
     directory: Path | None = None
+    """Working directory, or None for the current directory."""
 
 
 class Engine(Protocol):
-    """A container engine. name: name of its command, for messages."""
+    """A container engine."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return the name of its command, for messages."""
 
     def build(self, image: str, context: Path, dockerfile: Path) -> Command:
         """Return the command that builds the image of a Dockerfile and uses the cache of earlier builds."""
@@ -103,7 +106,7 @@ class Localkube(Buildah):
 def find_engine(works: Callable[[Sequence[str]], bool] | None = None) -> Engine:
     """Return the first of docker, podman and buildah that works. Raises UsageError if none works.
 
-    works: function that reports whether a command succeeds; default: ``answers``.
+    works: a function that returns whether a command succeeds. The default is ``answers``.
     """
     asks = works or answers
     for name in ("docker", "podman"):

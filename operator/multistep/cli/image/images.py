@@ -54,13 +54,15 @@ class BuildFailed(UsageError):
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """An image to build. name: name of the final image; base: name of the image before the runner is added (equal to ``name`` if
-    ``runner`` is None); runner: path of the runner binary to add, or None."""
+    """An image to build."""
 
     name: str
+    """Name of the final image."""
     base: str
+    """Name of the image before the runner is added. It is equal to ``name`` if no runner is added."""
     context: Path
     runner: Path | None
+    """Path of the runner binary to add, or None."""
 
     @property
     def image(self) -> TrialImage:

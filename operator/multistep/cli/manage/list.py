@@ -39,7 +39,7 @@ Examples:
 The columns are those of `kubectl get tsw`. PHASE is Pending, Running, Suspended, Halting, Complete or Failed; case is ignored.
 """
 
-_CELL_CHARACTERS: Final = 253  # the length of the longest name of an object
+_CELL_CHARACTERS: Final = 253  # maximum length of an object's name
 AGE = "age"
 AGENT = "agent"  # spec.agent.name, or the class's name in spec.agent.importPath
 REASON = "reason"  # the reason of the condition Ready
@@ -159,9 +159,9 @@ class Listing:
     columns: Sequence[Column]
     options: ListOptions
     phases: Sequence[str] = ()
-    """The phases of the objects to show, in any case; () for all."""
+    """The phases of the objects to show, in upper or lower case. (): all phases."""
     outcomes: Sequence[str] = ()
-    """The same for the outcomes."""
+    """The outcomes of the objects to show. (): all outcomes."""
 
     def shows(self, found: Object) -> bool:
         """Return whether the object has one of the phases and one of the outcomes."""
@@ -260,7 +260,7 @@ class _Printer:
 
 
 def field_of(found: Object, path: str) -> Any:
-    """Return a value of an object; None or "" if it is unset. path: the field's names separated by dots, or a name above."""
+    """Return a value of an object; None or "" if it is unset. path: the field's names separated by dots, or a name such as AGE."""
     if path in _COMPUTED:
         return _COMPUTED[path](found)
     value: Any = found

@@ -1,4 +1,4 @@
-"""`multistep show`."""
+"""`multistep show`: prints the status of a trial or a sweep, or follows it."""
 
 from __future__ import annotations
 

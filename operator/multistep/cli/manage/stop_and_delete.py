@@ -1,4 +1,4 @@
-"""`multistep stop` and `delete`, and `multistep sweep stop` and `delete`."""
+"""`multistep stop` and `delete`, and `multistep sweep stop` and `delete`: stop or delete trials and sweeps by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep sweep`: the options of its subcommands. The modules that the subcommands import implement them."""
+"""`multistep sweep`: its subcommands and their options. Each subcommand imports the module that implements it."""
 
 from __future__ import annotations
 

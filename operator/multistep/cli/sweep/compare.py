@@ -1,4 +1,4 @@
-"""`multistep sweep compare`: select the pairs, compare them, and print the verdicts."""
+"""`multistep sweep compare`: selects pairs of agents, compares them, and prints the verdicts."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ _SOME = 3
 
 @dataclass(frozen=True)
 class Side:
-    """One side of the comparison: a sweep's trials by agent. name: the SIDE argument without its agent; scoring: spec.scoring."""
+    """One side of the comparison."""
 
     name: str
+    """The SIDE argument without its agent."""
     scoring: Scoring
     agents: Mapping[str, Sequence[TrialRow]]
+    """The sweep's trials by agent."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """A pair of agents to compare. first, second: the agents' names; first_rows, second_rows: their trials."""
+    """A pair of agents to compare, by their names, with the trials of each."""
 
     first: str
     second: str
@@ -105,8 +107,8 @@ def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[TrialRow]) -> 
 def _contests(sides: Sequence[Side]) -> list[Contest]:
     """Return the pairs of agents to compare.
 
-    One side: all pairs of its agents. Two sides with one agent each: these two agents. Otherwise: each agent that both sides
-    have, with its trials on the first side and on the second side.
+    For one side, these are all pairs of its agents. For two sides with one agent each, these two agents are the pair. For other
+    sides, each agent that both sides have is compared with itself.
     """
     if len(sides) == 1:
         (side,) = sides

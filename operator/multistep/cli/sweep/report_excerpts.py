@@ -26,10 +26,10 @@ from multistep.report.stream_json import output_lines, readable_line
 MAX_TRIALS: Final = 200
 MAX_STEPS: Final = 3  # maximum number of steps per trial: the first ones that did not pass
 TAIL_BYTES: Final = 4096  # maximum number of bytes from the end of each phase's output
-AGENT_BYTES: Final = 8 * TAIL_BYTES  # that are read of an agent's: its JSON is much longer than the text that is shown of it
+AGENT_BYTES: Final = 8 * TAIL_BYTES  # the same of an agent's JSON, which is much longer than the text that is shown of it
 MAX_SECONDS: Final = 300.0
 _AT_ONCE: Final = 4  # concurrent requests; the operator serves at most 8 at once, from all clients together
-_EACH: Final = 20  # if stderr is not a terminal: number of trials per progress line
+_EACH: Final = 20  # number of trials per progress line, if stderr is not a terminal
 
 
 async def read_excerpts(cluster: Cluster, rows: Sequence[TrialRow]) -> dict[str, Excerpts]:
@@ -50,14 +50,17 @@ async def read_excerpts(cluster: Cluster, rows: Sequence[TrialRow]) -> dict[str,
 
 
 class _Fetch:
-    """Reads excerpts in parallel. found: excerpts by trial; problem: first error, after which no further trial is read; failed:
-    number of trials that have no excerpts when the problem occurs."""
+    """Reads excerpts in parallel, until the first error."""
 
     def __init__(self, cluster: Cluster, rows: Sequence[TrialRow]) -> None:
         self._cluster, self._rows = cluster, rows
         self._done = 0
         self.found: dict[str, Excerpts] = {}
-        self.failed, self.problem = 0, ""
+        """The excerpts by trial."""
+        self.problem = ""
+        """The first error; "" without one."""
+        self.failed = 0
+        """The number of trials that had no excerpts when the error occurred."""
 
     async def run(self) -> None:
         waiting = iter(self._rows)

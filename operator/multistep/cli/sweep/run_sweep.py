@@ -1,4 +1,4 @@
-"""`multistep sweep run` and `status`: check the tasks, build images, submit, follow and show the sweep."""
+"""`multistep sweep run` and `status`: checks tasks, builds their images, submits, follows and shows the sweep."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _SHOWN = 5
 
 
 async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[str]:
-    """Return why trials of a sweep are excluded: a text for each task and reason, at most _SHOWN, then a text with the number of
-    further ones; [] if the trials cannot be listed."""
+    """Return why trials of a sweep are excluded: a text for each task and reason, at most _SHOWN, and then one with the number of
+    the others. Return [] if the trials cannot be listed."""
     try:
         found = await find_sweep(cluster, namespace, sweep)
         return _texts(sweep, await counted_rows(cluster, namespace, found, print_warning)) if found else []
@@ -166,7 +166,7 @@ class SweepRun:
 
 
 async def submit_sweep(submission: Submission, common: RunOptions, fault: str = "") -> Exit:
-    """Create a sweep and follow it; with --detach, only create it. fault: names the tasks left out of the sweep; "" without any."""
+    """Create a sweep and follow it. With --detach, only create it. fault: the names of tasks left out of the sweep, as a text."""
     async with cluster.connect(common.target) as connected:
         if text := _too_few(submission.main["spec"]):
             print_err(text)

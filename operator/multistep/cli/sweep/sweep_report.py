@@ -1,4 +1,4 @@
-"""`multistep sweep report`: read the trials and write the reports."""
+"""`multistep sweep report`: reads the trials of a sweep and writes the reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from rich.text import Text
 from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring, parse_scoring, parse_sweep_status
 from multistep.cli.sweep.report_excerpts import read_excerpts
-from multistep.cli.terminal import STYLES, clean, print_bytes, print_err, print_json, print_out, print_text, print_warning, table
+from multistep.cli.terminal import (
+    STYLES,
+    clean,
+    counts_text,
+    print_bytes,
+    print_err,
+    print_json,
+    print_out,
+    print_text,
+    print_warning,
+    table,
+)
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_sweep
 from multistep.client.sweep_trials import Owned, owned_trials
@@ -39,7 +50,7 @@ from multistep.report.statistics import Estimate
 from multistep.report.summary import AgentComparison, LeaderboardRow, ReportedSweep, Summary, summarize
 
 _TRIES = 3
-_Owned: TypeAlias = tuple[str, TrialRow]  # the UID of the sweep that owns a trial, and the trial's row
+_Owned: TypeAlias = tuple[str, TrialRow]  # the UID of the sweep that owns the trial, and the row of the trial
 
 
 async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[ReportedSweep, list[TrialRow]]:
@@ -86,7 +97,7 @@ async def _rows(cluster: Cluster, namespace: str, sweep: str, found: Object | No
         try:
             return await owned_trials(cluster, namespace, sweep, found, lambda trial: trial_row(trial, scoring))
         except ClusterError as error:
-            if error.status != GONE:  # 410: the list's continue token expired; list again
+            if error.status != GONE:  # status 410: the continue token of the list has expired
                 raise
     return await owned_trials(cluster, namespace, sweep, found, lambda trial: trial_row(trial, scoring))
 
@@ -155,10 +166,12 @@ _FILES: Final = ("html", "csv", "json", "parquet")
 
 @dataclass(frozen=True)
 class Output:
-    """A value of --output. form: format of the report; path: file, None for stdout."""
+    """A value of --output."""
 
     form: str
+    """Format of the report."""
     path: Path | None
+    """The file to write, or None for stdout."""
 
     @classmethod
     def parse(cls, text: str) -> Output:
@@ -172,8 +185,8 @@ class Output:
 
 
 async def write_report(cluster: Cluster, sweep: str, texts: Sequence[str], *, logs: bool = True) -> None:
-    """Read a sweep's trials and write its reports. texts: values of --output; logs: whether the HTML page shows failing tests and
-    the last lines of outputs. Raises UsageError if a report cannot be written, and ClusterError."""
+    """Read a sweep's trials and write its reports. texts: the values of --output. logs: whether the HTML page shows failing tests
+    and the last lines of outputs. Raises UsageError if a report cannot be written, and ClusterError."""
     outputs = [Output.parse(each) for each in texts]
     if sum(each.path is None for each in outputs) > 1:
         raise UsageError(f"-o {' -o '.join(texts)}: only one of them can go to stdout, the others need files")
@@ -245,7 +258,7 @@ def standings_table(summary: Summary) -> Table:
         chances = [_chance(each.passes.get(k), each.tasks) for k in ks]
         mean = number_text(each.mean.value) if each.mean else "-"
         tasks = f"{each.mean.tasks if each.mean else 0} of {each.tasks}"
-        counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), _by_class(each.scored_failures))
+        counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), counts_text(each.scored_failures) or "-")
         spent = [dollars_text(each.cost_usd), dollars_text(each.cost_per_pass)] if costs else []
         spent += [dollars_text(each.judge_cost_usd)] if judges else []
         found.add_row(Text(clean(each.agent)), mean, interval_text(each.mean), *chances, *spent, *counts)
@@ -261,12 +274,8 @@ def _chance(found: Estimate | None, tasks: int) -> str:
 
 def _excluded(standing: LeaderboardRow) -> Text:
     active = f"{standing.active} not finished" if standing.active else ""
-    excluded = _by_class(standing.excluded) if standing.excluded else ""
+    excluded = counts_text(standing.excluded)
     return Text(", ".join(filter(None, (excluded, active))) or "-", style=STYLES["excluded"] if excluded else "")
-
-
-def _by_class(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(counts.items())) or "-"
 
 
 def differences(summary: Summary) -> list[Text | Table]:

@@ -1,4 +1,4 @@
-"""`multistep sweep results`: fetch all trials of a sweep as a job in Harbor's layout."""
+"""`multistep sweep results`: fetches all trials of a sweep as a job in Harbor's layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of a sweep on the command line: progress, results so far, estimated end. Pure functions."""
+"""Follows a sweep, and shows its progress, its results so far and its estimated end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import SweepStatus, parse_sweep_status
 from multistep.api.trial.score import Level
 from multistep.api.trial.status import holds, is_finished
+from multistep.cli.costs import sweep_cost_text
 from multistep.cli.exit_codes import Interrupted, exit_of_outcome
-from multistep.cli.terminal import STYLES, Following, clean, clean_lines, seconds_text, table
+from multistep.cli.terminal import STYLES, Following, clean, clean_lines, counts_text, seconds_text, table
 from multistep.client.connection import Cluster
 from multistep.client.outcome import Outcome, is_out_of_budget, outcome_of_sweep
 from multistep.client.watch import versions
@@ -65,11 +66,9 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
             agents.add_row(Text(clean(each.name)), mean, passed, f"{each.counted} of {each.finished}")
         lines.append(agents)
     if status.excluded:
-        excluded = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.excluded.items()))
-        lines.append(Text(f"excluded: {excluded}", style=STYLES["excluded"]))
+        lines.append(Text(f"excluded: {counts_text(status.excluded)}", style=STYLES["excluded"]))
     if status.scored_failures:
-        scored = ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(status.scored_failures.items()))
-        lines.append(Text(f"scored although a failure ended them: {scored}"))
+        lines.append(Text(f"scored although a failure ended them: {counts_text(status.scored_failures)}"))
     if status.branches:
         missing = status.branches.missing
         lacking = f", {plural(missing, 'step')} without the agent's own state" if missing else ""
@@ -80,11 +79,8 @@ def sweep_view(name: str, status: SweepStatus, now: datetime) -> Group:
         lines.append(Text(f"deleted trials: {trials.deleted}", style="red"))
     if status.pod_hours:
         lines.append(Text(f"pod-hours: {status.pod_hours:g}"))
-    if status.cost_usd is not None:
-        of = f" of {status.budget.cost_usd:g}" if status.budget else ""
-        lines.append(Text(f"cost: {status.cost_usd:.6g}{of} USD"))
-    elif status.budget is not None:
-        lines.append(Text(f"cost: none known so far, of {status.budget.cost_usd:g} USD"))
+    if cost := sweep_cost_text(status):
+        lines.append(Text(cost))
     text = progress_text(status, now)
     ended = f": {clean_lines(found.why)}" if (is_finished(status) or is_out_of_budget(status)) and found.why else ""
     lines.append(Text(f"{clean(name)} {clean(text)}{ended}", style=f"bold {STYLES[_level(status)]}".strip()))

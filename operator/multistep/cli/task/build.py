@@ -1,4 +1,4 @@
-"""`multistep build`."""
+"""`multistep build`: builds the image of a task's environment, and pushes it or loads it into the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep check`."""
+"""`multistep check`: validates a task and lists its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep package`."""
+"""`multistep package`: prints the manifests of a trial, and pushes the task with --to."""
 
 from __future__ import annotations
 

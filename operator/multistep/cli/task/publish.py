@@ -24,12 +24,14 @@ _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 
 @dataclass(frozen=True)
 class Published:
-    """A pushed bundle. source: the fields of spec.task, except `name`, that refer to the bundle; place: the bundle's URL; sent:
-    False if the bundle already existed there."""
+    """A pushed bundle."""
 
     source: Manifest
+    """The fields of spec.task that refer to the bundle."""
     place: str
+    """URL of the bundle."""
     sent: bool
+    """Whether the bundle was sent. False: it already existed there."""
 
 
 def publish(task: TaskDirectory, to: str, *, plain_http: bool, secret: str | None) -> Published:

@@ -1,4 +1,4 @@
-"""Finds the pod of a trial for `multistep shell` and `multistep cp`. If the trial has no running pod, the error gives advice."""
+"""The container of a trial: finds its pod, connects the terminal with a command in it, copies files out of it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ __all__ = ["CONTAINER", "TrialPod", "find_pod"]
 
 @dataclass(frozen=True)
 class TrialPod:
-    """A trial's pod whose container runs. active: the trial has not finished, so changes in the pod may affect its results."""
+    """A trial's pod whose container runs."""
 
     namespace: str
     name: str
     active: bool
+    """Whether the trial has not finished, so that changes in the pod may affect its results."""
 
 
 async def find_pod(cluster: Cluster, namespace: str, trial: str) -> TrialPod:
@@ -71,9 +72,10 @@ class TerminalStream(ExecStream, Protocol):
 
 
 class Session:
-    """One command in a container. tty: whether the command has a terminal, which is connected to this process's terminal."""
+    """One command in a container."""
 
     def __init__(self, *, tty: bool) -> None:
+        """tty: whether the command has a terminal, which is connected to this process's terminal."""
         self._tty = tty
 
     def write_error(self, data: bytes) -> None:
@@ -181,9 +183,12 @@ def parse_source(text: str) -> tuple[str, str]:
 
 
 async def copy(cluster: Cluster, namespace: str, trial: str, path: str, directory: Path, max_mb: int) -> None:
-    """Copy the file or directory ``path`` of a trial's container into ``directory``. max_mb: maximum size of the archive in
-    megabytes; the container decides what it sends, and may never end. Raises UsageError if tar cannot read the path or sends more,
-    StoreError if the files cannot be written, Unavailable if the connection breaks."""
+    """Copy the file or directory ``path`` of a trial's container into ``directory``.
+
+    max_mb: the maximum size of the archive, in megabytes, because an untrusted container may send data without end. Raises
+    UsageError if tar cannot read the path or sends more, StoreError if the files cannot be written, Unavailable if the connection
+    breaks.
+    """
     pod = await find_pod(cluster, namespace, trial)
     parent, name = posixpath.split(path)
     argv = ["tar", "-c", "-f", "-", "-C", parent, "--", name or "."]

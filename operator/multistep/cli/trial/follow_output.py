@@ -33,7 +33,7 @@ async def following(
     before it finishes, UsageError if the output cannot be read, ClusterError if the API server rejects a request.
     """
     allowed, pause = True, _PAUSE_SECONDS
-    async for found in versions(cluster, namespace, name):
+    async for found in polled(cluster, namespace, name):
         status = parse_status(found)
         before, finished = reader.shown, is_finished(status)
         try:
@@ -59,7 +59,7 @@ def is_hosted(trial: Mapping[str, Any]) -> bool:
     return trial["spec"]["agent"].get("name") not in BUILT_IN
 
 
-async def versions(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
+async def polled(cluster: Cluster, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
     """Yield the trial at each poll; while the API server is unavailable for a short time, yield the last known version.
 
     Raises UsageError if the trial does not exist, Gone if it is deleted, Unavailable if the API server is unavailable for more
@@ -89,7 +89,7 @@ _BUILD_PAUSE_SECONDS = 1.0
 async def show_build_logs(cluster: Cluster, namespace: str, name: str, form: Form, *, follow: bool) -> None:
     """Show the build logs. follow: continue until all images exist or the trial finishes. Raises UsageError if no log exists."""
     offsets = dict[str, int]()
-    async for found in versions(cluster, namespace, name):
+    async for found in polled(cluster, namespace, name):
         status = parse_status(found)
         for each in status.images:
             await _show_new(cluster, each, offsets, form)

@@ -36,12 +36,12 @@ async def show_trial(cluster: Cluster, trial: Object, *, until_finished: bool, a
 
 
 async def follow(cluster: Cluster, namespace: str, name: str, progress: Progress) -> TrialStatus:
-    """Follow the trial, show its progress and return its final status. A phase that continues is a line every STILL_SECONDS.
+    """Follow the trial, show its progress and return its final status. Every STILL_SECONDS, show that a phase continues.
 
     Raises Gone if the trial is deleted, Unavailable if the API server does not answer (the trial continues), and ClusterError.
     """
     status: TrialStatus | None = None
-    waits: set[str] = set()  # a pull that fails alternates between two reasons: each line is shown once until the pod runs
+    waits: set[str] = set()  # lines shown until the pod runs: a failing image pull alternates between two reasons
 
     async def repeat() -> None:
         while True:

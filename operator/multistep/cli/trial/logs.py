@@ -1,4 +1,4 @@
-"""`multistep logs`."""
+"""`multistep logs`: prints the output of a trial's phases, of a service, or of the builds of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`multistep open`."""
+"""`multistep open`: opens the report of a sweep, or the results of a trial, in a browser."""
 
 from __future__ import annotations
 

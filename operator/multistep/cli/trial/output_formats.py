@@ -1,7 +1,7 @@
-"""Output formats of `multistep logs`: readable and escaped, the original bytes, or JSON.
+"""The pieces of a trial's output, and the formats of `multistep logs`: escaped text, the original bytes, or JSON.
 
-Output of agents is untrusted, and control characters can manipulate a terminal, also one that shows what comes out of a pipe. So
-only --raw prints the original bytes.
+The output of agents is untrusted, and control characters can manipulate a terminal, also at the end of a pipe. So only --raw prints
+the original bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from multistep.errors import UsageError
 from multistep.logs import escaped
 from multistep.report.stream_json import MAX_BYTES, START, output_lines, readable_line
 
-BUILD = "build"  # the phase of a piece that is an image's build log; the piece's ``step`` is the image's name
+BUILD = "build"  # the phase of a piece with the log of an image's build. Its ``step`` is the image's name
 _FILES = {AGENT: ("agent/oracle.txt", "agent/command.txt", "agent/output.txt"), VERIFIER: ("verifier/test-stdout.txt",)}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The output of one phase. attempt: the attempt that ran the phase; number: number of the step, from 1. The environment's
-    healthcheck, which runs before step 1, has the number 0 and the step ""."""
+    """The output of one phase."""
 
     attempt: int
+    """The attempt that ran the phase."""
     number: int
+    """Number of the step, from 1. The environment's healthcheck, which runs before step 1, has the number 0."""
     step: str
+    """Name of the step, or "" for the environment's healthcheck."""
     phase: str
 
     @property
@@ -60,12 +62,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The user's selection of pieces. attempt: None for the latest attempt; step: name or number, None for all steps; phase: None
-    for all phases."""
+    """The user's selection of pieces."""
 
     attempt: int | None = None
+    """None: the latest attempt."""
     step: str | None = None
+    """Name or number of a step. None: all steps."""
     phase: str | None = None
+    """None: all phases."""
     follow: bool = False
 
     @property
@@ -79,8 +83,8 @@ def pieces(status: TrialStatus, wanted: Wanted, since: int | None = None) -> lis
     duplicates.
 
     The pieces of an attempt include those of the steps that it did not repeat because an earlier attempt completed them. since: the
-    first attempt to include if the user selected no attempt; None: only the latest attempt. Raises UsageError if the selected
-    attempt does not exist.
+    first attempt to include if the user selected no attempt, or None to include only the latest attempt. Raises UsageError if the
+    selected attempt does not exist.
     """
     attempts = status.listed_steps()
     if wanted.attempt is not None and attempts and wanted.attempt not in attempts:
@@ -128,9 +132,10 @@ class Form(Protocol):
 
 
 class Raw:
-    """The format that writes the original bytes. titles: write a title before each piece."""
+    """The format that writes the original bytes."""
 
     def __init__(self, write: Write, *, titles: bool) -> None:
+        """titles: whether to write a title before each piece."""
         self._write, self._titles = write, titles
         self._piece: Piece | None = None
         self._at_line_start = True
@@ -154,10 +159,10 @@ class Raw:
 
 
 class Escaped:
-    """The format for people: escapes control characters and cuts long lines. most: maximum number of characters of a line, before
-    they are escaped; None: lines are not cut."""
+    """The format for people. It escapes control characters and cuts long lines."""
 
     def __init__(self, write: Write, *, titles: bool, most: int | None = MAX_LINE_CHARACTERS) -> None:
+        """most: the maximum number of characters of a line, counted before they are escaped. None: lines are not cut."""
         self._most = most
         self._raw = Raw(write, titles=titles)
         self._decoder = _decoder()
@@ -194,7 +199,7 @@ class Escaped:
 
 
 class Readable:
-    """Passes output on to another format, with the lines of Claude Code's stream-json as text, if an agent printed them."""
+    """The format that prints an agent's lines of Claude Code's stream-json as text, and passes all output on to another format."""
 
     def __init__(self, form: Form) -> None:
         self._form = form
@@ -204,7 +209,7 @@ class Readable:
 
     def start(self, piece: Piece) -> None:
         if piece != self._piece:
-            self._pass_on(self._held)  # of a piece that broke off
+            self._pass_on(self._held)  # the start of a line of the previous piece, which has no end
             self._piece, self._held, self._in_line = piece, b"", False
         self._form.start(piece)
 
@@ -237,7 +242,7 @@ class Readable:
 
 
 class Json:
-    """The format with a JSON object for each line: attempt, step, phase, text; for a cut line also charactersLeftOut."""
+    """The format with a JSON object for each line: attempt, step, phase and text, and for a cut line charactersLeftOut."""
 
     def __init__(self, write: Write) -> None:
         self._write = write

@@ -16,7 +16,7 @@ from multistep.cli.terminal import print_err
 from multistep.cli.trial.output_formats import MAX_TAIL_BYTES, Form, Piece, Tail, Wanted, pieces
 from multistep.client.connection import Cluster
 from multistep.client.objects import existing_trial
-from multistep.client.results.fetch import read_part
+from multistep.client.results.fetch import read_file, read_part
 from multistep.engine.journal.operations import Place
 from multistep.engine.plan.plan_services import container_name
 from multistep.errors import ClusterError, PodError, RunnerError, Unavailable, UsageError
@@ -32,14 +32,15 @@ _WHOLE: Final = ("oracle.txt", "command.txt", "output.txt", "test-stdout.txt")  
 
 
 class Reader:
-    """Shows a trial's new output at each poll. tail: number of lines of each piece to show at its first poll; None: all lines."""
+    """Shows a trial's new output at each poll."""
 
     def __init__(self, cluster: Cluster, namespace: str, wanted: Wanted, form: Form, tail: int | None = None) -> None:
+        """tail: the number of lines of each piece to show at its first poll, or None for all lines."""
         self._cluster, self._namespace, self._wanted = cluster, namespace, wanted
         self._form, self._tail = form, tail
         self._offsets: dict[Piece, int] = {}
         self._finished: set[Piece] = set()
-        self._passed: set[Piece] = set()  # pieces that the pod's runner does not have; the results may contain them
+        self._passed: set[Piece] = set()  # pieces that the pod's runner does not have, but perhaps the results
         self._printed_notes: set[str] = set()
         self._since: int | None = None  # latest attempt at the first poll; earlier attempts are shown only if the user selects one
         self.shown = 0  # number of bytes shown so far
@@ -203,10 +204,8 @@ def _by_place(status: TrialStatus, here: list[Piece], *, hosted: bool) -> Iterat
         yield "verifier", apart.pod_name, apart.pod_uid, last
 
 
-RETRYABLE = (
-    PodError,
-    ClusterError,
-)  # errors after which a retry may succeed: the pod is starting or terminating, a connection broke
+RETRYABLE = (PodError, ClusterError)
+"""Errors after which a retry may succeed, because the pod is starting or terminating, or because a connection broke."""
 
 
 async def show_service(
@@ -236,10 +235,8 @@ async def _live(cluster: Cluster, namespace: str, pod: str, service: str, form: 
 
 
 async def _stored(cluster: Cluster, uri: str, service: str, form: Form, tail: int | None) -> None:
-    offset, whole = 0, b""
-    while uri and (part := await read_part(cluster, uri, quote(service_log(service)), offset, MAX_TAIL_BYTES)) is not None:
-        offset, whole = offset + len(part), whole + part
-        if len(part) < MAX_TAIL_BYTES:
-            lines = whole.splitlines(keepends=True)
-            return form.show(b"".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))
-    raise UsageError(f"the results have no output of a service {service!r}")
+    whole = await read_file(cluster, uri, service_log(service)) if uri else None
+    if whole is None:
+        raise UsageError(f"the results have no output of a service {service!r}")
+    lines = whole.splitlines(keepends=True)
+    form.show(b"".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from multistep.client.connection import Cluster
     from multistep.client.results.unpack import Unpacked
 
-_SHOWN: Final = 5  # members of an archive that are named if they were not unpacked
+_SHOWN: Final = 5  # maximum number of members to name that were not unpacked
 
 _EPILOG = """\b
 Examples:

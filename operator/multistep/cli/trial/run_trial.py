@@ -1,4 +1,4 @@
-"""`multistep run`: check the task, build its image, submit and follow the trial, fetch its results, show its outcome."""
+"""`multistep run`: checks the task, builds its image, submits and follows the trial, fetches its results, shows its outcome."""
 
 from __future__ import annotations
 

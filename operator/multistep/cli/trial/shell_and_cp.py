@@ -1,4 +1,4 @@
-"""`multistep shell` and `multistep cp`: commands inside of a trial's container."""
+"""`multistep shell` and `multistep cp`: run a command in a trial's container, or copy files out of it."""
 
 from __future__ import annotations
 

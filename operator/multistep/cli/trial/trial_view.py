@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus, Usage
+from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus
 from multistep.api.trial.values import PRINTING
+from multistep.cli.costs import usage_text
 from multistep.cli.exit_codes import exit_of_outcome
 from multistep.cli.terminal import (
     STYLES,
@@ -30,14 +30,13 @@ from multistep.cli.terminal import (
 from multistep.client.outcome import brief, level, outcome, words
 from multistep.engine.lifecycle.stop_and_suspend import SUSPENDED
 from multistep.engine.score.trial_score import REWARD
-from multistep.engine.score.usage_totals import omission
 from multistep.report.rows import score_explanation, step_row
 
 _PHASE_STYLES: Final = {"Failed": "red", "Running": "cyan"}
 
 
 def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, namespace: str = "") -> Group:
-    """Return the output of `run` and `show`. now: if given, show elapsed times; namespace: if given, suggest the next command."""
+    """Return the output of `run` and `show`. With ``now``, show elapsed times. With ``namespace``, suggest the next command."""
     found = outcome(status)
     lines: list[RenderableType] = [_steps_of_status(status, now)] if status.steps else []
     if (start := status.started_from) is not None:
@@ -94,23 +93,6 @@ def _command_for_more(name: str, status: TrialStatus, namespace: str) -> str:
     return f"multistep logs {name} --step {shlex.quote(clean(step.name))}{chosen} -n {namespace}"
 
 
-def usage_text(usage: Usage) -> str:
-    """Return a line with the tokens and the cost of a trial. The line says whether the gateway or the agent counted them."""
-    parts = [
-        f"{_amount(usage.input_tokens)} input tokens ({_amount(usage.cached_tokens)} cached)",
-        f"{_amount(usage.output_tokens)} output tokens",
-        "unknown cost" if usage.cost_usd is None else f"${usage.cost_usd:.4f}",
-    ]
-    parts += [plural(usage.requests, "request")] if usage.requests is not None else []
-    parts += [f"held {usage.held_seconds:.0f} s"] if (usage.held_seconds or 0.0) >= 1 else []
-    parts += [omission(usage.incomplete)] if usage.incomplete else []
-    return f"used {', '.join(parts)}, counted by the {usage.source.lower()}"
-
-
-def _amount(tokens: int | None) -> str:
-    return "unknown" if tokens is None else f"{tokens:,}"
-
-
 def stored_text(url: str) -> str:
     """Return a line with the results' URL in the object store."""
     return f"its results are in the object store: {clean(url)}"
@@ -165,7 +147,7 @@ class Progress(Following):
         super().__init__(self._view)  # must be last, because _view reads the fields above
 
     def show(self, status: TrialStatus, lines: Sequence[str]) -> None:
-        """Update the display. status: the trial's current status; lines: texts on its changes, printed if stderr is no terminal."""
+        """Update the display. lines: texts on the changes of the status. They are printed if stderr is not a terminal."""
         self._status = status
         for line in lines:
             self.line(line)

@@ -1,4 +1,4 @@
-"""`multistep verify`."""
+"""`multistep verify`: compares fetched results with their evidence."""
 
 from __future__ import annotations
 

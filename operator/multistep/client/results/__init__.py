@@ -1,4 +1,4 @@
-"""Reads the results of trials, through the API server or by HTTP. Comes in: status.results of a trial.
+"""Reads the results of trials from the address in status.results, through the API server or by HTTP.
 
 fetch            all of a trial's results into a directory; a part of one file, or of a build's log
 unpack           unpacks the untrusted tar

@@ -18,6 +18,7 @@ from multistep.client.results.unpack import IN_MEMORY_BYTES, Unpacked, unpack
 from multistep.errors import NotFound, StoreError, Unavailable, UsageError
 
 _SILENCE_SECONDS = 60
+_PART_BYTES = 1 << 20  # maximum response size of the results server
 _PATIENCE_SECONDS, _PAUSE_SECONDS = 20.0, 1.0
 
 
@@ -80,7 +81,7 @@ async def download(cluster: Cluster, uri: str, directory: Path) -> Unpacked:
 async def read_part(cluster: Cluster, uri: str, path: str, offset: int, limit: int) -> bytes | None:
     """Return at most ``limit`` bytes of a result file; None if the file is missing.
 
-    path: URL-quoted path of the file; offset: in bytes, from the end of the file if negative.
+    path: the URL-quoted path of the file. offset: where to start, in bytes; a negative offset counts from the end of the file.
     """
     return await _part(cluster, uri, f"/files/{path}?offset={offset}&limit={limit}", limit)
 
@@ -90,12 +91,22 @@ async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes
     return await _part(cluster, uri, f"?offset={offset}&limit={limit}", limit)
 
 
-async def _part(cluster: Cluster, uri: str, asked: str, limit: int) -> bytes | None:
-    place = locate(uri)
-    source = _patient(cluster, place.path + asked) if isinstance(place, ServicePath) else _get(place.url + asked)
+async def read_file(cluster: Cluster, uri: str, path: str) -> bytes | None:
+    """Return a result file; None if the file is missing. path: the path of the file, not quoted."""
+    found = b""
+    while True:
+        part = await read_part(cluster, uri, quote(path), len(found), _PART_BYTES)
+        if part is None:
+            return None
+        found += part
+        if len(part) < _PART_BYTES:
+            return found
+
+
+async def _part(cluster: Cluster, uri: str, query: str, limit: int) -> bytes | None:
     found = b""
     try:
-        async with aclosing(source):
+        async with aclosing(_body(cluster, uri, query)) as source:
             async for chunk in source:
                 found += chunk
                 if len(found) >= limit:
@@ -106,14 +117,18 @@ async def _part(cluster: Cluster, uri: str, asked: str, limit: int) -> bytes | N
 
 
 async def _read(cluster: Cluster, uri: str) -> AsyncGenerator[bytes, None]:
-    place = locate(uri)
-    source = _patient(cluster, place.path) if isinstance(place, ServicePath) else _get(place.url)
     try:
-        async with aclosing(source):
+        async with aclosing(_body(cluster, uri)) as source:
             async for chunk in source:
                 yield chunk
     except NotFound as error:
         raise StoreError(f"no results exist at {_shown(uri)}: they, or the operator, were deleted") from error
+
+
+def _body(cluster: Cluster, uri: str, query: str = "") -> AsyncGenerator[bytes, None]:
+    """Return the response to a request of the URI with a path and query appended. Raises StoreError if the URI is invalid."""
+    place = locate(uri)
+    return _patient(cluster, place.path + query) if isinstance(place, ServicePath) else _get(place.url + query)
 
 
 async def _patient(cluster: Cluster, path: str) -> AsyncGenerator[bytes, None]:

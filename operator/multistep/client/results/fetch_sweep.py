@@ -26,26 +26,28 @@ _TRIES, _PAUSE_SECONDS = 3, 2.0
 
 @dataclass
 class Fetched:
-    """What was fetched so far.
-
-    trials: number of the sweep's trials; present: number of trials that an earlier call fetched; failed: errors by trial; left_out:
-    number of result files that this machine cannot store; no_results: names of trials without results; unfinished: names of active
-    trials.
-    """
+    """The progress of a fetch. Its fields are those of `multistep sweep results -o json`."""
 
     sweep: str
     namespace: str
     directory: str
     trials: int = 0
+    """Number of the sweep's trials."""
     present: int = 0
+    """Number of trials that an earlier call fetched."""
     fetched: int = 0
     files: int = 0
     bytes: int = 0
     left_out: int = 0
+    """Number of result files that this machine cannot store."""
     jobs: list[str] = field(default_factory=list)
+    """Paths of the jobs' directories."""
     failed: dict[str, str] = field(default_factory=dict)
+    """Errors by name of the trial."""
     no_results: list[str] = field(default_factory=list)
+    """Names of finished trials that have no results."""
     unfinished: list[str] = field(default_factory=list)
+    """Names of active trials."""
 
 
 class SweepFetch:
@@ -59,7 +61,7 @@ class SweepFetch:
         self.done = Fetched(self._sweep.metadata.name, self._sweep.metadata.namespace, str(jobs))
 
     async def run(self, warn: Callable[[str], object]) -> None:
-        """Fetch the trials; ``done`` shows the progress. warn: called with each warning about the sweep's trials.
+        """Fetch the trials, and update ``done`` meanwhile. warn: called with each warning about the sweep's trials.
 
         Raises UsageError if the directory has other files or cannot be written, and ClusterError.
         """

@@ -16,7 +16,8 @@ from typing import Any, Final, TextIO
 from multistep.api.sweep.sweep import TrialSweep
 from multistep.api.trial.status import Usage
 from multistep.errors import UsageError
-from multistep.report.rows import TrialRow, pass_at_ks, pass_chances, rows_that_count, task_means
+from multistep.report.pass_at_k import pass_at_ks, pass_chances, task_means
+from multistep.report.rows import TrialRow, rows_that_count
 from multistep.store.harbor.job_files import AgentResult, JobStats, config_json, lock_head, result_json
 
 _PARTIAL: Final = ".partial"  # directory of trials that are not completely fetched yet; Harbor's viewer ignores it
@@ -25,13 +26,14 @@ _OTHERS: Final = {"": "", "excluded": ".excluded", "branches": ".branches"}  # s
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A trial of the sweep. usage: tokens and cost of all attempts of the trial; results: status.results, None if the trial has no
-    results."""
+    """A trial of the sweep."""
 
     row: TrialRow
     uid: str
     usage: Usage | None
+    """Tokens and cost of all attempts of the trial."""
     results: str | None
+    """status.results of the trial; None if it has no results."""
 
     @property
     def kind(self) -> str:
@@ -43,9 +45,10 @@ class Entry:
 
 
 class JobDirectory:
-    """The directory of one Harbor job in a jobs directory. kind: the value of ``Entry.kind`` of the job's trials."""
+    """The directory of one Harbor job in a jobs directory."""
 
     def __init__(self, jobs: Path, sweep: TrialSweep, kind: str = "") -> None:
+        """kind: the value of ``Entry.kind`` of the job's trials."""
         self.name = f"{sweep.metadata.name}{_OTHERS[kind]}"
         self.path = jobs / self.name
         self._sweep = sweep
@@ -83,7 +86,7 @@ class JobDirectory:
         (self.path / _PARTIAL / entry.row.trial).rename(self.path / entry.row.trial)
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Write config.json, lock.json and result.json. entries: the job's trials; lock.json lists those in the directory."""
+        """Write config.json, lock.json and result.json. lock.json lists those of the job's trials that are in the directory."""
         shutil.rmtree(self.path / _PARTIAL, ignore_errors=True)
         here = [each for each in entries if self.has(each)]
         tasks = dict.fromkeys([each.name for each in self._sweep.spec.tasks] + [each.row.task for each in entries])

@@ -26,11 +26,12 @@ _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL})
 
 @dataclass
 class Unpacked:
-    """The result of unpacking. left_out: names of skipped members and the reasons."""
+    """The result of unpacking."""
 
     files: int = 0
     bytes: int = 0
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Name of each skipped member, with the reason."""
 
 
 class _LeaveOut(Exception):
@@ -38,8 +39,11 @@ class _LeaveOut(Exception):
 
 
 def unpack(file: IO[bytes], directory: Path, *, compressed: bool = True) -> Unpacked:
-    """Unpack a tar into a directory; create it if missing. compressed: whether the tar may be compressed; without, the files are
-    no larger than the tar. Raises StoreError if the tar is incomplete or the files cannot be written."""
+    """Unpack a tar into a directory, which is created if it does not exist.
+
+    compressed: whether to accept a compressed tar, whose files may be much larger than the tar. Raises StoreError if the tar is
+    incomplete or the files cannot be written.
+    """
     found = Unpacked()
     links: list[tarfile.TarInfo] = []
     try:

@@ -40,8 +40,8 @@ async def check_accepted(cluster: Cluster, submission: Submission) -> None:
 
 
 async def submit(cluster: Cluster, submission: Submission) -> Object:
-    """Apply the objects that others own, create the trial or the sweep, then apply the objects that it owns, in the cluster's
-    namespace unless they have one. Return the trial or sweep.
+    """Create a trial or a sweep with the objects that it needs: first those that it does not own, then itself, then those that it
+    owns. Objects without a namespace get the cluster's namespace. Return the trial or sweep.
 
     No owned object exists without its owner, even after an interruption; until they exist, the operator waits for them. If one
     cannot be created, the owner is deleted. Raises AlreadyExists if the name is taken, ClusterError if a request fails.

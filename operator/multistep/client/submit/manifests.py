@@ -30,10 +30,11 @@ _CONFIG_MAP_STEM_LENGTH = 50
 
 @dataclass(frozen=True)
 class TrialImage:
-    """The image of a trial. runner: whether the image contains the runner."""
+    """The image of a trial."""
 
     reference: str
     runner: bool = False
+    """Whether the image contains the runner."""
 
     @property
     def local(self) -> bool:
@@ -100,7 +101,7 @@ def variable_from_secret(name: str, secret: str, key: str) -> Manifest:
 
 
 def trial_manifest(name: str, spec: Manifest, digest: str, *, queue: str | None = None) -> Manifest:
-    """Return the MultiStepTrial. digest: digest of the task's bundle, for its label; queue: name of a Kueue LocalQueue."""
+    """Return the MultiStepTrial. digest: the digest of the task's bundle, for a label. queue: the name of a Kueue LocalQueue."""
     metadata = {"name": name, **optional(labels=queue_labels(queue))}
     return _labelled({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, digest)
 

@@ -41,17 +41,19 @@ _TESTS = "tests"
 
 @dataclass(frozen=True)
 class TaskOf:
-    """Builds spec.task for a new trial or sweep. namespace: of the new objects; name: prefix of the new ConfigMaps' names."""
+    """Builds spec.task for a new trial or sweep."""
 
     cluster: Cluster
     namespace: str
+    """Namespace of the new objects."""
     name: str
+    """Name of the new trial or sweep, with which the names of its ConfigMaps start."""
 
     async def same(self, task: Manifest, tests: Path | None) -> tuple[Manifest, Sequence[Manifest]]:
         """Return spec.task of the regrade, and its ConfigMaps to create. A bundle gets new ConfigMaps, because the old ones are
         deleted with the source trial or sweep.
 
-        task: spec.task of the source; tests: directory whose tests replace the task's tests. Raises UsageError if the ConfigMaps
+        task: spec.task of the source. tests: a directory whose tests replace the task's tests. Raises UsageError if the ConfigMaps
         were deleted, or if the tests cannot be replaced.
         """
         if "bundle" in task:
@@ -141,16 +143,17 @@ class Regrade:
     """A trial or sweep to verify again, and what changes."""
 
     source: str
-    """NAME, trial/NAME or sweep/NAME; a trial may be deleted, if its results are kept and its task is given."""
+    """NAME, trial/NAME or sweep/NAME. The trial may have been deleted, if its results are kept and ``tasks`` has its task."""
     show: Show
+    """Shows a finding in a task that does not make it invalid."""
     remedy: Remedy
-    """How findings in tasks are shown, and variables given (``validate``)."""
+    """Returns how a user gives values to variables of a task."""
     built_image: Callable[[TaskDirectory], TrialImage | None]
     """Returns the image that is built for a task."""
     image: TrialImage | None = None
-    """Image of a deleted trial; None: the image that is built for its task."""
+    """The image of a deleted trial, or None for the image that is built for its task."""
     name: str | None = None
-    """Name of the new trial or sweep; None: a new one."""
+    """Name of the new trial or sweep, or None for a generated name."""
     tests: Path | None = None
     """Directory whose tests replace the task's."""
     tasks: Sequence[TaskDirectory] = ()

@@ -51,9 +51,7 @@ _PROGRAM = re.compile(r"[\w./-]+")
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The options of `sweep run`. agents, agent_files, secret_agent_env: values of --agent, --agent-file and
-    --agent-env-from-secret; values: values of --var and --agent-env; model: options for agents of Harbor; budget: in US dollars;
-    resources, resume: spec.environment.resources and spec.resumeTrajectory of the template."""
+    """The options of `sweep run`."""
 
     name: str = ""
     agents: Sequence[str] = ()
@@ -62,12 +60,17 @@ class SweepOptions:
     parallelism: int | None = None
     timeout_multiplier: float | None = None
     values: Values = field(default_factory=Values)
+    """The values of --var and --agent-env."""
     secret_agent_env: Sequence[str] = ()
+    """The values of --agent-env-from-secret."""
     queue: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
     budget: float | None = None
+    """Budget of all trials together, in US dollars."""
     resources: Manifest = field(default_factory=dict)
+    """spec.environment.resources of the template."""
     resume: bool = False
+    """spec.resumeTrajectory of the template."""
 
 
 def find_tasks(paths: Iterable[Path]) -> list[TaskDirectory]:
@@ -110,7 +113,7 @@ def sweep_of_tasks(
     """Return the sweep of ``tasks``, each a directory or an entry of spec.tasks. Raises UsageError and InvalidSpec if options are
     invalid.
 
-    images: images of the tasks in directories, by task name; elsewhere: image for the entries of spec.tasks, or None for the
+    images: the images of the tasks in directories, by task name. elsewhere: the image of the entries of spec.tasks, or None for the
     tasks' own images.
     """
     parts = {task.name: bundle_config_maps(task.packed, options.name, task.digest) for task in directories(tasks)}

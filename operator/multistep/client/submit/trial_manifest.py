@@ -27,7 +27,7 @@ from multistep.errors import UsageError
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """What a user chooses for a trial, as texts of the command line's options."""
+    """The options of a trial, as `multistep run` and `multistep package` have them."""
 
     agent: str | None = None
     agent_file: Path | None = None
@@ -59,9 +59,9 @@ def trial_submission(
 ) -> Submission:
     """Return the trial and the objects that it needs. Fields that have their default value are omitted.
 
-    image: image of the trial; None: the task's own. source: fields of spec.task that refer to a bundle outside the cluster; None:
-    the bundle is in ConfigMaps. shared: name these after the task, for use by many trials, instead of after the trial. Raises
-    UsageError if options are invalid or exclude each other.
+    image: the image of the trial, or None for the task's own image. source: the fields of spec.task that refer to a bundle outside
+    the cluster, or None to store the bundle in ConfigMaps. shared: whether the ConfigMaps are named after the task, so that many
+    trials can use them, and not after the trial. Raises UsageError if options are invalid or exclude each other.
     """
     agent = _agent(options)
     name = checked_name(options.name) if options.name else new_name(task.name, label(agent))

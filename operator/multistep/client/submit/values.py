@@ -15,13 +15,15 @@ _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 @dataclass(frozen=True)
 class Values:
-    """Values from the command line, to store in Secrets of the trial or sweep. variables: of --var; agent: of --agent-env."""
+    """Values from the command line, by name. They are stored in Secrets of the trial or sweep."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
+    """The values of --var."""
     agent: Mapping[str, str] = field(default_factory=dict)
+    """The values of --agent-env."""
 
     def secrets(self, owner: str) -> list[Manifest]:
-        """Return the Secrets with these values; an option without values has no Secret."""
+        """Return the Secrets with these values: at most one for --var and one for --agent-env."""
         parts = ((_variables_name(owner), self.variables), (_agent_env_name(owner), self.agent))
         return [secret_of(name, values) for name, values in parts if values]
 

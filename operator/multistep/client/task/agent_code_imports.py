@@ -1,7 +1,7 @@
 """Warns of tests that import the agent's code into their own process, where it has the verifier's rights. Pure functions.
 
-Such code can replace the test runner, exit with 0 or write the reward itself, whatever the isolation is. Only what the task's own
-files show is found: a test file whose import names a module of the workdir, the environment, the solution or the instruction.
+Such code can replace the test runner, exit with 0 or write the reward itself, whatever the isolation is. The check reads only the
+files of the task: it finds a test file that imports a module of the workdir, the environment, the solution or the instruction.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from multistep.engine.plan.verifier_environment import verifier_mode
 from multistep.sources.task.bundle import Bundle
 from multistep.sources.task.bundle_links import entry_at, resolve_links
 
-_MAX_BYTES: Final = 200_000  # of a file that is read: parsing a longer one takes seconds
-_MAX_PARSED: Final = 100  # test files per task
-_MAX_TEXTS: Final = 1_000_000  # characters of instructions and scripts per task that are searched for names
-_MAX_PARTS: Final = 4  # of a module's name that are compared with paths
+_MAX_BYTES: Final = 200_000  # maximum size of a file to read: parsing a larger one takes seconds
+_MAX_PARSED: Final = 100  # maximum number of test files to parse per task
+_MAX_TEXTS: Final = 1_000_000  # maximum number of characters of instructions and scripts that are searched for names, per task
+_MAX_PARTS: Final = 4  # maximum number of parts of a module's name that are compared with paths
 _RUNS_PYTHON: Final = re.compile(rb"py\.?test|python|unittest|\buv\b|\btox\b|\bnox\b")
 _OTHER_USER: Final = re.compile(
     rb"\b(setpriv|runuser|su-exec|gosu|bwrap|nsjail|unshare|chroot|setuid|setreuid|setresuid)\b|\bsudo\s+-u|\bsu\s|\buser="
@@ -81,28 +81,28 @@ class _Tests:
         return [(path, data) for path, data in self._files(top) if path.endswith(".py")]
 
     def name_another_user(self, top: str) -> bool:
-        """Return whether a file below the directory seems to run something as another user: then this may be the submission."""
+        """Return whether a file below the directory seems to run a process, perhaps the agent's code, as another user."""
         if top not in self._another_user:
             self._another_user[top] = any(_OTHER_USER.search(data) for _, data in self._files(top))
         return self._another_user[top]
 
     def have(self, tops: Sequence[str], module: str) -> bool:
-        """Return whether a module, by its first name, is one of the tests' own."""
+        """Return whether the tests' directories have a module or package with the first name of ``module``."""
         first = module.partition(".")[0]
         places = [f"{top}/{first}" for top in tops]
         return any(entry_at(self._bundle, path) is not None for each in places for path in (each, f"{each}.py"))
 
 
 class _Submission:
-    """The Python modules that are the agent's, as far as the task's files show."""
+    """The Python modules that the agent writes, as far as the task's files show."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self._known: dict[tuple[str, bool], bool] = {}
 
     def has(self, module: str, *, separate: bool) -> bool:
-        """Return whether a module, or a file by its absolute path, is the agent's. separate: whether the verifier has an image of
-        its own, in which files of the task's environment are not the agent's."""
+        """Return whether the agent can change a module, or a file that is given by its absolute path. separate: whether the
+        verifier has an image of its own, in which the agent cannot change the files of the task's environment."""
         if (module, separate) not in self._known:
             self._known[module, separate] = self._has(module, separate=separate)
         return self._known[module, separate]
@@ -119,17 +119,17 @@ class _Submission:
 
     @cached_property
     def _written(self) -> frozenset[str]:
-        """The ends of the paths of Python files that a step or the solution brings."""
+        """The ends of the paths of the Python files in the steps and the solution."""
         return _ends(self._files("solution/", "steps/"))
 
     @cached_property
     def _given(self) -> frozenset[str]:
-        """The same of the task's environment."""
+        """The ends of the paths of the Python files in the task's environment."""
         return _ends(self._files("environment/"))
 
     @cached_property
     def _named(self) -> frozenset[str]:
-        """The same of Python files that an instruction or a script of the solution or the workdir names."""
+        """The ends of the paths of Python files that are named in an instruction, or in a script of the solution or the workdir."""
         texts = (data.decode(errors="replace") for path, data in _files(self._bundle) if path.endswith(_DESCRIBING))
         return _ends(each.rstrip(".") for each in _PATH.findall("\n".join(texts)[:_MAX_TEXTS]))
 
@@ -138,7 +138,7 @@ class _Submission:
 
 
 def _ends(paths: Iterable[str]) -> frozenset[str]:
-    """Return the last parts of each path of a Python file, as an import may name it: one, two, and so on."""
+    """Return the ends of the paths by which an import may name the Python files: the last part, the last two, and so on."""
     split = (path.split("/") for path in paths if path.endswith(".py"))
     return frozenset("/".join(parts[-count:]) for parts in split for count in range(1, min(len(parts), _MAX_PARTS) + 1))
 
@@ -180,7 +180,7 @@ def _is_loaded(text: str, called: str) -> bool:
 
 
 def _name(function: ast.expr) -> str:
-    """Return the name of the function that is called; "" for methods named exec, as those of clients of containers."""
+    """Return the name of the called function. Return "" for a method named exec: clients of containers have such methods."""
     if isinstance(function, ast.Attribute):
         return function.attr if function.attr != "exec" else ""
     return function.id if isinstance(function, ast.Name) else ""

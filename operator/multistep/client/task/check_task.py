@@ -83,7 +83,7 @@ class Report:
     warnings: tuple[Finding, ...] = ()
     """Likely mistakes, and what has no effect."""
     notes: tuple[Finding, ...] = ()
-    """What depends on the operator's settings or on the trial's agent, and is no mistake of the task."""
+    """What depends on the operator's settings or on the trial's agent. It is no mistake of the task."""
     steps: tuple[StepSummary, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """Each variable without a default, with a field whose template uses it."""
@@ -216,7 +216,7 @@ def _examined(subject: _Subject, table: Mapping[str, Any]) -> Report:
 
 @dataclass
 class _Known:
-    """What is known of a task so far."""
+    """The findings of the checks so far."""
 
     config: TaskConfig
     variables: dict[str, str]
@@ -226,7 +226,7 @@ class _Known:
 
     @contextmanager
     def problems_of(self) -> Iterator[None]:
-        """Add an error that the block raises to the problems, so that later checks find more."""
+        """Add an error that the block raises to the problems, and continue, so that the later checks run, too."""
         try:
             yield
         except InvalidTask as error:
@@ -235,7 +235,7 @@ class _Known:
             self.problems.append(_problem(error))
 
     def devices(self) -> None:
-        """Note a type of GPU that is not in Multistep's defaults, so only some installations may know it. Raises InvalidTask for a
+        """Note a type of GPU that is not in Multistep's defaults, because only some installations know it. Raises InvalidTask for a
         type of TPU, which none knows."""
         try:
             node_terms(self.config.environment, GPU_TYPES)

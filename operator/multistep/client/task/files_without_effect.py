@@ -1,6 +1,6 @@
-"""Names files of a task that have no effect where they are, although their names say what they are for. Pure functions.
+"""Warns of files of a task that have no effect at their place, such as a setup.sh in the root. Pure functions.
 
-Neither Harbor nor the operator reads them, so that a trial would run without them and nobody would know why it fails.
+Neither Harbor nor the operator reads these files. A trial would run without them, and its failure would be hard to explain.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def _of_step(bundle: Bundle, directory: str) -> Iterator[Finding]:
 
 
 def _compose_files(bundle: Bundle) -> Iterator[Finding]:
-    """Yield the compose files of another name or at another place, unless the task has the right one, too: then they may be files
-    of the task's subject."""
+    """Warn of compose files of another name or at another place. If the task has the right one, too, the others may belong to the
+    code that the agent works on, so there is no warning."""
     if is_file(bundle, _COMPOSE_FILE):
         return
     for directory in ("", "environment"):
@@ -86,7 +86,7 @@ def _compose_files(bundle: Bundle) -> Iterator[Finding]:
 
 
 def _unused_tests(bundle: Bundle, config: TaskConfig) -> Iterator[Finding]:
-    """Yield the files that would make a verifier's own image, if no verifier is separate."""
+    """Warn of files for the image of a separate verifier in a task or step that has no separate verifier."""
     steps = config.steps or []
     separate = {step.name for step in steps or [StepConfig(name="task")] if verifier_mode(config, step) == "separate"}
     unused = [] if separate else [("tests", "verifier")]

@@ -24,13 +24,15 @@ _LAST_PART: Final = re.compile(r"""(\[\d+\]|\.?"[^"]*"|\.?[^.\["]+)$""")
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a task. field: the key, FILE or FILE:LINE with the fault, "" for the task as a whole; place: FILE:LINE, or FILE if
-    the line is unknown, or "" if the file is unknown; step: name of the step that has the fault, or ""."""
+    """A fault of a task."""
 
     field: str
+    """The key, FILE or FILE:LINE that has the fault. "": the task as a whole."""
     message: str
     place: str = ""
+    """FILE:LINE, or FILE if the line is unknown, or "" if the file is unknown."""
     step: str = ""
+    """Name of the step that has the fault, or ""."""
 
     def __str__(self) -> str:
         place = f"{self.place} (step {self.step})" if self.step else self.place
@@ -40,9 +42,10 @@ class Finding:
 
 
 class Locator:
-    """Finds the file, line and step of findings. table: the parsed task.toml, {} if it is not valid TOML."""
+    """Finds the file, line and step of findings."""
 
     def __init__(self, table: Mapping[str, Any], bundle: Bundle) -> None:
+        """table: the parsed task.toml; {} if it is not valid TOML."""
         self._table, self._bundle = table, bundle
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A task directory for the commands: its bundle, name and image."""
+"""A task's directory on this machine: its bundle, its name, and whether its image must be built."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from multistep.sources.task.bundle import Bundle, digest_of, pack_directory
 
 @dataclass(frozen=True)
 class TaskDirectory:
-    """A directory with a task.toml, possibly invalid. table: the parsed file, {} if it is not valid TOML; toml_error: the error."""
+    """A directory with a task.toml, which may be invalid."""
 
     path: Path
     table: Mapping[str, Any]
+    """The parsed task.toml; {} if it is not valid TOML."""
     toml_error: str = ""
+    """Why task.toml is not valid TOML; "" if it is."""
 
     @classmethod
     def open(cls, path: Path) -> TaskDirectory:
