@@ -1,4 +1,4 @@
-"""`multistep agent`: the options of its commands."""
+"""`multistep agent`: lists Harbor's agents, and builds images of their programs."""
 
 from __future__ import annotations
 

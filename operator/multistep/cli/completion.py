@@ -118,7 +118,7 @@ def complete_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete
 
 
 def complete_sweep_agents(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return completions of --agent of a sweep: the names of agents; for agents of Harbor with the @ that precedes the model. The
+    """Return completions of --agent of a sweep: the names of agents, followed by the @ of AGENT@MODEL for agents of Harbor. The
     agent ``command`` is omitted, because a sweep needs NAME=COMMAND instead."""
     return _matching([CompletionItem(each) for each in (*PLAIN, *(f"{each}@" for each in harbor_agents.NAMES))], incomplete)
 

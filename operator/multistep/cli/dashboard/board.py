@@ -25,7 +25,7 @@ from multistep.engine.status.status_size import reward_text
 from multistep.errors import InvalidSpec, Unavailable
 from multistep.kube.resources import SWEEPS, TRIALS, Resource
 
-_MAX_REFUSED: Final = 10  # number of refused hosts to show, the most frequent first, as in the status of a step
+_MAX_REFUSED: Final = 10  # maximum refused hosts to show, the most frequent first, as in the status of a step
 
 
 def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,10 +107,10 @@ def _time(time: datetime | None) -> str | None:
     return time.isoformat() if time else None
 
 
-Key = tuple[str, str, str]  # kind, namespace, name
+Key = tuple[str, str, str]  # kind, namespace and name of an object
 Row = Mapping[str, Any]
 RETRY_SECONDS: Final = 5.0
-MAX_DELETED: Final = 1000  # number of deletions to remember. A page that missed an older deletion receives all rows
+MAX_DELETED: Final = 1000  # maximum remembered deletions. A page that missed an older deletion receives all rows
 _ROWS = {TRIALS.kind: trial_row, SWEEPS.kind: sweep_row}
 
 

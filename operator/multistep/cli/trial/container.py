@@ -72,7 +72,7 @@ class TerminalStream(ExecStream, Protocol):
 
 
 class Session:
-    """One command in a container."""
+    """A command in a container, connected with this process."""
 
     def __init__(self, *, tty: bool) -> None:
         """tty: whether the command has a terminal, which is connected to this process's terminal."""

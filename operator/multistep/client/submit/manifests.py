@@ -49,9 +49,9 @@ class Submission:
     main: Manifest
     """The MultiStepTrial or TrialSweep."""
     owned: Sequence[Manifest] = ()
-    """Objects to create after it, which it owns: ConfigMaps and Secrets."""
+    """Objects to create after ``main``, which owns them: ConfigMaps and Secrets."""
     others: Sequence[Manifest] = ()
-    """Objects to create before it, which it does not own."""
+    """Objects to create before ``main``, which does not own them."""
 
     def placed(self, namespace: str) -> Submission:
         """Return the same objects in a namespace, apart from those that have one."""
@@ -66,7 +66,7 @@ def new_name(stem: str, agent: str = "") -> str:
 
 
 def checked_name(name: str, argument: str = "--name") -> str:
-    """Return the name unchanged. argument: where the user gave it. Raises UsageError if it is not a DNS label."""
+    """Return the name, which the user gave as ``argument``. Raises UsageError if the name is not a DNS label."""
     if len(name) > _LABEL_LENGTH or not _LABEL.fullmatch(name):
         hint = dns_label(name, _LABEL_LENGTH)
         raise UsageError(f"{argument} {name!r} must be at most 63 of a-z, 0-9 and '-', such as {hint!r}")
