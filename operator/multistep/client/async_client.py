@@ -77,7 +77,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     @property
     def namespace(self) -> str:
         """Return the namespace in which sweeps are created."""
-        return self._cluster.namespace
+        return self._target.namespace or self._cluster.namespace
 
     async def submit(
         self,

@@ -139,4 +139,7 @@ def test_the_policy_of_one_release_admits_the_sidecars_of_another(render: Render
     )
     assert "((variables.fromOperator && c.image in variables.images) || variables.fromOther) &&" in variables["sidecar"]
     assert "['r/i:1']" in variables["images"]
+    # Else a user's template could run another program of the operator's image with NET_ADMIN.
+    program = "c.?command.orValue([]).size() > 1 && c.command[0] == '/multistep/egress' && c.command[1] == 'serve' &&"
+    assert f"{program} c.?args.orValue([]).size() == 0 &&" in variables["sidecar"]
     assert list(variables).index("fromOther") < list(variables).index("sidecar")  # a variable may use only those before it

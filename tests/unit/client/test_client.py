@@ -330,6 +330,13 @@ async def refused(_: AsyncClient) -> AsyncClient:
     raise Unavailable("not now")
 
 
+async def test_a_client_has_the_given_namespace_before_and_after_it_connects(cluster: FakeCluster) -> None:
+    client = AsyncClient(namespace="evals")
+    assert client.namespace == "evals"
+    async with client:
+        assert (client.namespace, cluster.namespace) == ("evals", "evals")
+
+
 async def test_an_asynchronous_client_outside_of_its_block_is_an_error(cluster: FakeCluster) -> None:
     async with AsyncClient() as client:
         pass

@@ -6,15 +6,18 @@ import asyncio
 import itertools
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multistep.gateway.accounting.open_steps import OpenSteps
 from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.accounting.waiting_seconds import Stalls
-from multistep.gateway.keys.tokens import StepKey
+from multistep.gateway.keys.credentials import Credential, Credentials
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
 from multistep.gateway.model_api.routes import STALLS_PATH
 from tests.unit.gateway.world import World, step_of, token_for, world
 
@@ -47,6 +50,38 @@ async def test_a_second_in_which_any_request_waits_counts_once(found: list[tuple
         stalled = len({second for start, length in found for second in range(start, start + length) if second < now})
         assert (stalls.seconds(STEP), stalls.seconds(OTHER)) == (stalled, 0)
     assert ledger.stalls == ({str(STEP): stalled} if found else {})
+
+
+async def test_ended_steps_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway runs for months. What steps, stalls and credentials leave is dropped, but nothing that is in use."""
+    now, ledger = 0.0, Written()
+    stalls = Stalls(ledger, {}, lambda: now)  # type: ignore[arg-type]
+    for step in (STEP, OTHER):
+        async with stalls.waiting(step):
+            now += 5
+    stalls.forget({STEP}.__contains__)
+    assert (stalls.seconds(STEP), stalls.seconds(OTHER), ledger.stalls[str(STEP)]) == (0, 5, 5), "the ledger keeps it"
+
+    steps = OpenSteps({}, clock=lambda: now)
+    with steps.open_request(STEP), steps.open_request(OTHER):
+        steps.count_model(STEP, "m")
+        steps.close(STEP, until=now + 10)
+    now += 10
+    steps.forget()
+    assert not steps.is_closed(STEP) and list(steps._steps) == [OTHER]
+    now += LONGEST_SECONDS
+    steps.forget()
+    assert not steps._steps
+
+    monkeypatch.setattr("multistep.gateway.keys.credentials.time", SimpleNamespace(monotonic=lambda: now))
+    credentials, credential = Credentials(), Credential.model_validate({"provider": "openai", "key": "k", "baseURL": None})
+    for name in ("used", "unused"):
+        credentials.register(name, credential)
+    now += 80_000
+    assert await credentials.get("used", 0.0) == credential
+    now += 80_000
+    credentials.forget()
+    assert (credentials.has("used"), credentials.has("unused")) == (True, False)
 
 
 async def reported(it: World, token: str) -> tuple[int, Any]:

@@ -131,11 +131,12 @@ def test_a_name_in_a_pod_template_has_no_effect() -> None:
     assert [named.get(each) for each in ("name", "namespace")] == [plain["name"], plain["namespace"]]
 
 
-def agents_pod(how: str, verifier: bool = False) -> Object:
+def agents_pod(how: str, verifier: bool = False, template: Object | None = None) -> Object:
     """Return the spec of a pod of a trial whose agent has an image. how: how the image is mounted; verifier: whether the pod is the
-    verifier's."""
+    verifier's; template: the trial's pod template."""
     agent = {"name": "codex", "model": "openai/gpt-5", "access": "Direct", "image": "registry.example/codex:1"}
-    trial = parse_trial({**world.manifest({"agent": agent}), "status": {"attempt": 1, "podName": "t-1"}})
+    spec = {"agent": agent, **({"environment": {"podTemplate": template}} if template else {})}
+    trial = parse_trial({**world.manifest(spec), "status": {"attempt": 1, "podName": "t-1"}})
     settings = Settings(operator_image="op:1", agent_host_image="host:1", agent_image_mount=how)
     separate = VerifierStatus(pod_name="t-1-v") if verifier else None
     created: Object = pod_manifest(PodRequest(trial, EnvironmentConfig(), "img:1", "task", settings, separate))["spec"]
@@ -150,6 +151,17 @@ def test_an_agents_image_is_mounted_read_only_into_the_environment_only() -> Non
     assert {"name": "multistep-agent", "image": {"reference": "registry.example/codex:1"}} in spec["volumes"]
     assert [each["name"] for each in spec["initContainers"]] == ["install-runner"]
     assert "registry.example/codex:1" not in str(agents_pod("Volume", verifier=True))
+
+
+def test_a_templates_agent_host_changes_the_agents_pod_only() -> None:
+    """In the verifier's pod it would be a container without an image, which the API server rejects after the agent ran."""
+    template = {
+        "spec": {"containers": [{"name": "agent-host", "env": [{"name": "A", "value": "1"}]}, {"name": "log", "image": "x"}]}
+    }
+    main, host, log = agents_pod("Volume", template=template)["containers"]
+    assert (host["name"], log["name"]) == ("agent-host", "log") and {"name": "A", "value": "1"} in host["env"]
+    of_verifier = agents_pod("Volume", verifier=True, template=template)["containers"]
+    assert [each["name"] for each in of_verifier] == [main["name"], "log"]
 
 
 def test_without_image_volumes_an_init_container_copies_the_agents_program() -> None:
