@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from multistep.api.trial.agent_end_table import AGENT, ANSWERS, BLAME, CONFIGURATION, PROVIDER, STARTS, Blame
+from multistep.api.trial.agent_end_table import AGENT, ANSWERS, BLAME, CONFIGURATION, OUTSIDE, PROVIDER, STARTS, Blame
 from multistep.backoff import Backoff
 from multistep.engine.score import failure_class
 from multistep.gateway.accounting.waiting_seconds import Silence
@@ -22,9 +23,12 @@ from multistep.gateway.model_api import answer_memory
 from tests.support.played import IMAGE, plan, play
 from tests.support.played import outcome as played_outcome
 from tests.support.waiting import eventually
+from tests.support.world import SEPARATE, World, manifest
 from tests.unit.agents.test_harbor_agents import CREDENTIALS, OWN
 from tests.unit.blame.runs import TIMEOUT_SECONDS, Answer, Provider, Step, provided
 from tests.unit.gateway.answer_shapes import CHAT_USAGE, DONE, SAID, STOP, STREAM, WHOLE, error, stream
+from tests.unit.reconcile.scenarios import SCENARIOS
+from tests.unit.reconcile.test_older_volume import LONG, results, two_steps
 
 Agent = Callable[[Step], Awaitable[object]]
 HELD_AS_LONG_AS_THE_TEST = Backoff(first=100.0, last=100.0)
@@ -264,6 +268,39 @@ def test_an_agent_that_could_not_start_has_the_verdict_of_its_row(key: str, agen
     lost = play(plan(IMAGE, {"agent": agent}), results).journal.lost
     assert lost is not None and (lost.reason, lost.final) == (row.reason, not row.retried)
     assert failure_class.class_of_failure(row.reason, None) == row.failure_class
+
+
+async def with_a_killed_sidecar() -> World:
+    world = World(**SCENARIOS["the egress sidecar was killed"].options)
+    await world.run()
+    return world
+
+
+async def with_a_lost_verdict() -> World:
+    world = World(manifest(config=two_steps(SEPARATE)), durations=LONG)
+    await world.run(until=lambda: world.status.current_step == "a")
+    copy = pickle.dumps(results(world))
+    await world.run(until=lambda: world.status.current_step == "b")
+    results(world).clear()
+    results(world).update(pickle.loads(copy))
+    await world.run()
+    return world
+
+
+RUNS = {"egress-ended": with_a_killed_sidecar, "volume-put-back": with_a_lost_verdict}
+
+
+def test_every_row_about_what_no_agent_reaches_has_its_run() -> None:
+    assert RUNS.keys() == {row.key for row in OUTSIDE}
+
+
+@pytest.mark.parametrize("row", OUTSIDE, ids=[row.key for row in OUTSIDE])
+async def test_what_no_agent_reaches_costs_its_trial_an_attempt_and_no_score(row: Blame) -> None:
+    world = await RUNS[row.key]()
+    (lost,) = world.status.attempts
+    assert (lost.reason, row.retried) == (row.reason, True)
+    assert failure_class.class_of_failure(row.reason, None) == row.failure_class
+    assert (world.condition[0], world.status.failure) == ("Complete", None)
 
 
 def outcome_of(row: Blame) -> tuple[object, ...]:

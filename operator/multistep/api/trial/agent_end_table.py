@@ -15,6 +15,7 @@ from multistep.api.trial.failure_table import (
     MODEL_GATEWAY_DOWN,
     NO_SUCH_USER,
     PROVIDER_FAILED,
+    VERIFIER_ENVIRONMENT_FAILED,
 )
 from multistep.api.trial.status import FailureClass
 
@@ -54,8 +55,8 @@ def _agent(key: str, what: str, reason: str = "NonZeroAgentExitCodeError") -> Bl
     return Blame(key, what, "Agent", reason, "verdict", if_failed=True)
 
 
-def _gateway(key: str, what: str) -> Blame:
-    return Blame(key, what, "Infrastructure", MODEL_GATEWAY_DOWN, "none", retried=True)
+def _infrastructure(key: str, what: str, reason: str = MODEL_GATEWAY_DOWN) -> Blame:
+    return Blame(key, what, "Infrastructure", reason, "none", retried=True)
 
 
 AGENT: Final = (
@@ -112,13 +113,15 @@ STARTS: Final = (
 """Ends of agents that could not start."""
 
 GATEWAY: Final = (
-    _gateway("killed", "the gateway was killed and started again while the agent ran"),
-    _gateway("drained", "the gateway was stopped and started again while the agent ran, by an upgrade or the drain of its node"),
-    _gateway("moved", "the gateway was moved to another node without its ledger, which was on an emptyDir"),
-    _gateway("ledger-lost", "the gateway's ledger was deleted while the agent ran"),
-    _gateway("ledger-damaged", "the gateway's ledger was damaged while the agent ran"),
-    _gateway("ledger-put-back", "the gateway's ledger was put back from a copy that is older than the step"),
-    _gateway("signing-key-replaced", "the key that signed the step's token was removed, or replaced under its id"),
+    _infrastructure("killed", "the gateway was killed and started again while the agent ran"),
+    _infrastructure(
+        "drained", "the gateway was stopped and started again while the agent ran, by an upgrade or the drain of its node"
+    ),
+    _infrastructure("moved", "the gateway was moved to another node without its ledger, which was on an emptyDir"),
+    _infrastructure("ledger-lost", "the gateway's ledger was deleted while the agent ran"),
+    _infrastructure("ledger-damaged", "the gateway's ledger was damaged while the agent ran"),
+    _infrastructure("ledger-put-back", "the gateway's ledger was put back from a copy that is older than the step"),
+    _infrastructure("signing-key-replaced", "the key that signed the step's token was removed, or replaced under its id"),
     Blame(
         "key-rotated",
         "the provider's key was rotated: its Secret had the new one before the old one was rejected",
@@ -128,4 +131,14 @@ GATEWAY: Final = (
 )
 """Ends by an outage of the model gateway or a change of keys."""
 
-BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *STARTS, *GATEWAY)
+OUTSIDE: Final = (
+    _infrastructure("egress-ended", "a signal, which no process of the pod can send, ended its egress sidecar", "EgressEnded"),
+    _infrastructure(
+        "volume-put-back",
+        "the results volume was put back from an older copy, which lacks a verdict of a separate verifier",
+        VERIFIER_ENVIRONMENT_FAILED,
+    ),
+)
+"""States of the pod's network and of the results volume."""
+
+BLAME: Final[tuple[Blame, ...]] = (*AGENT, *ANSWERS, *PROVIDER, *CONFIGURATION, *STARTS, *GATEWAY, *OUTSIDE)
