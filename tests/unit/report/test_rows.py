@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import Scoring
+from multistep.client.run import rollout
+from multistep.engine.score.score_in_sweep import counted_score
+from multistep.engine.sweep.trial_manifests import trial_facts
 from multistep.errors import InvalidSpec
 from multistep.report.rows import trial_row
 from tests.unit.report.samples import step, trial
@@ -118,6 +123,39 @@ def test_a_row_counts_what_its_sweep_chose() -> None:
     assert trial_row(made).counts == 1.0 and trial_row(made).failure_class == ""
     found = trial_row(made, Scoring(agent_errors="Exclude"))
     assert (found.counts, found.excluded, found.failure_class, found.reason) == (None, True, "Agent", "AgentError")
+
+
+FAILURES = st.sampled_from(
+    [("Agent", "AgentTimeoutError"), ("Provider", "ProviderFailed"), ("Verifier", "x"), ("Infrastructure", "x")]
+)
+CRASHED = {"exception": {"type": "NonZeroAgentExitCodeError", "message": "", "phase": "agent"}}
+RAN = st.lists(st.builds(step, st.just("a"), st.sampled_from([None, 0.5, 1.0, 1e200])), max_size=2) | st.just(
+    [step("a", 1.0, **CRASHED)]
+)
+
+
+@given(
+    reward=st.sampled_from([None, 0.0, 0.5, 1.0, 1e200]),
+    ended=st.sampled_from(["Complete", "Failed"]),
+    failure=st.none() | FAILURES,
+    steps=RAN,
+    tampering=st.sampled_from([[], EVIDENCE]),
+    scoring=st.fixed_dictionaries(
+        {},
+        optional={
+            "strategy": st.sampled_from(["DeclaredSteps", "AsTask"]),
+            "tampering": st.sampled_from(["Report", "Zero", "Exclude"]),
+            "agentErrors": st.sampled_from(["Score", "Exclude"]),
+            "environmentErrors": st.sampled_from(["Score", "Exclude"]),
+            "providerErrors": st.sampled_from(["Exclude", "Zero"]),
+        },
+    ),
+)
+def test_status_report_and_client_count_a_trial_alike(scoring: Any, ended: str, **fields: Any) -> None:
+    made, chosen = trial(ended=ended, **fields), Scoring.model_validate(scoring)
+    counts = counted_score(trial_facts(made, chosen), chosen)
+    found = rollout(made, chosen)
+    assert (trial_row(made, chosen).counts, found.reward, found.valid) == (counts, counts, counts is not None)
 
 
 def test_a_failure_that_an_agent_may_have_caused_counts_as_the_operator_scored_it() -> None:
