@@ -12,6 +12,7 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.errors import GatewayUnavailable
 from multistep.reconcile.trial.model_gateway import ModelUser
+from tests.support.faults import Faults
 
 
 def counted(tokens: tuple[int, int, int], **usage: Any) -> dict[str, Any]:
@@ -28,8 +29,7 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 @dataclass
 class FakeModels:
     """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP", or by "ATTEMPT/NAME/judge"
-    for judges. down: number of upcoming
-    calls that raise GatewayUnavailable."""
+    for judges. down: number of upcoming calls that raise GatewayUnavailable. faults: those of the world that uses it."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0
@@ -38,16 +38,17 @@ class FakeModels:
     judged: list[str] = field(default_factory=list)
     lost: list[tuple[str, ...]] = field(default_factory=list)
     stalls_url: str = "http://gateway/multistep/stalls"
+    faults: Faults = field(default_factory=Faults)
 
     def remember(self, user: ModelUser, namespace: str) -> None:
         self.known += user.credentials
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
-        self._answer()
+        self._answer("variables")
         return {**dict.fromkeys(hosted.credentials, f"token of {call.model_access}"), "OPENAI_BASE_URL": "http://gateway/openai/v1"}
 
     async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
-        self._answer()
+        self._answer("judge variables")
         self.judged.append(start.model_access)
         return {name: f"{name} of {start.model_access}" for name in judge.spec.sources}
 
@@ -56,11 +57,12 @@ class FakeModels:
         return await self.close(trial, f"{access}/judge")
 
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        self._answer()
+        self._answer("close")
         self.closed.append(f"{trial.status.attempt}/{step}")
         return self.reports.get(self.closed[-1], {})
 
-    def _answer(self) -> None:
+    def _answer(self, call: str) -> None:
+        self.faults.point(f"models {call}")
         if self.down:
             self.down -= 1
             raise GatewayUnavailable("the model gateway at http://gateway did not answer")

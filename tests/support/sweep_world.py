@@ -90,7 +90,7 @@ class SweepWorld:
         self.now = START
         self.made: Counter[str] = Counter()
         self.most = self.most_at_work = self.ended = self.deaths = 0
-        self.errors: list[Exception] = []
+        self.errors: list[BaseException] = []
         self._late: list[tuple[str, Object]] = []
         self._woken = True
         self._happened: set[int] = set()
@@ -151,7 +151,7 @@ class SweepWorld:
         """Reconcile the sweep once; replace the operator if a fault kills it."""
         try:
             return (await self.sweeps.reconcile(KEY)).after
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.errors.append(error)
             return 1.0
         except Killed:

@@ -190,6 +190,8 @@ class World(Observed):
         spec = self.trial["spec"]  # any JSON
         self.cluster.one_image = (isinstance(spec, dict) and "regrade" in spec) or "'isolation'" in str(spec)
         self.volume = self.volume or FakeVolume(self.faults)
+        if self.models is not None:
+            self.models.faults = self.faults
         self.cluster.put(self.trial)
         if self.source is not None:
             self.source.put_into(self)

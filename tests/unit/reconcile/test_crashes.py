@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from multistep.api.trial.trial import KIND
-from multistep.errors import NotFound, StoreError, StreamLost, Unavailable
+from multistep.errors import GatewayUnavailable, NotFound, StoreError, StreamLost, Unavailable
 from multistep.kube.cluster_protocols import Cluster, ExecStream, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
@@ -75,6 +75,8 @@ def failing(point: str) -> Exception:
     """Return the exception that the call at this point raises in tests in which the call fails and the operator survives."""
     if point.startswith(("send", "receive")):
         return StreamLost("the stream was cut")
+    if point.startswith("models"):
+        return GatewayUnavailable("no answer")
     return StoreError("no space left") if point.startswith("volume") else Unavailable("no answer")
 
 

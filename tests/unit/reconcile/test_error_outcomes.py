@@ -38,7 +38,7 @@ from tests.support.sweep_world import SweepWorld
 from tests.support.sweep_world import sweep as a_sweep
 from tests.support.virtual_time import in_virtual_time
 from tests.support.world import START, World, manifest
-from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, WITH_GATEWAY
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, HOSTED_OPTIONS, SCENARIOS, WITH_GATEWAY
 
 NOT_UTF8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 UNEXPECTED: dict[str, BaseException] = {
@@ -184,6 +184,18 @@ async def test_a_deadline_acts_though_the_task_cannot_be_loaded() -> None:
     assert world.now - START < 200
 
 
+async def test_a_running_step_is_shown_and_not_that_its_task_is_read_again() -> None:
+    world = World(durations={"a/agent": 1000.0})
+    await world.run(until=lambda: world.status.has_own_step)
+    loader = raising_loader(world, SourceError("it is being read", transient=True, reason="TaskFetching", retry_seconds=10.0))
+    world.now += 100
+    await world.reconcile(3)
+    assert world.condition[:2] == ("Reconciling", "Running") and not events(world, "TaskFetching")
+    loader.end()
+    await world.run()
+    assert world.condition[:2] == ("Complete", "TrialComplete")
+
+
 async def test_a_deadline_that_passes_in_a_step_blames_no_agent_while_the_task_cannot_be_loaded() -> None:
     world = World(trial=manifest({"activeDeadlineSeconds": 100}), durations={"a/agent": 1e6})
     await world.run(until=lambda: world.status.has_own_step)
@@ -317,39 +329,40 @@ async def test_an_outage_is_told_once_however_often_the_trial_is_retried() -> No
 
 # -- an error at any point at which the operator calls the cluster, a runner or the volume
 
-KINDS: list[Callable[[], Exception]] = [
-    lambda: TypeError("no string"),
-    lambda: FORBIDDEN,
-    lambda: OSError(-1, "Unknown error -1"),
-    lambda: Unavailable("gone", status=503),
-    lambda: StoreError("the volume is full"),
-]
+EXPECTED = [Unavailable("gone", status=503), StoreError("the volume is full"), GatewayUnavailable("gone")]
+LASTING = [*UNEXPECTED.values(), FORBIDDEN]
+TRIALS_OF_ALL_KINDS = {name: each for name, each in SCENARIOS.items() if each.fail_calls}
+SHORT = {name: each for name, each in TRIALS_OF_ALL_KINDS.items() if sum(each.options.get("durations", {}).values()) < 1000}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(point=st.integers(1, 260), kind=st.sampled_from(KINDS))
-async def test_one_error_at_any_point_changes_no_result(point: int, kind: Callable[[], Exception]) -> None:
-    world = World()
-    world.faults.fail(point, kind())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(point=st.integers(1, 400), error=st.sampled_from([*LASTING, *EXPECTED]), name=st.sampled_from([*TRIALS_OF_ALL_KINDS]))
+async def test_one_error_at_any_point_changes_no_result(point: int, error: BaseException, name: str) -> None:
+    scenario = TRIALS_OF_ALL_KINDS[name]
+    world = World(**scenario.options)
+    world.faults.fail(point, error)
     await world.run()
-    assert world.condition[:2] == ("Complete", "TrialComplete"), (world.condition, world.faults.trace[point - 1 : point])
-    assert world.status.rewards == {"reward": 0.5, "style": 1 / 3}
+    assert world.condition[:2] == scenario.condition, (world.condition, world.faults.trace[point - 1 : point])
+    assert (world.status.rewards or {}).get("reward") == scenario.reward
+    assert tuple(each.reason for each in world.status.attempts) == scenario.attempts
 
 
 OF_THE_TRIAL = "apply_status", "get MultiStepTrial"  # without the right to read and write the trial, nothing can be shown
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(point=st.integers(1, 260), kind=st.sampled_from(KINDS[:3]))
-async def test_an_error_that_stays_at_any_point_is_shown_or_ends_the_trial(point: int, kind: Callable[[], Exception]) -> None:
-    world = World(trial=manifest({"activeDeadlineSeconds": 3000}))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(point=st.integers(1, 400), error=st.sampled_from(LASTING), name=st.sampled_from([*SHORT]))
+async def test_an_error_that_stays_at_any_point_is_shown_or_ends_the_trial(point: int, error: BaseException, name: str) -> None:
+    options = SHORT[name].options
+    trial = options.get("trial") or manifest()
+    world = World(**{**options, "trial": {**trial, "spec": {**trial["spec"], "activeDeadlineSeconds": 3000}}})
     at: list[str] = []
 
     def check() -> None:
         if len(world.faults.trace) == point and not world.faults.trace[-1].startswith(OF_THE_TRIAL):
             at.append(world.faults.trace[-1])
         if at and world.faults.trace[-1] == at[0]:
-            raise kind()
+            raise error
 
     world.faults.at_point = check
     await world.run(until=lambda: world.now - START > 4000)

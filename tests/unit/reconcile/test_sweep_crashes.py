@@ -53,6 +53,12 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "retries of a finished sweep": {"happens": {8: lambda world: world.change(retries=[4, 4])}},
     "branches, suspended before they are planned": {"manifest": BRANCHED, "happens": {1: suspend}},
 }
+FAULTS: dict[str, Callable[[], BaseException]] = {
+    "dies": Killed,
+    "a call fails": lambda: Unavailable("no answer"),
+    "an error that nobody expects": lambda: TypeError("no string"),
+    "a cancelled future": asyncio.CancelledError,
+}
 EVENTS: tuple[Events, ...] = ("prompt", "dropped", "duplicated", "delayed")
 
 
@@ -66,7 +72,7 @@ async def undisturbed(options: dict[str, Any]) -> SweepWorld:
 
 @in_part_or_whole
 @pytest.mark.parametrize("options", SCENARIOS.values(), ids=SCENARIOS)
-@pytest.mark.parametrize("what", [Killed, lambda: Unavailable("no answer")], ids=["dies", "a call fails"])
+@pytest.mark.parametrize("what", FAULTS.values(), ids=FAULTS)
 async def test_wherever_it_happens_each_trial_is_created_once_and_the_sweep_ends_the_same(
     options: dict[str, Any], what: Callable[[], BaseException], whole: bool
 ) -> None:
