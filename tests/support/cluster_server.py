@@ -193,7 +193,8 @@ class ClusterServer:
     # -- pods
 
     def _start_later(self, namespace: str, name: str) -> None:
-        starting = sum(key[0] == "Pod" and pod["status"]["phase"] == "Pending" for key, pod in self.cluster.objects.items())
+        pods = [each for (kind, _, _), each in self.cluster.objects.items() if kind == "Pod"]
+        starting = sum((each.get("status") or {}).get("phase") == "Pending" for each in pods)
         self.load.most_starting = max(self.load.most_starting, starting)
         task = asyncio.create_task(self._start(namespace, name))
         self._later.add(task)

@@ -331,8 +331,8 @@ STARTING_PODS, EXEC_SESSIONS = 20, 32
 
 
 @asynccontextmanager
-async def operator(url: str, path: Path) -> AsyncIterator[None]:
-    """Run the operator in its own process. path/log contains its log."""
+async def operator(url: str, path: Path, **more: str) -> AsyncIterator[None]:
+    """Run the operator in its own process. path/log contains its log. more: further settings, by variable."""
     (path / "results").mkdir()
     settings = {
         "KUBECONFIG": str(kubeconfig(url, path / "kubeconfig")),
@@ -343,7 +343,7 @@ async def operator(url: str, path: Path) -> AsyncIterator[None]:
         "MULTISTEP_STARTING_PODS": str(STARTING_PODS),
         "MULTISTEP_EXEC_SESSIONS": str(EXEC_SESSIONS),
     }
-    program = await asyncio.to_thread(forked.start, forked.OPERATOR, (), os.environ | settings, path / "log", path / "log")
+    program = await asyncio.to_thread(forked.start, forked.OPERATOR, (), os.environ | settings | more, path / "log", path / "log")
     try:
         yield
     finally:
