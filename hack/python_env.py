@@ -19,7 +19,7 @@ _OURS = ("--python-version", "3.11")
 _OPERATOR = (*_OURS, "--extra", "operator", "--extra", "otel")
 _HOST = "agent-host/pyproject.toml"
 _HOST_LOCK = "agent-host/requirements/host.lock"
-_HARBORS = ("--python-version", "3.12", "--override", "agent-host/requirements/overrides.txt")
+_HARBORS = ("--python-version", "3.12")
 _OF_CHILDREN = ("dulwich", "urllib3")  # only the operator's child processes import these packages, and write no bytecode
 _STAMP = VENV / ".made-of"
 

@@ -10,7 +10,7 @@ from typing import Any
 from harbor.agents.base import BaseAgent
 from harbor.agents.factory import AgentFactory
 from harbor.models.agent.name import AgentName
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel
 
 Alternative = str | dict[str, Any]
 """A kind of value that an option accepts. It is the name of a JSON type, `path` (a text), or a type with an enum or bounds as in
@@ -40,21 +40,32 @@ def options(agent: type[BaseAgent]) -> dict[str, list[Alternative]] | None:
     """Return the kinds of value that an agent class accepts for each option, by option name. The list is ["any"] if the option
     accepts any value.
 
-    Return None for a class without an options model, because such a class ignores unknown options. Harbor 0.25 checks options
-    against the model. The constructors' parameters are options, too, even if the model lacks them. Options that need a capability
-    that the class lacks are left out, because Harbor rejects them.
+    Return None for a class without an options model, because such a class ignores unknown options. Harbor 0.26 checks options
+    against the model. The constructors' parameters are options, too, even if the model lacks them. An option has a name for each of
+    its aliases, such as variant for opencode's reasoning_effort. Options that need a capability that the class lacks are left out,
+    because Harbor rejects them.
     """
     if agent.options_model is None:
         return None
-    document = agent.options_model.model_json_schema()
-    found = {name: _alternatives(schema, document.get("$defs", {})) for name, schema in document["properties"].items()}
-    unchecked = {name for name in _parameters(agent) if name not in found} | _converted(agent.options_model)
+    document = agent.options_model.model_json_schema(by_alias=False)
+    converted, lacking = _converted(agent.options_model), _lacking(agent)
+    found: dict[str, list[Alternative]] = {}
+    for name, schema in document["properties"].items():
+        alternatives: list[Alternative] = ["any"] if name in converted else _alternatives(schema, document.get("$defs", {}))
+        found |= dict.fromkeys(_spellings(agent.options_model, name) if name not in lacking else (), alternatives)
+    unchecked = {name for name in _parameters(agent) if name not in found}
     anything: dict[str, list[Alternative]] = {name: ["any"] for name in unchecked}
     if agent.MODEL_CONNECTION and (formats := [each.value for each in agent.MODEL_CONNECTION.supported_api_formats]):
         anything["model_api_format"] = [{"type": "string", "enum": formats}, "null"]
     else:
         anything.pop("model_api_format", None)
-    return {name: each for name, each in {**found, **anything}.items() if name not in _OF_THE_HOST | _lacking(agent)}
+    return {name: each for name, each in {**found, **anything}.items() if name not in _OF_THE_HOST | lacking}
+
+
+def _spellings(model: type[BaseModel], name: str) -> list[str]:
+    """Return the names under which a field of the model can be given."""
+    alias = model.model_fields[name].validation_alias
+    return [each for each in alias.choices if isinstance(each, str)] if isinstance(alias, AliasChoices) else [name]
 
 
 def _parameters(agent: type[BaseAgent]) -> set[str]:

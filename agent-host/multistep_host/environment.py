@@ -79,7 +79,7 @@ class GuestEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command with bash, as Harbor 0.25's Docker environment does.
+        """Run a command with bash, as Harbor 0.26's Docker environment does.
 
         Raises:
             RuntimeError: the command exceeded timeout_sec, the runner failed to run it, or the connection to the runner failed.

@@ -1,4 +1,4 @@
-"""The names of litellm's providers (`provider_list` of litellm 1.109). A test compares them with the installed litellm."""
+"""The names of litellm's providers (`provider_list` of litellm 1.110). A test compares them with the installed litellm."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ PROVIDERS = frozenset(
         "dotprompt",
         "edenai",
         "elevenlabs",
+        "empiriolabs",
         "empower",
         "eu_jev",
         "fal_ai",
@@ -131,6 +132,7 @@ PROVIDERS = frozenset(
         "openrouter",
         "opensearch",
         "ovhcloud",
+        "parallel_ai",
         "parasail",
         "perplexity",
         "petals",
@@ -183,6 +185,7 @@ PROVIDERS = frozenset(
         "vllm",
         "volcengine",
         "voyage",
+        "wally",
         "wandb",
         "watsonx",
         "watsonx_text",

@@ -14,7 +14,7 @@ from typing import Any
 
 from multistep_host.litellm_providers import PROVIDERS
 
-# These agents of Harbor 0.25 call the model from the host, or use litellm's table of models, which the stub lacks.
+# These agents of Harbor 0.26 call the model from the host, or use litellm's table of models, which the stub lacks.
 _NEED_LITELLM = frozenset({"terminus-2", "computer-1", "dspy-rlm", "kimi-cli"})
 # litellm has special rules for some model names of these providers, which the stub does not implement.
 _SPECIAL = frozenset({"azure", "cohere", "chatgpt", "github_copilot", "ragflow"})

@@ -35,7 +35,7 @@ class AgentLogs:
     async def exchange(self, agent: BaseAgent, context: AgentContext) -> None:
         """Fill in Harbor's AgentContext from the environment's logs, and upload the logs that only the agent host has.
 
-        As in Harbor 0.25, a failure is logged and does not fail the step.
+        As in Harbor 0.26, a failure is logged and does not fail the step.
         """
         try:
             if context.is_empty():

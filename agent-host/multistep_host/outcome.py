@@ -38,7 +38,7 @@ def outcome(
 
 
 def error_of(exception: BaseException) -> dict[str, str]:
-    """Return an exception's class name, which Harbor 0.25's ExceptionInfo also uses as type, and its message."""
+    """Return an exception's class name, which Harbor 0.26's ExceptionInfo also uses as type, and its message."""
     return {"type": type(exception).__name__, "message": _cut(str(exception))}
 
 

@@ -1,4 +1,4 @@
-"""Sets up and runs one trial's agent, which is an object of Harbor. The object's methods are called in the order of Harbor 0.25's
+"""Sets up and runs one trial's agent, which is an object of Harbor. The object's methods are called in the order of Harbor 0.26's
 MultiStepTrial."""
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class TrialAgent:
             try:
                 with self._environment.scoped_exec_env(self._agent.extra_env):
                     if request.agent.preinstalled:
-                        await preinstalled.skip_install(self._agent, self._environment)
-                    work = self._agent.setup(environment=self._environment)
+                        work = preinstalled.set_up(self._agent, self._environment)
+                    else:
+                        work = self._agent.setup(environment=self._environment)
                     stalled = partial(stalled_seconds, None)
                     await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup", stalled)
             except Exception as error:
@@ -141,10 +142,10 @@ class TrialAgent:
 
 
 def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> BaseAgent:
-    """Create Harbor's agent object as Harbor 0.25's Trial does.
+    """Create Harbor's agent object as Harbor 0.26's Trial does.
 
     If an agent that can use the model gateway has a provider's key, first check that the key is for the agent's model, as Harbor
-    0.25's Job does. With another key, the agent would fail without sending a request. An agent without a key is not checked,
+    0.26's Job does. With another key, the agent would fail without sending a request. An agent without a key is not checked,
     because it may need no key, or may read the key from a file of its image.
     """
     wanted = request.agent

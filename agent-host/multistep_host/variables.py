@@ -1,7 +1,7 @@
 """The agent's environment variables. The operator replaces them for each step, because they contain the step's own model token.
 
 Harbor's agents read the variables from `os.environ` and from their `extra_env`, and most agents read them again in each run. This
-module updates the values that Harbor 0.25 copies when it constructs the agent.
+module updates the values that Harbor 0.26 copies when it constructs the agent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Variables:
 
 
 def _refresh_options(agent: BaseAgent) -> None:
-    """Parse the agent's options again, because variables set some defaults (such as `set_web_tools_disabled` in Harbor 0.25)."""
+    """Parse the agent's options again, because variables set some defaults (such as `set_web_tools_disabled` in Harbor 0.26)."""
     kwargs: dict[str, Any] = dict(agent._model_connection_kwargs)
     if agent._base_url is not None:
         kwargs["base_url"] = agent._base_url

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -12,20 +11,19 @@ from pathlib import Path
 import pytest
 from harbor.agents.base import BaseAgent
 from harbor.agents.factory import AgentFactory
-from harbor.agents.installed.base import BaseInstalledAgent
-from harbor.models.agent.name import AgentName
 
 from multistep_host import litellm_stub
 from multistep_host.capabilities import capabilities
 from multistep_host.environment import GuestEnvironment
 from multistep_host.outcome import Outcome
 from multistep_host.phase_requests import SetupRequest
-from multistep_host.preinstalled import CONFIGURED_BY_INSTALL, NotPreinstalledError, skip_install
+from multistep_host.preinstalled import NotPreinstalledError, set_up
 from multistep_host.trial import create_agent, failed_creation
 from multistep_host.variables import Variables
 
 ALL = AgentFactory.registered_names()
-NAMES = [name for name in ALL if name != "oracle"]  # oracle needs the task's files, so the operator runs it without an agent host
+# oracle needs the task's files, so the operator runs it without an agent host; fabric needs a package that no public index has.
+NAMES = [name for name in ALL if name not in {"oracle", "fabric"}]
 MODEL = "anthropic/claude-sonnet-4-5"
 MODELS = {"antigravity-sdk": "gemini/gemini-2.5-pro"}
 LANGGRAPH = '{"dependencies": ["."], "graphs": {"agent": "./graph.py:graph"}, "env": {}}'
@@ -53,7 +51,6 @@ def kwargs_of(name: str, directory: Path) -> dict[str, str]:
     return {
         "acp": {"registry_spec": "claude-code-acp"},
         "eve": {"path": project},
-        "fabric": {"fabric_adapter_id": "claude"},
         "langgraph": {"project_path": project},
         "muse-code": {"base_url": "http://gateway/openai/v1"},
     }.get(name, {})
@@ -127,30 +124,24 @@ def test_each_agent_is_created_and_takes_a_steps_new_variables(name: str, tmp_pa
 def test_the_capabilities_are_those_of_all_registered_agents() -> None:
     found = capabilities()
     assert sorted(found) == ALL
-    assert len(found) == 46
+    assert len(found) == 47
     able = ("resume", "mcp", "mcpHeaders", "skills", "baseURL", "webTools")
     assert found["claude-code"] == {**dict.fromkeys(able, True), "setupSeconds": 360}
     assert found["terminus-2"]["resume"] is False
 
 
-def test_an_install_that_also_configures_is_never_skipped() -> None:
-    configuring = {name for name in NAMES if _configures(AgentFactory.get_agent_class(AgentName(name)))}
-    assert configuring <= CONFIGURED_BY_INSTALL <= set(NAMES)
-
-
-def _configures(agent: type[BaseAgent]) -> bool:
-    source = inspect.getsource(agent.install) if issubclass(agent, BaseInstalledAgent) else ""
-    return any(sign in source for sign in ("upload", "_write", "_config"))
-
-
-async def test_the_install_is_skipped_if_the_program_is_there(
+async def test_a_program_that_is_there_is_not_installed(
     environment: GuestEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make("claude-code", tmp_path, Variables())
     monkeypatch.setattr(agent, "get_version_command", lambda: "echo '2.1.0 (Claude Code)'")
-    own = agent.install
-    await skip_install(agent, environment)
-    assert (agent.install != own, agent.version()) == (True, "2.1.0")
+    monkeypatch.setattr(type(agent), "install", None)
+    await set_up(agent, environment)
+    assert agent.version() == "2.1.0"
+
+
+async def test_an_agent_without_a_program_is_set_up_as_ever(environment: GuestEnvironment, tmp_path: Path) -> None:
+    await set_up(make("nop", tmp_path, Variables()), environment)
 
 
 async def test_a_program_that_should_be_there_and_is_not_is_an_error_with_the_command_and_the_path(
@@ -161,7 +152,7 @@ async def test_a_program_that_should_be_there_and_is_not_is_an_error_with_the_co
     with pytest.raises(
         NotPreinstalledError, match=r"program of claude-code .*exit 127` exited with status 127.*not found; PATH=.*/"
     ):
-        await skip_install(agent, environment)
+        await set_up(agent, environment)
 
 
 STUB = """

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from multistep.api.trial.agent_spec import TABLE
+from multistep.api.trial.harbor_agents import NAMES
 from tests.harbor.environment import Python, harbor_python
 
 _PROJECT: Final = Path(__file__).parents[2] / "agent-host"
@@ -24,7 +25,8 @@ def table(python: Python) -> str:
     if done.returncode:
         raise RuntimeError(f"agent_options.py failed: {done.stderr[-4000:]}")
     found: Mapping[str, Mapping[str, Any]] = json.loads(done.stdout)
-    agents = (f"{json.dumps(name)}: {{\n{_lines(options)}\n}}" for name, options in sorted(found.items()))
+    known = ((name, options) for name, options in sorted(found.items()) if name in NAMES)
+    agents = (f"{json.dumps(name)}: {{\n{_lines(options)}\n}}" for name, options in known)
     return "{\n" + ",\n".join(agents) + "\n}\n"
 
 

@@ -43,9 +43,13 @@ def _sections() -> Iterator[str]:
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
-        yield f"## multistep {name}\n\n{_help(command, f'multistep {name}')}"
-        for each, its in getattr(command, "commands", {}).items():
-            yield f"### multistep {name} {each}\n\n{_help(its, f'multistep {name} {each}')}"
+        yield from _sections_of(command, f"multistep {name}", "##")
+
+
+def _sections_of(command: click.Command, name: str, heading: str) -> Iterator[str]:
+    yield f"{heading} {name}\n\n{_help(command, name)}"
+    for each, its in getattr(command, "commands", {}).items():
+        yield from _sections_of(its, f"{name} {each}", "###")
 
 
 def _help(command: click.Command, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Provide a Python interpreter with Harbor 0.25.0, installed outside of the checkout.
+"""Provide a Python interpreter with Harbor 0.26.0, installed outside of the checkout.
 
 The lock file of the agent host's tests names the packages; when it changes, they are installed again. The interpreter is in a
 virtual environment of one of the machine's interpreters or, if none is suitable, in a separate Debian system (chroot.py).
@@ -19,9 +19,9 @@ from typing import Protocol
 from tests.harbor import chroot
 
 LOCK = Path(__file__).parents[2] / "agent-host/requirements/test.lock"
-OLDEST = (3, 12)  # the oldest version that Harbor 0.25.0 supports
+OLDEST = (3, 12)  # the oldest version that Harbor 0.26.0 supports
 _NEWEST_MINOR = 14  # Python 3.14 is the newest version for which the lock file has packages
-# --no-deps: the lock file lists all packages, and its certifi does not meet Harbor's version requirement.
+# --no-deps: the lock file lists all packages.
 _PIP_OPTIONS = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
 
 

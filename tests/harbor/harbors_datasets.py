@@ -1,4 +1,4 @@
-"""Print the tasks that Harbor 0.25's own client finds for the selections in DIRECTORY/selections.json, as JSON.
+"""Print the tasks that Harbor 0.26's own client finds for the selections in DIRECTORY/selections.json, as JSON.
 
 Run it with the Python of an environment that has Harbor (environment.py): ``python harbors_datasets.py DIRECTORY``.
 """

@@ -40,18 +40,25 @@ class Environment:
         return succeed
 
 
-def accepted(agent: type[BaseAgent], name: str) -> list[bool] | None:
+def spellings(agent: type[BaseAgent]) -> list[tuple[str, str]]:
+    """Return the names of the options of the class: each as that of its field, and as it is written, which may be an alias."""
+    fields = agent.options_model.model_fields if agent.options_model else {}
+    choices = {name: getattr(field.validation_alias, "choices", [name]) for name, field in fields.items()}
+    return [(name, alias) for name, aliases in choices.items() for alias in aliases]
+
+
+def accepted(agent: type[BaseAgent], name: str, alias: str) -> list[bool] | None:
     """Return for each of VALUES whether Harbor accepts it for an option of the class; None if the class rejects the option."""
     if not getattr(agent.capabilities, name, True):  # base_url and reasoning_effort each depend on a capability
         return None
-    return [_accepts(agent.options_model, name, value) for value in VALUES]
+    return [_accepts(agent.options_model, name, alias, value) for value in VALUES]
 
 
-def _accepts(model: Any, name: str, value: object) -> bool:
+def _accepts(model: Any, name: str, alias: str, value: object) -> bool:
     try:
-        model.model_validate({name: value})
+        model.model_validate({alias: value})
     except ValidationError as error:
-        return not any(each["loc"][:1] == (name,) for each in error.errors())
+        return not any(each["loc"][:1] in {(name,), (alias,)} for each in error.errors())
     # A validator raises other errors if it cannot open the value as a file (rejected) or import a package (accepted).
     except Exception as error:
         return isinstance(error, ImportError)
@@ -60,7 +67,7 @@ def _accepts(model: Any, name: str, value: object) -> bool:
 
 def exit_errors(error: type[Exception]) -> dict[str, bool]:
     """Return the names of an exception class and its subclasses, each with whether a reward is valid after it."""
-    found = {error.__name__: policy_for(error.__name__).reward_valid}
+    found = {error.__name__: policy_for(error.__name__).has_valid_reward}
     for each in error.__subclasses__():
         found |= exit_errors(each)
     return found
@@ -84,9 +91,8 @@ if __name__ == "__main__":
     found = {}
     for each in AgentFactory.registered_names():
         cls = AgentFactory.get_agent_class(AgentName(each))
-        fields = cls.options_model.model_fields if cls.options_model else ()
         found[each] = {
-            "options": {name: accepted(cls, name) for name in fields},
+            "options": {alias: accepted(cls, name, alias) for name, alias in spellings(cls)},
             "rejectsUnknown": bool(cls.options_model) and cls.options_model.model_config.get("extra") == "forbid",
             "needsModel": fails_without_model(each),
         }

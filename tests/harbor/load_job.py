@@ -1,4 +1,4 @@
-"""Load a jobs directory with Harbor 0.25's own models, start its viewer on it, and print what the viewer's API returns as JSON.
+"""Load a jobs directory with Harbor 0.26's own models, start its viewer on it, and print what the viewer's API returns as JSON.
 
 Run it with the Python of an environment that has Harbor (environment.py): ``python load_job.py JOBS_DIR``.
 """

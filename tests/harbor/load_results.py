@@ -1,4 +1,4 @@
-"""Load trial directories with Harbor 0.25's own models and its viewer, and print the result as JSON.
+"""Load trial directories with Harbor 0.26's own models and its viewer, and print the result as JSON.
 
 Run it with the Python of an environment that has Harbor (environment.py): ``python load_results.py JOBS_DIR``.
 JOBS_DIR/job/ contains the trial directories.
@@ -40,7 +40,6 @@ def load(path: Path, viewer: TestClient) -> dict[str, Any]:
         "result": json.loads(result.model_dump_json()),
         "same_config": config == result.config,
         "task_name_of_config": config.task.get_task_id().get_name(),
-        "failure_cause": result.failure_cause and result.failure_cause.value,
         "reward_valid": result.reward_valid,
         "exception_txt": paths.exception_message_path.exists(),
         "manifests": [_manifest(each) for each in _manifests(paths, steps)],

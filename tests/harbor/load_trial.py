@@ -1,4 +1,4 @@
-"""Load the results of a trial with Harbor 0.25's own models, and print the paths of the trajectories among them as JSON.
+"""Load the results of a trial with Harbor 0.26's own models, and print the paths of the trajectories among them as JSON.
 
 Run it with the Python of an environment that has Harbor (environment.py): ``python load_trial.py RESULTS_DIR``.
 """

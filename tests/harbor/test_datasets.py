@@ -1,4 +1,4 @@
-"""Compare the tasks of a dataset with those that Harbor 0.25's own client returns for the same registry.json."""
+"""Compare the tasks of a dataset with those that Harbor 0.26's own client returns for the same registry.json."""
 
 from __future__ import annotations
 

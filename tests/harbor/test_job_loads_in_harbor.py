@@ -1,4 +1,4 @@
-"""Test that Harbor 0.25's own models and viewer read a sweep that `multistep sweep results` fetched."""
+"""Test that Harbor 0.26's own models and viewer read a sweep that `multistep sweep results` fetched."""
 
 from __future__ import annotations
 

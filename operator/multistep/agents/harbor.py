@@ -1,6 +1,6 @@
 """The script for Harbor's agents, which the agent host runs.
 
-As in a trial of Harbor 0.25, there is one agent object per trial, one setup before step 1, and one run or resume per step.
+As in a trial of Harbor 0.26, there is one agent object per trial, one setup before step 1, and one run or resume per step.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ def _agent(scope: Scope) -> dict[str, Any]:
 def _options(scope: Scope) -> dict[str, Any]:
     """Return the agent's options, with web search disabled by default if the agent should not use it.
 
-    That is the case if any step's network is limited, as in Harbor 0.25, or if the gateway refuses tools of the provider.
+    That is the case if any step's network is limited, as in Harbor 0.26, or if the gateway refuses tools of the provider.
     """
     spec = _hosted(scope).spec
     closed = spec.provider_tools == "Refuse" or any(step.network.limited for step in scope.plan.steps)

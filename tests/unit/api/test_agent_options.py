@@ -46,7 +46,45 @@ def test_an_option_that_the_agent_does_not_take_is_rejected(name: str, kwargs: d
     assert message in problem(name=name, kwargs=kwargs)
 
 
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("opencode", {"reasoning_effort": "high"}),
+        ("opencode", {"variant": "high"}),  # the same option by its alias
+        ("terminus-2", {"episodes": 5}),
+        ("copilot-cli", {"enable_github_mcp_server": True, "disabled_mcp_servers": "x"}),
+        ("openclaw", {"model_api_format": "openai_chat_completions"}),
+    ],
+)
+def test_an_option_is_known_by_each_of_its_names(name: str, kwargs: dict[str, Any]) -> None:
+    assert option_problems(name, kwargs) == []
+
+
 KEY = {"credentials": [{"name": "ANTHROPIC_API_KEY", "value": "x"}]}
+
+
+@pytest.mark.parametrize(
+    ("agent", "installs"),
+    [
+        ({}, True),
+        ({"preinstalled": True}, False),
+        ({"image": "i"}, False),
+        ({"kwargs": {"skip_install": True}}, False),
+        ({"kwargs": {"skip_install": "yes"}}, False),
+        ({"kwargs": {"skip_install": "false"}}, True),
+        ({"kwargs": {"skip_install": False}, "preinstalled": True}, False),
+    ],
+)
+def test_harbors_option_skip_install_does_what_preinstalled_does(agent: dict[str, Any], installs: bool) -> None:
+    assert AgentSpec.model_validate({"name": "claude-code", "model": MODEL, **KEY, **agent}).installs is installs
+
+
+def test_an_option_of_a_class_by_its_path_is_the_classs_own() -> None:
+    assert AgentSpec.model_validate({"importPath": "a:B", "kwargs": {"skip_install": True}}).installs
+
+
+def test_the_agent_that_cannot_be_installed_is_rejected_with_the_reason() -> None:
+    assert "the agent fabric is not available: it cannot be installed with Harbor 0.26" in problem(name="fabric")
 
 
 @pytest.mark.parametrize(

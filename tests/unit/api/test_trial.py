@@ -74,7 +74,7 @@ def test_null_is_absent() -> None:
         ),
         (
             {"agent": {"name": "claude"}},
-            "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.25",
+            "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.26",
         ),
         ({"agent": {"name": "command"}}, "spec.agent: command is required with name 'command'"),
         ({"agent": {"name": "nop", "command": ["a"]}}, "spec.agent: command is required with name 'command'"),
@@ -128,7 +128,7 @@ def test_null_is_absent() -> None:
         ({"agent": {"name": "nop", "model": "a/b"}}, "spec.agent: model is not allowed: the nop agent uses no model"),
         (
             {"agent": {"name": "cluade-code"}},
-            "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.25; did",
+            "spec.agent.name: must be oracle, nop, command or the name of an agent of Harbor 0.26; did",
         ),
     ],
 )

@@ -67,10 +67,50 @@ def test_an_image_is_pushed_to_the_registry_in_its_name(invoke: Invoke, docker: 
         (("oracle",), "oracle: has no program of its own, so it needs no image\n"),
         (("terminus-2",), "terminus-2: no image can be built of it, only of claude-code, codex,"),
         (("codex", "--push"), "has no registry in its name"),
+        (("fabric",), "fabric: not available: it cannot be installed with Harbor 0.26"),
     ],
 )
 def test_what_cannot_be_built_is_named(arguments: tuple[str, ...], message: str, invoke: Invoke) -> None:
     result = invoke("agent", "build", *arguments)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def locked_harbor() -> str:
+    """Return Harbor's version in the lock of the agent host."""
+    lock = Path("agent-host/requirements/host.lock").read_text()
+    return lock.partition("\nharbor==")[2].split()[0]
+
+
+def test_an_agent_host_is_built_with_the_locked_harbor(invoke: Invoke, docker: Callable[[], list[str]]) -> None:
+    result = invoke("agent", "host", "build", "--source", ".")
+    assert result.stdout == f"localhost/multistep/agent-host:harbor-{locked_harbor()}\n", result.stderr
+    lines = docker()
+    assert [line.split()[-1] for line in lines if line.startswith("build --tag")] == [str(Path.cwd())]
+    assert "ARG HARBOR=" in lines
+
+
+def test_an_agent_host_is_built_with_the_harbor_asked_for(invoke: Invoke, docker: Callable[[], list[str]]) -> None:
+    options = ("--harbor", "0.26.7", "-t", "registry.example/host:1", "--push", "-o", "json")
+    result = invoke("agent", "host", "build", "--source", ".", *options)
+    assert json.loads(result.stdout) == {
+        **{"harbor": "0.26.7", "locked": False, "image": "registry.example/host:1"},
+        **{"pushed": True, "loaded": False, "engine": "docker"},
+    }
+    assert "ARG HARBOR=0.26.7" in docker() and docker()[-1] == "push registry.example/host:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--source", ".", "--harbor", "0.25.0"), "--harbor: the agent host needs Harbor 0.26 or newer, not 0.25.0"),
+        (("--source", ".", "--harbor", "0.26.0 evil"), "--harbor: must be a version such as 0.26.0, not '0.26.0 evil'"),
+        (("--source", "docs"), "docs has no agent-host/Dockerfile: name a checkout of Multistep with --source"),
+        (("--source", ".", "--push"), "has no registry in its name"),
+        ((), "this installation has no agent-host/Dockerfile"),
+    ],
+)
+def test_an_agent_host_that_cannot_be_built_is_refused(arguments: tuple[str, ...], message: str, invoke: Invoke) -> None:
+    result = invoke("agent", "host", "build", *arguments)
     assert result.exit_code == 2 and message in result.stderr
 
 

@@ -44,7 +44,7 @@ def test_the_script_of_each_shell_is_printed(shell: str, invoke: Invoke) -> None
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["run", "tasks/a", "--agent", "o"], ["oracle", "openclaw", "opencode", "openhands", "openhands-sdk"]),
+        (["run", "tasks/a", "--agent", "o"], ["oracle", "openclaw", "opencode", "opencode-v2", "openhands", "openhands-sdk"]),
         (["package", "--agent", "comm"], ["command"]),
         (["sweep", "run", "tasks", "--agent", "nop", "--agent", "claude"], ["claude-code@"]),
         (["sweep", "run", "--agent", "c"], [f"{each}@" for each in harbor_agents.NAMES if each.startswith("c")]),

@@ -30,7 +30,8 @@ TABLE: Final = Path(__file__).with_name("harbor_options.json")
 Alternative: TypeAlias = "str | Mapping[str, Any]"
 """An allowed type of a value: the type's name, or an object with an enum, or with a type and bounds, as in JSON Schema."""
 
-_TRUTHS: Final = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
+_ON: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
+_TRUTHS: Final = _ON | {"0", "off", "f", "false", "n", "no"}
 
 
 def option_problems(agent: str, kwargs: Mapping[str, Any]) -> list[str]:
@@ -75,6 +76,10 @@ def _number(value: object) -> float:
 
 def _is_truth(value: object) -> bool:
     return value.lower() in _TRUTHS if isinstance(value, str) else isinstance(value, (int, float)) and value in (0, 1)
+
+
+def _is_on(value: object) -> bool:
+    return value.lower() in _ON if isinstance(value, str) else value == 1
 
 
 _TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
@@ -130,9 +135,11 @@ _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url",
 
 def _known(name: str) -> str:
     known = (*BUILT_IN, *harbor_agents.NAMES)
+    if reason := harbor_agents.LEFT_OUT.get(name):
+        raise ValueError(f"the agent {name} is not available: {reason}")
     if name not in known:
         hint = harbor_agents.suggestion(name, known)
-        raise ValueError(f"must be oracle, nop, command or the name of an agent of Harbor 0.25{hint}")
+        raise ValueError(f"must be oracle, nop, command or the name of an agent of Harbor 0.26{hint}")
     return name
 
 
@@ -242,7 +249,8 @@ class AgentSpec(Model):
     @property
     def installs(self) -> bool:
         """Return whether the setup installs the agent's program in the environment."""
-        return not self.preinstalled and self.image is None
+        skipped = self.name is not None and _is_on(self.options.get("skip_install"))
+        return not self.preinstalled and not skipped and self.image is None
 
     @property
     def may_resume(self) -> bool:

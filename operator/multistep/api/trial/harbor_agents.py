@@ -1,4 +1,4 @@
-"""The agents that Harbor 0.25 has, which the agent host runs, and their capabilities.
+"""The agents that Harbor 0.26 has, which the agent host runs, and their capabilities.
 
 tests/harbor compares the tables of this module with Harbor's own classes.
 """
@@ -26,7 +26,6 @@ NAMES: Final = (
     "devin",
     "dspy-rlm",
     "eve",
-    "fabric",
     "fx",
     "fx-dev",
     "gemini-cli",
@@ -44,6 +43,7 @@ NAMES: Final = (
     "nemo-agent",
     "openclaw",
     "opencode",
+    "opencode-v2",
     "openhands",
     "openhands-sdk",
     "pi",
@@ -55,7 +55,13 @@ NAMES: Final = (
     "trae-agent",
     "vibe",
 )
-"""Names of Harbor's agents. oracle and nop are not in this list, because they need no agent host."""
+"""Names of Harbor's agents, without oracle and nop, which need no agent host, and without those in LEFT_OUT."""
+
+LEFT_OUT: Final = {
+    "fabric": "it cannot be installed with Harbor 0.26, because the public package index has no nemo-fabric-evidence; in an agent "
+    "host's image that has it, use importPath harbor.agents.installed.fabric:FabricAgent"
+}
+"""Agents that Harbor registers and the agent host cannot run, each with the reason."""
 
 RESUMING: Final = frozenset(
     {
@@ -74,6 +80,7 @@ RESUMING: Final = frozenset(
         "mimo",
         "muse-code",
         "opencode",
+        "opencode-v2",
         "pi",
         "qwen-coder",
     }
@@ -81,7 +88,7 @@ RESUMING: Final = frozenset(
 """Names of the agents that can resume their trajectory in the next step."""
 
 
-DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "fabric", "junie", "rovodev-cli"})
+DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "junie", "rovodev-cli"})
 """Names of the agents that accept no base URL and therefore cannot use the model gateway."""
 
 
@@ -97,6 +104,7 @@ WEB_TOOLS: Final = frozenset(
         "mimo",
         "openclaw",
         "opencode",
+        "opencode-v2",
     }
 )
 """Names of the agents with tools that search the web, which their option disable_web_search turns off.
@@ -116,7 +124,6 @@ WITHOUT_MCP: Final = frozenset(
         "computer-1",
         "cortex-code",
         "deerflow",
-        "fabric",
         "muse-code",
         "nemo-agent",
         "rovodev-cli",
@@ -126,7 +133,7 @@ WITHOUT_MCP: Final = frozenset(
 """Names of the agents that use no MCP servers."""
 
 
-MCP_HEADERS: Final = frozenset({"claude-code", "codex"})
+MCP_HEADERS: Final = frozenset({"claude-code", "codex", "opencode-v2"})
 """Names of the agents that send the headers of MCP servers."""
 
 
@@ -164,6 +171,7 @@ NEED_MODEL: Final = frozenset(
         "mini-swe-agent",
         "openclaw",
         "opencode",
+        "opencode-v2",
         "pi",
         "swe-agent",
         "terminus-2",

@@ -86,6 +86,8 @@ def program_of(text: str) -> tuple[str, Program]:
             f"{name}: no image can be built of it, only of {', '.join(PROGRAMS)}; without an image, Harbor's class installs the "
             "agent in each trial, or a task's image contains it (--preinstalled)"
         )
+    if reason := harbor_agents.LEFT_OUT.get(name):
+        raise UsageError(f"{name}: not available: {reason}")
     if name in BUILT_IN:
         raise UsageError(f"{name}: has no program of its own, so it needs no image")
     raise UsageError(
