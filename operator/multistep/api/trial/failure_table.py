@@ -460,7 +460,7 @@ EXCEPTIONS = (
     Failure(
         "JudgeBudgetExceededError",
         "Verifier",
-        "`models.judge.limits` had no room for a request of the judge; the verdict was not taken",
+        "`spec.models.judge.limits` had no room for a request of the judge; the verdict was not taken",
         "raise the limit; `multistep regrade`",
     ),
     Failure("RewardFileNotFoundError", None, "test.sh wrote no reward", "read its output in the message and in the results"),
