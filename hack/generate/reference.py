@@ -21,7 +21,18 @@ from pydantic.fields import FieldInfo
 from multistep.api.common import base_model
 from multistep.api.sweep import sweep, tasks_source
 from multistep.api.task import task_toml as task
-from multistep.api.trial import agent_spec, failure_table, models_spec, regrade, spec, status, task_source, trial, waiting_reasons
+from multistep.api.trial import (
+    agent_spec,
+    error_policy,
+    failure_table,
+    models_spec,
+    regrade,
+    spec,
+    status,
+    task_source,
+    trial,
+    waiting_reasons,
+)
 from multistep.api.trial import status as egress_status
 from multistep.api.trial import status as image_status
 from multistep.api.trial.agent_end_table import BLAME, Blame
@@ -39,7 +50,7 @@ _FIRST = {"attempts": "reason", "failed": "reason", "exceptions": "type"}
 _SHARED = "trial-reference.md"  # the page with the models that trials and sweeps share
 MODULES = (
     *(task, sweep, trial, spec, agent_spec, models_spec, status, egress_status, image_status),
-    *(task_source, tasks_source, regrade, base_model),
+    *(task_source, tasks_source, regrade, base_model, error_policy),
 )
 _WORDS = {str: "text", int: "integer", float: "number", bool: "boolean", datetime: "time", Any: "anything"}
 
@@ -68,6 +79,8 @@ def table(name: str, here: Container[str]) -> str:
         return markdown_table(("reason", "what it means", "ends"), rows)
     if name == "blame":
         return markdown_table(("what happened", "class", "reason", "score", "retried"), map(_blame_row, BLAME))
+    if name == "policies":
+        return markdown_table(("type", "verified", "retried", "reward valid", "here"), _policy_rows())
     if rows_of := _FAILURES.get(name):
         rows = [[f"`{row.reason}`", row.failure_class or "of the phase", row.what, row.do] for row in rows_of]
         return markdown_table((_FIRST[name], "class", "what happened", "what to do"), rows)
@@ -80,6 +93,15 @@ def _blame_row(row: Blame) -> list[str]:
     what = f"{row.what}; the agent fails or reaches its timeout" if row.if_failed and row.failure_class != "Agent" else row.what
     score = "by its verdict" if row.score == "verdict" else "none"
     return [what, row.failure_class or "", row.reason and f"`{row.reason}`", score, "yes" if row.retried else "no"]
+
+
+def _policy_rows() -> Iterable[list[str]]:
+    policies = [*error_policy.POLICIES.items(), ("any other type", error_policy.UNKNOWN)]
+    for type_, policy in policies:
+        flags = ["yes" if flag else "no" for flag in (policy.grade, policy.retry, policy.valid)]
+        here = error_policy.HERE.get(type_, "")
+        different = [here, "not retried" if policy.retry and "retried" not in here else ""]
+        yield [f"`{type_}`" if type_ in error_policy.POLICIES else type_, *flags, "; ".join(filter(None, different)) or "the same"]
 
 
 def _row(name: str, field: FieldInfo, here: Container[str]) -> list[str]:

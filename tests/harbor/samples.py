@@ -113,6 +113,8 @@ TIMEOUT = StepException("AgentTimeoutError", "the agent was stopped after its ti
 NO_REWARD = StepException("RewardFileNotFoundError", "the verifier wrote neither", "verifier")
 UNHEALTHY = StepException("HealthcheckError", "environment.healthcheck: failed after 3 attempts", "healthcheck")
 SETUP = StepException("RuntimeError", "setup.sh exited with status 1", "setup")
+LIMITED = StepException("ApiRateLimitError", "429: slow down", "agent")
+OVERRIDES: dict[str, Any] = {**SPEC, "scoring": {"overrideErrorPolicy": {"ApiRateLimitError": {"valid": True}}}}
 FIRST, SECOND = "scaffold", "it's done $HOME ü"
 REGRADED: dict[str, Any] = {
     "trial": "rewards",
@@ -176,6 +178,12 @@ SAMPLES = (
         ),
         spec={**SPEC, "agent": {"name": "nop"}, "regrade": {"trial": "rewards"}},
         status={"regraded": REGRADED},
+    ),
+    Sample("limited", journal(run(FIRST, BEGIN, rewards={"reward": 0.5}, exception=LIMITED), rewards={"reward": 0.5})),
+    Sample(
+        "overridden",
+        journal(run(FIRST, BEGIN, rewards={"reward": 0.5}, exception=LIMITED), rewards={"reward": 0.5}),
+        spec=OVERRIDES,
     ),
     Sample("inline", journal(), spec={"task": {"inline": {"config": {}}}, "verifier": {"disable": True}}),
 )

@@ -40,7 +40,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 def test_the_viewer_lists_the_sweep_as_a_completed_job(jobs: Jobs) -> None:
     summary = jobs[SWEEP]["summary"]
     assert summary["id"] == UID
-    assert (summary["n_total_trials"], summary["n_completed_trials"], summary["n_errored_trials"]) == (5, 5, 0)
+    assert (summary["n_total_trials"], summary["n_completed_trials"], summary["n_errored_trials"]) == (5, 5, 1)
     assert summary["finished_at"] == "2027-01-15T08:00:00Z"
     assert (summary["total_input_tokens"], summary["total_cached_input_tokens"], summary["total_output_tokens"]) == (100, 20, 7)
     assert summary["total_cost_usd"] == 0.25
@@ -50,9 +50,9 @@ def test_each_agent_of_the_sweep_has_its_score_although_both_run_a_command(jobs:
     evals = jobs[SWEEP]["job"]["stats"]["evals"]
     scores = {name: each["metrics"] for name, each in evals.items()}
     assert scores == {
-        "a__adhoc": [{"score": 0.75}],
-        "a__claude-sonnet-4-5__adhoc": [{"score": 0.75}],
-        "b__adhoc": [{"score": 0.0}],
+        "a__adhoc": [{"score": 0.75}, {"mean": 0.75}],
+        "a__claude-sonnet-4-5__adhoc": [{"score": 0.75}, {"mean": 1.0}],
+        "b__adhoc": [{"score": 0.0}, {"mean": 0.0}],
     }
     assert evals["a__adhoc"]["pass_at_k"] == {"1": 0.5, "2": 1.0}
     assert evals["a__adhoc"]["reward_stats"] == {"reward": {"0.5": ["rewards"], "1.0": ["single-step"]}}

@@ -130,12 +130,13 @@ def assert_harbor_shows_the_report(jobs: Path, report: Mapping[str, Any]) -> Non
     shown = json.loads(done.stdout)
     summary, stats = shown["nightly"]["summary"], shown["nightly"]["job"]["stats"]
     counted = sum(each["counted"] for each in report["agents"])
-    assert (summary["n_total_trials"], summary["n_completed_trials"], summary["n_errored_trials"]) == (counted, counted, 0)
+    errors = 2  # exceptions of steps: an exit status of 3, and no reward
+    assert (summary["n_total_trials"], summary["n_completed_trials"], summary["n_errored_trials"]) == (counted, counted, errors)
     assert (summary["total_input_tokens"], summary["total_cost_usd"]) == (None, report["cost_usd"])
     assert summary["finished_at"] is not None
     for agent in report["agents"]:
         found = stats["evals"][f"{agent['agent']}__adhoc"]
-        (metric,) = found["metrics"]
+        metric, _ = found["metrics"]  # the report's score, and Harbor's own mean of valid rewards
         assert metric["score"] == pytest.approx(agent["mean"]["value"])
         assert found["pass_at_k"] == pytest.approx({k: each["value"] for k, each in agent["passes"].items()})
     excluded = shown["nightly.excluded"]

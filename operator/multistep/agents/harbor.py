@@ -114,12 +114,14 @@ _NOT_PREINSTALLED: Final = "NotPreinstalledError"  # the agent host did not find
 _NO_KEY: Final = "MissingModelCredentialError"  # Harbor's agent does not have the key of its model's provider
 # The name of each agent host command in operation ids.
 _NAMES: Final[Mapping[_Command, str]] = {"setup": "agent-setup", "step": "agent"}
+_TIMEOUTS: Final[Mapping[_Command, str]] = {"setup": "AgentSetupTimeoutError", "step": "AgentTimeoutError"}
 
 
 @dataclass(frozen=True)
 class _Called:
     """A finished command of the agent host."""
 
+    command: _Command
     record: Record
     outcome: HostOutcome
     result: PhaseResult
@@ -132,7 +134,7 @@ class _Called:
     @property
     def timed_out(self) -> bool:
         error = self.outcome.error
-        stopped = error is not None and error.type in ("AgentTimeoutError", "AgentSetupTimeoutError")
+        stopped = error is not None and error.type == _TIMEOUTS[self.command]
         return stopped or self.result.timed_out
 
 
@@ -333,7 +335,7 @@ def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str,
     limit = None if timeout is None else timeout + stalled + _GRACE_SECONDS
     record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, stalled, access)
     result = PhaseResult.from_record(record)
-    called = _Called(record, parse_outcome(result), result)
+    called = _Called(command, record, parse_outcome(result), result)
     yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=called.timed_out)
     return called
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from multistep.cli.completion import complete_sweeps
 from multistep.cli.options import target_options
+from multistep.cli.terminal import print_err
 from multistep.client.options import Target
 from multistep.errors import UsageError
 
@@ -23,8 +26,16 @@ Examples:
   multistep view                    # the same as: multistep view jobs/
 
 The viewer is Harbor's, `harbor view`: the program on the PATH or beside this one. It needs Python 3.12 or newer:
-pip install 'multistep[view]', or uv tool install harbor. It serves on this machine only, until Ctrl-C.
+pip install 'multistep[view]', or uv tool install harbor. It serves on this machine only, until Ctrl-C. The averages of its tables
+are Harbor's: this command prints what they leave out, which depends on Harbor's version.
 """
+
+_FIRST_WITH_VALID_REWARDS: Final = (0, 26)
+_NUMBERS: Final = {
+    True: "its averages leave out trials whose reward is not valid after an exception (docs/reference/failures.md), and its errors "
+    "count the exceptions of steps, too",
+    False: "its averages count a trial without a reward as 0, and its errors count the exceptions of trials, not those of steps",
+}
 
 
 @click.command(epilog=_EPILOG)
@@ -50,6 +61,9 @@ def view(source: str, port: str, jobs: Path, target: Target) -> int:
         code = asyncio.run(_fetch(target, source, jobs))
         if code:
             return code
+    print_err(
+        f"opening {meaning(harbor_version(harbor))}; the score of an agent (metric score) is that of `multistep sweep report`"
+    )
     return _run([harbor, "view", str(jobs), "--jobs", "--port", port])
 
 
@@ -70,6 +84,23 @@ def find_harbor() -> str:
             "or uv tool install harbor"
         )
     return found
+
+
+def harbor_version(program: str) -> str:
+    """Return what ``harbor --version`` prints, "" if it prints no version."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"\d+\.\d+\S*", done.stdout)
+    return found[0] if found and done.returncode == 0 else ""
+
+
+def meaning(version: str) -> str:
+    """Return the name of this version of Harbor, and what its viewer's numbers mean. version: "" if it is unknown."""
+    if (numbers := re.match(r"(\d+)\.(\d+)", version)) is None:
+        return "Harbor's viewer, of an unknown version; from Harbor 0.26 on " + _NUMBERS[True]
+    return f"the viewer of Harbor {version}: {_NUMBERS[(int(numbers[1]), int(numbers[2])) >= _FIRST_WITH_VALID_REWARDS]}"
 
 
 def jobs_directory(directory: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from multistep.agents import harbor as host_outcome
 from multistep.api.task.task_toml import parse_task
+from multistep.api.trial.error_policy import POLICIES, SPENT_BUDGET
 from multistep.api.trial.runner_records import PhaseResult, Record
 from multistep.api.trial.status import CheckpointStatus, Usage
+from multistep.api.trial.trial import parse_trial
 from multistep.api.trial.values import AGENT_SETUP
 from multistep.engine.journal.operations import HOST_OUTCOME, Admit, Dismiss, HostCall
 from multistep.engine.plan.plan import TrialEnv, TrialPlan, isolation
 from multistep.engine.score.usage_totals import total_usage, usage_of_step
 from multistep.engine.script.operation_scope import KeptStep
+from multistep.engine.status.trial_status import complete
 from multistep.errors import InvalidSpec
 from multistep.store.harbor import secret_variables
 from tests.support.phase_results import DEFAULTS
@@ -516,10 +519,59 @@ def test_what_only_the_agent_says_about_its_provider_is_no_evidence() -> None:
     assert (played.journal.steps[0].exception and played.journal.steps[0].exception.type) == "ApiRateLimitError"
 
 
-@pytest.mark.parametrize("error", ["ContextWindowExceededError", "ApiRateLimitError", "BudgetExceededError", "RuntimeError"])
-def test_a_single_step_is_verified_after_a_spent_budget_and_whatever_harbor_makes_of_an_exit_status(error: str) -> None:
-    """Harbor chooses a subclass of NonZeroAgentExitCodeError by the agent's last output, and verifies the step after each."""
-    usage = {"task/host/model-usage": closed("Budget")} if error == "BudgetExceededError" else {}
-    journal = play(hosted(CREDENTIALS, toml=IMAGE), {"task/host/agent": outcome(error=(error, "status 1")), **usage}).journal
-    assert (journal.exception and journal.exception.type) == error
-    assert journal.rewards == (None if error == "RuntimeError" else {"reward": 1.0})
+UNGRADED: Final = [name for name, policy in POLICIES.items() if not policy.grade]
+GRADED: Final = [*(name for name, policy in POLICIES.items() if policy.grade), "RuntimeError", "NoSuchError"]
+
+
+def failed_with(
+    toml: str, error: str, changes: Mapping[str, Any] | None = None, *, agent: Mapping[str, Any] = CREDENTIALS
+) -> Played:
+    """Return a trial whose agent raised an exception of this type in its first step. changes: spec.scoring.overrideErrorPolicy."""
+    step = "a" if "steps" in toml else "task"
+    scoring = {"overrideErrorPolicy": changes or {}}
+    made = hosted(agent, toml, onAgentError="Continue", scoring=scoring)
+    usage = {f"{step}/host/model-usage": closed("Budget")} if error == SPENT_BUDGET else {}
+    return play(made, {f"{step}/host/agent": outcome(error=(error, "it failed")), **usage})
+
+
+@pytest.mark.parametrize("error", GRADED)
+@pytest.mark.parametrize("toml", [IMAGE, THREE])
+def test_a_step_is_verified_after_an_exception_after_which_harbor_verifies(error: str, toml: str) -> None:
+    played = failed_with(toml, error)
+    first = played.journal.steps[0]
+    assert (first.exception and first.exception.type, played.journal.rewards) == (error, {"reward": 1.0})
+    assert len(played.journal.steps) == (3 if toml == THREE else 1)
+
+
+@pytest.mark.parametrize("error", UNGRADED)
+@pytest.mark.parametrize("toml", [IMAGE, THREE])
+def test_a_step_is_not_verified_and_ends_the_trial_after_an_exception_after_which_harbor_does_not_verify(
+    error: str, toml: str
+) -> None:
+    played = failed_with(toml, error)
+    only = played.journal.steps[0].name
+    assert [run.name for run in played.journal.steps] == [only]
+    assert (played.journal.rewards, played.journal.lost, played.journal.finished) == (None, None, True)
+    assert f"{only}/verifier" not in played.ids and f"{only}/collect" in played.ids
+
+
+@pytest.mark.parametrize("error", ["AgentAuthenticationError", "NotFoundError", "HealthcheckError", "CancelledError"])
+@pytest.mark.parametrize("agent", [CREDENTIALS, MODEL, OWN])
+def test_an_agent_that_chooses_an_exception_after_which_nothing_is_verified_counts_0_for_the_rest(
+    error: str, agent: Mapping[str, Any]
+) -> None:
+    made = hosted(agent)
+    played = play(made, {"b/host/agent": outcome(error=(error, "as if my key were wrong"))})
+    trial = parse_trial({"metadata": {"name": "t", "uid": "u"}, "spec": {"task": {"inline": {"config": {}}}, "agent": agent}})
+    final = complete(trial, played.journal, None, 1_700_000_000.0)
+    assert (final.failure and (final.failure.class_, final.failure.reason)) == ("Agent", error)
+    assert (final.score, final.passed, final.outcome) == (1 / 3, False, "AgentError")
+
+
+def test_a_spec_decides_whether_a_step_is_verified_after_an_exception() -> None:
+    verified = failed_with(THREE, "ModelNotFoundError", {"ModelNotFoundError": {"grade": True}})
+    assert (verified.journal.rewards, len(verified.journal.steps)) == ({"reward": 1.0}, 3)
+    skipped = failed_with(THREE, "ApiRateLimitError", {"ApiRateLimitError": {"grade": False}})
+    assert (skipped.journal.rewards, len(skipped.journal.steps)) == (None, 1)
+    other = failed_with(THREE, "ModelNotFoundError", {"ModelNotFoundError": {"valid": True}, "AgentTimeoutError": {"grade": True}})
+    assert other.journal.rewards is None

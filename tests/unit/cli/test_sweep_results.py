@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from multistep.api.trial.error_policy import ErrorPolicyOverride
+from multistep.store.harbor.job_files import JobStats
 from tests.support.sweep_jobs import SWEEP, TRIALS, UID, put_sweep
 
 from .conftest import Invoke
@@ -138,10 +140,12 @@ def test_the_results_of_an_earlier_sweep_of_the_same_name_do_not_mix(invoke: Inv
     assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 2
 
 
-def fake_harbor(directory: Path) -> None:
-    """Put a program `harbor` on the PATH of `invoke`. It writes its arguments to the file "called" in the directory."""
+def fake_harbor(directory: Path, version: str = "0.26.0") -> None:
+    """Put a program `harbor` on the PATH of `invoke`. It writes its arguments to the file "called" in the directory, or prints its
+    version."""
     (directory / "bin").mkdir()
-    (directory / "bin/harbor").write_text(f'#!/bin/sh\necho "$@" > {directory}/called\n')
+    script = f'#!/bin/sh\nif [ "$1" = --version ]; then echo {version}; else echo "$@" > {directory}/called; fi\n'
+    (directory / "bin/harbor").write_text(script)
     (directory / "bin/harbor").chmod(0o755)
 
 
@@ -160,6 +164,43 @@ def test_view_takes_a_jobs_directory_or_a_job_in_it(invoke: Invoke, sweep: CliCl
         assert (tmp_path / "called").read_text() == f"view {tmp_path}/jobs --jobs --port 8080-8089\n"
     result = invoke("view", tmp_path / "jobs" / SWEEP / "rewards")
     assert result.exit_code == 2 and "has no jobs: name a directory that `multistep sweep results" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("0.26.0", "the viewer of Harbor 0.26.0: its averages leave out trials whose reward is not valid"),
+        ("1.0.1.dev2", "the viewer of Harbor 1.0.1.dev2: its averages leave out trials whose reward is not valid"),
+        ("0.25.0", "the viewer of Harbor 0.25.0: its averages count a trial without a reward as 0"),
+        ("no", "of an unknown version; from Harbor 0.26 on its averages leave out"),
+    ],
+)
+def test_view_says_what_the_numbers_of_its_viewer_mean(
+    invoke: Invoke, sweep: CliCluster, tmp_path: Path, version: str, told: str
+) -> None:
+    fake_harbor(tmp_path, version)
+    invoke("sweep", "results", SWEEP, tmp_path / "jobs")
+    result = invoke("view", tmp_path / "jobs")
+    assert (result.exit_code, told in result.stderr) == (0, True), result.stderr
+
+
+def test_the_statistics_of_the_job_count_valid_rewards_and_exceptions_of_steps(
+    invoke: Invoke, sweep: CliCluster, tmp_path: Path
+) -> None:
+    """As in Harbor 0.26: the step's timeout is an error whose reward is valid; a rate limit is one whose reward is not."""
+    assert invoke("sweep", "results", SWEEP, tmp_path).exit_code == 0
+    stats = job(tmp_path)["stats"]
+    assert (stats["n_errored_trials"], stats["evals"]["b__adhoc"]["exception_stats"]) == (1, {"AgentTimeoutError": ["exceptions"]})
+    assert (stats["evals"]["b__adhoc"]["n_trials"], stats["evals"]["b__adhoc"]["n_errors"]) == (2, 1)
+    limited = {"exception_info": None, "step_results": [{"exception_info": {"exception_type": "ApiRateLimitError"}}]}
+    facts = {"agent_info": {"name": "x"}, "trial_name": "t", "verifier_result": {"rewards": {"reward": 1.0}}, **limited}
+    found = {}
+    for name, overrides in (("as is", {}), ("overridden", {"ApiRateLimitError": ErrorPolicyOverride(valid=True)})):
+        counted = JobStats(overrides)
+        counted.add("x", facts, None, 0)
+        only = counted.json({}, 1, 0)["evals"]["x__adhoc"]
+        found[name] = (only["n_trials"], only["n_errors"], only["metrics"], only["reward_stats"])
+    assert found == {"as is": (0, 1, [], {}), "overridden": (1, 1, [{"mean": 1.0}], {"reward": {"1.0": ["t"]}})}
 
 
 def test_view_without_harbor_names_the_fix(invoke: Invoke, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multistep.api.trial.failure_table import ATTEMPTS, EXCEPTIONS, FAILED, Failure
+from multistep.api.trial.failure_table import ATTEMPTS, EXCEPTIONS, FAILED, RETRIED_BY_SPEC, Failure
 from multistep.api.trial.status import ResumeStatus, TrialStatus
 from multistep.api.trial.waiting_reasons import WAITING
 from multistep.engine.journal.journal import Journal, StepRun
@@ -52,7 +52,7 @@ def test_a_reason_has_one_row_in_its_table() -> None:
 
 
 def test_only_outside_causes_are_tried_again() -> None:
-    users = (SUSPENDED, SWEEP_BUDGET_SPENT)  # reasons that a user's setting causes: a user decides when the trial continues
+    users = (SUSPENDED, SWEEP_BUDGET_SPENT, RETRIED_BY_SPEC)  # reasons that a user's setting causes
     assert {row.failure_class for row in ATTEMPTS if row.reason not in users} == {"Infrastructure", "Provider"}
 
 

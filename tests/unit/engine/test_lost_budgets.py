@@ -39,6 +39,8 @@ def trial(limits: dict[str, float] | None = None, **status: Any) -> MultiStepTri
         (ALL, {}, {"1/b": HALF, "2/b": HALF}, Used(1), True),
         (ALL, {}, {"1/b": HALF, "2/b": HALF}, Used(51), False),
         (ALL, {}, {"2/b": HALF}, Used(51), False),
+        (ALL, {"attempts": [{"number": 1, "reason": "PodDeleted"}]}, {"1/b": HALF}, Used(51), True),
+        (ALL, {"attempts": [{"number": 1, "reason": "RetriedBySpec"}]}, {"1/b": HALF}, Used(51), False),
         (ALL, RESUMED, {"1/a%2F1": HALF}, Used(51), False),
         (ALL, RESUMED, {"1/b": HALF}, Used(51), True),
         (ALL, {**RESUMED, "taskSteps": []}, {"1/b": HALF}, Used(51), False),

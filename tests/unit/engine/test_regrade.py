@@ -22,6 +22,7 @@ REGRADE: dict[str, Any] = {"regrade": {"trial": "source"}, "agent": {"name": "no
 TIMEOUT = SourceException(type="AgentTimeoutError", phase="agent", message="too slow")
 SETUP = SourceException(type="RuntimeError", phase="setup", message="setup.sh failed")
 DIED = SourceException(type="FileNotFoundError", phase="agent", message="no solve.sh")
+KEYLESS = SourceException(type="AgentAuthenticationError", phase="agent", message="401: no such key")
 
 
 def ran(*names: str, **exceptions: SourceException) -> RegradeStatus:
@@ -73,12 +74,19 @@ def test_a_step_that_failed_before_its_agent_is_not_verified() -> None:
     assert played.journal.steps[0].rewards is None and played.journal.finished
 
 
-@pytest.mark.parametrize(("exception", "reward"), [(None, 1.0), (TIMEOUT, 1.0), (DIED, None)])
+@pytest.mark.parametrize(("exception", "reward"), [(None, 1.0), (TIMEOUT, 1.0), (DIED, 1.0), (KEYLESS, None)])
 def test_a_single_step_is_verified_if_it_was_in_the_source(exception: SourceException | None, reward: float | None) -> None:
     source = ran("task", **({"task": exception} if exception else {}))
     journal = regraded(source, SINGLE).journal
     assert (journal.rewards or {}).get("reward") == reward
     assert journal.exception == journal.steps[0].exception
+
+
+def test_a_step_after_whose_exception_harbor_does_not_verify_is_not_verified_unless_the_regrade_says_so() -> None:
+    source = ran("a", a=KEYLESS)
+    assert regraded(source).journal.rewards is None
+    changed = {"scoring": {"overrideErrorPolicy": {KEYLESS.type: {"grade": True}}}}
+    assert regraded(source, spec=changed).journal.rewards == {"reward": 1.0}
 
 
 def test_a_gate_that_is_not_met_ends_the_trial() -> None:

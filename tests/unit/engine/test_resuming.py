@@ -184,3 +184,12 @@ def test_a_choice_is_a_whole_chain_of_the_last_attempts_lineage(
     lineage = [(kept[step] if step < len(kept) else 3, step) for step in range(3)]
     assert set(found.chain) <= set(layers) & set(lineage)
     assert [each and each.id for each in (layers[id].base for id in found.chain)] == [None, *found.chain[:-1]][: len(found.chain)]
+
+
+def test_after_an_exception_with_which_the_spec_starts_the_trial_again_no_step_is_kept() -> None:
+    """A step that went well must not be kept while a failed one gets a second chance."""
+    ended = after(attempt(1, steps("d0", "d1"), "RetriedBySpec"))
+    chosen = choose_checkpoint(ended, PLAN, LAYERS, {})
+    assert (chosen.chain, chosen.refused) == ((), ("the trial runs again, so the next attempt starts at step 1",))
+    lost = after(attempt(1, steps("d0", "d1"), "RetriedBySpec"), attempt(2, steps("e0")))
+    assert choose_checkpoint(lost, PLAN, {**LAYERS, (2, 0): Made("e0")}, {}).chain == ((2, 0),)

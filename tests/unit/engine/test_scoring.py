@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from multistep.api.sweep.sweep import Scoring
+from multistep.api.trial.error_policy import OUT_OF_RESOURCES, POLICIES, SPENT_BUDGET, ErrorPolicyOverride
 from multistep.api.trial.regrade import RegradeStatus, SourceAgent
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import Condition, PhaseSeconds, StepStatus, TrialStatus, VerifierStatus
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.score.score_in_sweep import (
-    AGENT_ERRORS,
     agent_may_have_caused,
     agent_used_deadline,
     counted_score,
@@ -53,10 +53,10 @@ def trial(**spec: Any) -> MultiStepTrial:
     return parse_trial({"metadata": {"name": "t", "uid": "u"}, "spec": {"task": {"inline": {"config": {}}}, **spec}})
 
 
-def finished(journal: Journal) -> TrialStatus:
+def finished(journal: Journal, spec: Mapping[str, Any] | None = None) -> TrialStatus:
     if journal.broken:
         return status.failed(trial(), "EnvironmentFailed", "broken", NOW, journal=journal)
-    return status.complete(trial(), journal, None, NOW)
+    return status.complete(trial(**(spec or {})), journal, None, NOW)
 
 
 def known(played: Played, number: int = 0) -> TrialFacts:
@@ -150,8 +150,7 @@ def test_a_gate_ends_a_trial_with_0_for_later_steps_whatever_the_agent_ended_wit
     toml = THREE.replace('name = "b"\n', 'name = "b"\nmin_reward = 1.0\n')
     agent = {"agent": {"name": "command", "command": ["x"]}}
     ended = play(plan(toml, agent), {"b/agent": EXIT_1, "b/verifier": ZERO})
-    assert (len(ended.journal.steps), score(ended)) == (2, 1 / 3)
-    assert score(ended, EXCLUDE) is None
+    assert (len(ended.journal.steps), score(ended), score(ended, EXCLUDE)) == (2, 1 / 3, 1 / 3)
 
 
 def test_an_agent_that_kills_its_container_after_a_solved_step_is_not_paid_for_the_others() -> None:
@@ -186,23 +185,61 @@ def test_a_custom_class_may_have_caused_a_failure_in_the_first_steps_setup() -> 
     assert not agent_may_have_caused(failed, Journal(steps=[StepRun("a")]))
 
 
-@pytest.mark.parametrize("type_", sorted(AGENT_ERRORS))
-def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str) -> None:
-    exception = {"type": type_, "message": "", "phase": "agent"}
+def solved(type_: str, phase: str, scoring: Scoring) -> float | None:
+    """Return the counted score of a trial with the reward 1 in both steps, whose first step has an exception of this type."""
+    exception = {"type": type_, "message": "", "phase": phase}
     steps = [{"name": "a", "rewards": {"reward": 1.0}, "exception": exception}, {"name": "b", "rewards": {"reward": 1.0}}]
     conditions = [{"type": "Complete", "status": "True", "reason": "TrialComplete", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-    over = {"conditions": conditions, "rewards": {"reward": 1.0}, "score": 1.0}
-    ended = trial_facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
-    assert counted_score(ended, Scoring()) == 1
-    assert counted_score(ended, Scoring(agent_errors="Exclude")) is None
-    exception["phase"] = "verifier"
-    again = trial_facts({"metadata": {"name": "t"}, "status": {**over, "steps": steps}})
-    assert counted_score(again, Scoring(agent_errors="Exclude")) == 1
+    over = {"conditions": conditions, "rewards": {"reward": 1.0}, "score": 1.0, "steps": steps}
+    return counted_score(trial_facts({"metadata": {"name": "t"}, "status": over}, scoring), scoring)
 
 
-def test_an_exit_status_that_harbor_explains_by_its_output_is_an_agents_error_unless_harbor_counts_the_reward() -> None:
-    assert {"NonZeroAgentExitCodeError", "ApiRateLimitError", "UnknownApiError"} < AGENT_ERRORS
-    assert AGENT_ERRORS.isdisjoint({"AgentTimeoutError", "ContextWindowExceededError", "AgentSafetyRefusalError"})
+INVALID = sorted({name for name, policy in POLICIES.items() if not policy.valid} - {SPENT_BUDGET} | OUT_OF_RESOURCES)
+VALID = sorted({name for name, policy in POLICIES.items() if policy.valid} | {SPENT_BUDGET, "RuntimeError", "NoSuchError"})
+
+
+@pytest.mark.parametrize("type_", INVALID)
+def test_a_sweep_chooses_what_becomes_of_an_agents_errors_in_any_step(type_: str) -> None:
+    exclude = Scoring(agent_errors="Exclude")
+    assert solved(type_, "agent", Scoring()) == 1
+    assert solved(type_, "agent", exclude) is None
+    assert solved(type_, "verifier", exclude) == 1
+    counting = Scoring(agent_errors="Exclude", override_error_policy={type_: ErrorPolicyOverride(valid=True)})
+    assert solved(type_, "agent", counting) == 1
+
+
+@pytest.mark.parametrize("type_", VALID)
+def test_an_agents_error_after_which_harbor_counts_the_reward_counts_unless_the_sweep_names_it(type_: str) -> None:
+    assert solved(type_, "agent", Scoring(agent_errors="Exclude")) == 1
+    named = Scoring(agent_errors="Exclude", override_error_policy={type_: ErrorPolicyOverride(valid=False)})
+    assert solved(type_, "agent", named) is None
+
+
+def judged(changes: Mapping[str, Any], results: Mapping[str, Any]) -> TrialFacts:
+    """Return the facts of a trial of two steps with these results. changes: spec.scoring.overrideErrorPolicy."""
+    spec = {"agent": {"name": "command", "command": ["x"]}, "scoring": {"overrideErrorPolicy": changes}}
+    toml = IMAGE + "".join(f'[[steps]]\nname = "{name}"\n' for name in "ab")
+    ended = play(plan(toml, {**spec, "onAgentError": "Continue"}), results)
+    return trial_facts(resource(finished(ended.journal, spec=spec)))
+
+
+def test_a_spec_excludes_trials_in_any_step_of_which_an_exception_of_a_type_was_raised() -> None:
+    results = {"a/agent": EXIT_1, "a/verifier": ONE, "b/verifier": ONE}
+    ended = judged({"NonZeroAgentExitCodeError": {"valid": False}}, results)
+    assert (ended.score, ended.failure_class, ended.passed) == (None, "Agent", False)
+    assert judged({"NonZeroAgentExitCodeError": {"valid": True}}, results).score == 1
+    assert judged({"AgentTimeoutError": {"valid": False}}, results).score == 1
+
+
+def test_a_verifiers_failure_that_a_spec_tolerates_counts_whatever_the_sweep_says_of_environments() -> None:
+    ended = {"a/verifier": TIMED_OUT}
+    tolerant = Scoring(
+        environment_errors="Exclude", override_error_policy={"VerifierTimeoutError": ErrorPolicyOverride(valid=True)}
+    )
+    toml = plan(THREE)
+    facts = trial_facts(resource(finished(play(toml, ended).journal)), tolerant)
+    assert counted_score(facts, tolerant) == 0
+    assert counted_score(trial_facts(resource(finished(play(toml, ended).journal))), EXCLUDE) is None
 
 
 def test_an_agent_that_used_up_its_time_keeps_its_reward_whatever_the_sweep_chooses() -> None:

@@ -118,7 +118,7 @@ def test_a_reward_too_large_for_a_sum_counts_0_and_is_reported(reward: float) ->
 
 
 def test_a_row_counts_what_its_sweep_chose() -> None:
-    crashed = step("a", 1.0, exception={"type": "NonZeroAgentExitCodeError", "message": "", "phase": "agent"})
+    crashed = step("a", 1.0, exception={"type": "ApiRateLimitError", "message": "", "phase": "agent"})
     made = trial(reward=1.0, steps=[crashed, step("b", 1.0)])
     assert trial_row(made).counts == 1.0 and trial_row(made).failure_class == ""
     found = trial_row(made, Scoring(agent_errors="Exclude"))

@@ -67,7 +67,23 @@ def test_a_failed_trial_has_no_reward_and_the_failure_as_its_exception() -> None
         "exception_message": "no such image",
         "exception_traceback": "EnvironmentStartError: no such image\n",
         "occurred_at": "2027-01-15T08:00:30.000Z",
+        "policy": {"should_retry": True, "should_grade": True, "has_valid_reward": True},
     }
+    assert (failed["schema_version"], failed["reward_valid"]) == (1, False)
+
+
+def test_a_reward_is_valid_unless_an_exception_of_any_step_makes_it_invalid_as_the_spec_says() -> None:
+    limited, overridden = result(BY_NAME["limited"]), result(BY_NAME["overridden"])
+    assert (limited["reward_valid"], overridden["reward_valid"]) == (False, True)
+    assert result(BY_NAME["exceptions"])["reward_valid"] is True
+    assert limited["step_results"][0]["exception_info"]["policy"]["has_valid_reward"] is False  # type: ignore[index]
+    changed = overridden["step_results"][0]["exception_info"]  # type: ignore[index]
+    assert changed["policy"] == {"should_retry": True, "should_grade": True, "has_valid_reward": True}
+    assert changed["policy_override"] == {"should_retry": None, "should_grade": None, "has_valid_reward": True}
+    sample = BY_NAME["overridden"]
+    locked = trial_config.lock_json(sample.plan(), sample.trial(), Journal())
+    assert locked["override_error_policy"] == {"ApiRateLimitError": changed["policy_override"]}
+    assert locked["artifacts"] == [{"source": "/app/out", "destination": "out", "exclude": ["*.log"]}]
 
 
 def test_a_trial_error_in_the_middle_leaves_the_steps_in_place() -> None:

@@ -26,6 +26,7 @@ from multistep.api.common.base_model import (
 from multistep.api.common.problems import shown
 from multistep.api.sweep.tasks_source import TasksSource
 from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.error_policy import ErrorPolicyOverrides
 from multistep.api.trial.regrade import SweepRegrade
 from multistep.api.trial.spec import EnvironmentSpec, TrialTemplateSpec, refuse_pod_templates
 from multistep.api.trial.status import Condition, FailureClass, is_finished
@@ -206,15 +207,18 @@ class Scoring(Model):
     pass_: Annotated[float | None, Field(alias="pass", gt=0, allow_inf_nan=False)] = None
     """Minimum score of a passed trial, for pass@k. If unset, a trial passes if every declared step ran and passed."""
     agent_errors: ScoringChoice = "Score"
-    """Scoring of trials in which an agent exited with an error, ran out of memory or disk, or killed its container. With Score they
-    count, and a step without a verdict counts 0. With Exclude they do not count, as in Harbor, so an agent can avoid a 0 by
-    crashing."""
+    """Scoring of trials in which an agent failed with an exception after which Harbor counts no reward, such as ApiRateLimitError,
+    ran out of memory or disk, or killed its container. With Score they count, and a step without a verdict counts 0. With Exclude
+    they do not count, as in Harbor, so an agent can avoid a 0 by such a failure."""
     environment_errors: ScoringChoice = "Score"
     """Scoring of trials whose verifier, setup.sh or healthcheck failed after an agent had run. With Score they count, and a step
     without a verdict counts 0. With Exclude they do not count, so an agent can avoid a 0 by breaking its environment."""
     provider_errors: ProviderChoice = "Exclude"
     """Scoring of trials that ended, after their retries, because the model's provider failed. With Exclude they do not count. With
     Zero they count 0, so an agent cannot avoid a 0 by requests at which its provider fails, but honest agents lose by outages."""
+    override_error_policy: ErrorPolicyOverrides = {}
+    """Changes to what follows an exception of a step, by the exception's type, as in Harbor's override_error_policy.
+    docs/reference/failures.md lists the types. Each trial gets these changes as its own spec.scoring."""
     tampering: TamperingChoice = "Report"
     """Scoring of trials with evidence of tampering in status.tampering. With Report they count as any other, and reports mark them.
     With Zero they count 0. With Exclude they do not count, and reports list them separately. Findings of kinds that honest agents

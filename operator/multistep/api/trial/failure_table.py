@@ -34,6 +34,7 @@ RESULT_UNKNOWN: Final = "ResultUnknown"
 POD_UNRESPONSIVE: Final = "PodUnresponsive"
 SESSIONS_BROKEN: Final = "SessionsBroken"
 MADE_ROOM: Final = "MadeRoom"
+RETRIED_BY_SPEC: Final = "RetriedBySpec"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ ATTEMPTS = (
         "User",
         "the sweep's budget had no room for a model request of a step; no retry is used, and the sweep is suspended",
         "raise the sweep's budget ([sweeps](sweeps.md#budget))",
+    ),
+    Failure(
+        RETRIED_BY_SPEC,
+        "Agent",
+        "each exception of the attempt's steps is of a type for which `spec.scoring.overrideErrorPolicy` has `retry: true`; the "
+        "next attempt starts at step 1. If no retry is left, the trial is Complete with its result",
+        "read the message, which has the first exception",
     ),
     Failure(
         MADE_ROOM,

@@ -15,6 +15,7 @@ from multistep.api.common.base_model import DeadlineSeconds, EnvVars, Model, Mul
 from multistep.api.task import allowed_names
 from multistep.api.task.task_toml import ArtifactConfig, TpuConfig
 from multistep.api.trial.agent_spec import AgentSpec
+from multistep.api.trial.error_policy import ErrorPolicyOverrides
 from multistep.api.trial.models_spec import ModelsSpec
 from multistep.api.trial.regrade import RegradeSpec
 from multistep.api.trial.task_source import TaskSource
@@ -163,7 +164,7 @@ class TrialTemplateSpec(Model):
     """Timeout in seconds of the whole trial, over all attempts, excluding suspended time, after which it is Failed. Unset means no
     timeout."""
     infrastructure_retries: Annotated[int, Field(ge=0, le=100)] = 2
-    """How many times an infrastructure failure starts a new attempt in a new pod."""
+    """How many times an infrastructure failure, or an exception for which scoring has retry, starts a new attempt in a new pod."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """Checkpoints, from which a later attempt can continue."""
     pod_cleanup: Literal["Always", "OnSuccess", "Never"] = "Always"
@@ -182,6 +183,14 @@ class TrialTemplateSpec(Model):
         return self
 
 
+class TrialScoring(Model):
+    """What follows exceptions of the trial's steps."""
+
+    override_error_policy: ErrorPolicyOverrides = {}
+    """Changes to what follows an exception, by its type, as in Harbor's override_error_policy. docs/reference/failures.md lists the
+    types."""
+
+
 _ONE_START = "must have only one of from and fromStep"
 
 
@@ -194,6 +203,8 @@ class _TaskAndAgent(Model):
     """The agent that works on the steps. Defaults to the oracle."""
     regrade: RegradeSpec | None = None
     """Verify the steps of another trial again instead of running an agent. The agent must be nop. See docs/how-to/regrade.md."""
+    scoring: TrialScoring = TrialScoring()
+    """What follows exceptions of the trial's steps. Trials of a sweep have the sweep's."""
 
 
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):

@@ -110,7 +110,7 @@ Examples:
 
 DIRECTORY is a jobs directory as Harbor has it: the sweep is the job DIRECTORY/SWEEP, with config.json, result.json, lock.json and a
 directory for each trial, so Harbor's models load it and `harbor view DIRECTORY` shows it. Excluded trials are in a separate
-job, SWEEP.excluded, because Harbor counts a trial without a reward as 0; trials of single steps are in SWEEP.branches.
+job, SWEEP.excluded, because Harbor before 0.26 counts a trial without a reward as 0; those of single steps are in SWEEP.branches.
 Run it again to resume or to fetch newly finished trials: complete trials are not fetched again.
 
 Exit codes: 0 all finished trials are fetched, 2 bad input or usage, 4 some could not be fetched, or the cluster was not reached.

@@ -39,7 +39,8 @@ class Entry:
     def kind(self) -> str:
         """Return the kind of job that the trial belongs to: "", "excluded" or "branches" (trials of spec.branch).
 
-        Excluded trials have a separate job, because Harbor's viewer counts a trial without a reward as 0 in its task's average.
+        Excluded trials have a separate job, because the viewer of Harbor before 0.26 counts a trial without a reward as 0 in its
+        task's average.
         """
         return "branches" if self.row.branch else "excluded" if self.row.excluded else ""
 
@@ -95,7 +96,7 @@ class JobDirectory:
         self._replace("result.json", self._result(entries, here))
 
     def _result(self, entries: Sequence[Entry], here: Sequence[Entry]) -> dict[str, Any]:
-        stats = JobStats()
+        stats = JobStats(self._sweep.spec.scoring.override_error_policy)
         for each in here:
             result = _read(self.path / each.row.trial / "result.json")
             stats.add(each.row.agent, result, each.usage, each.row.failed_attempts)

@@ -7,6 +7,7 @@ next_decision       the rules, in order
 decisions           types of the observed state and of the decisions
 stop_and_suspend    what stops or suspends a trial: fields of its spec, scheduling gates, limits per model
 pod_start           rules from the pod's creation until its container runs
+retry_by_spec       another attempt after an exception of a step (spec.scoring.overrideErrorPolicy)
 failure_causes      failures that services, evictions or the model gateway cause
 clean_up            when a finished trial and its pods are deleted, which pods and results are orphans
 """

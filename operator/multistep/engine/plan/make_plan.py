@@ -153,6 +153,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
         checkpoints=None if spec.regrade else _checkpoints(config, spec.checkpoints),
         branch=branch,
         regrade=spec.regrade is not None,
+        error_policy=spec.scoring.override_error_policy,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from multistep.api.task.layout import MAIN
 from multistep.api.task.task_toml import ArtifactConfig, HealthcheckConfig
+from multistep.api.trial.error_policy import ErrorPolicyOverrides
 from multistep.api.trial.runner_records import Identity
 from multistep.api.trial.spec import CheckpointsSpec
 from multistep.api.trial.status import Isolation
@@ -165,6 +166,8 @@ class TrialPlan:
     regrade: bool = False
     """Whether the trial verifies the steps of another trial again."""
     services: PodServices | None = None
+    error_policy: ErrorPolicyOverrides = field(default_factory=dict)
+    """spec.scoring.overrideErrorPolicy."""
 
     @property
     def separate(self) -> bool:

@@ -1,4 +1,4 @@
-"""Parses the verifier's reward files, checks gates and computes the trial's rewards, as Harbor 0.25 does (verifier)."""
+"""Parses the verifier's reward files, checks gates and computes the trial's rewards, as Harbor 0.26 does (verifier)."""
 
 from __future__ import annotations
 

@@ -10,12 +10,13 @@ task or a user can cause are excluded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.harbor_agents import EXIT_ERRORS, VALID_EXIT_ERRORS
+from multistep.api.trial.error_policy import ErrorPolicyOverrides, counts_after
+from multistep.api.trial.failure_table import RETRIED_BY_SPEC
 from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import FailureClass, StepStatus, TrialStatus, holds
 from multistep.api.trial.values import AGENT, HEALTHCHECK, SETUP, VERIFIER
@@ -25,12 +26,6 @@ from multistep.engine.score.rewards import Rewards, trial_rewards
 from multistep.engine.score.trial_score import REWARD, Score, Verdict, counted_keys, has_too_large, mean_reward, trial_score
 
 State = Literal["Active", "Complete", "Failed"]
-
-AGENT_ERRORS: Final = EXIT_ERRORS - VALID_EXIT_ERRORS | {"OutOfMemoryError", "OutOfDiskError", "ContainerKilledError"}
-"""Failures of the agent's phase after which Harbor regards a reward as invalid. spec.scoring.agentErrors decides about such trials.
-
-AgentTimeoutError is not one of them, because Harbor regards the reward of an agent that reached its timeout as valid.
-"""
 
 _BY_THE_TASK_ALONE: Final = frozenset({"FileNotFoundError", "ValueError"})  # exception types that only the task can cause
 _BEFORE_THE_AGENT: Final = frozenset({"", SETUP, HEALTHCHECK})  # phases of a step that run before its agent
@@ -101,7 +96,11 @@ class Ended(Protocol):
 
     @property
     def agent_error(self) -> bool:
-        """Whether any step of the trial has one of AGENT_ERRORS."""
+        """The result of has_agent_error."""
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether spec.scoring.overrideErrorPolicy says that rewards are valid after the exception that ended the trial."""
 
     @property
     def tampered(self) -> bool:
@@ -126,13 +125,20 @@ def _fails_by_provider(trial: Ended, scoring: Scoring) -> bool:
 
 def _is_excluded(trial: Ended, scoring: Scoring) -> bool:
     """Return whether the sweep's policy excludes a trial."""
-    by_environment = trial.failure_class in ("Verifier", "Task") or trial.invalid
+    by_environment = (trial.failure_class in ("Verifier", "Task") and not trial.tolerated) or trial.invalid
     return (
         (trial.score is None and not _fails_by_provider(trial, scoring))
         or (trial.agent_error and scoring.agent_errors == "Exclude")
         or (by_environment and scoring.environment_errors == "Exclude")
         or (trial.tampered and scoring.tampering == "Exclude")
     )
+
+
+def has_agent_error(status: TrialStatus, overrides: ErrorPolicyOverrides) -> bool:
+    """Return whether the agent of any step failed with an exception that spec.scoring.agentErrors decides about: one after which
+    Harbor counts no reward. overrides: spec.scoring.overrideErrorPolicy."""
+    exceptions = [step.exception for step in status.own_steps if step.exception is not None]
+    return any(exception.phase == AGENT and not counts_after(exception.type, overrides) for exception in exceptions)
 
 
 def failure_class_of(trial: Ended, scoring: Scoring) -> FailureClass | None:
@@ -181,10 +187,17 @@ def _in_agent_phase(step: StepStatus) -> bool:
 def _agent_seconds(status: TrialStatus, now: float) -> float:
     """Return the seconds of the agents' phases, and of later phases in the agents' environment, which an agent can make slow.
 
-    Such later phases are verifications in that environment, the collection of files, and the setup of later steps.
+    Such later phases are verifications in that environment, the collection of files, and the setup of later steps. Of the earlier
+    attempts, those count that an agent's exception ended: otherwise an agent could fail slowly and be excluded at the deadline.
     """
+    again = [attempt.own_steps for attempt in status.attempts if attempt.reason == RETRIED_BY_SPEC]
+    return sum(_seconds_of(steps, status, now) for steps in (*again, status.own_steps))
+
+
+def _seconds_of(steps: Iterable[StepStatus], status: TrialStatus, now: float) -> float:
+    """Return the seconds of an attempt's steps that _agent_seconds counts."""
     seconds, ran = 0.0, status.agent_setup_time is not None
-    for step in status.own_steps:
+    for step in steps:
         took = {**_durations(step), **_running(status, step, now)}
         apart = step.verifier_image_id is not None or (step.completion_time is None and status.verifier is not None)
         skipped = {*(() if ran else _BEFORE_THE_AGENT), *((VERIFIER,) if apart else ())}

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from multistep.api.common.plural import plural
 from multistep.api.trial.agent_spec import ModelLimits
+from multistep.api.trial.failure_table import RETRIED_BY_SPEC
 from multistep.api.trial.runner_records import Fields
 from multistep.api.trial.status import TrialStatus, Usage
 from multistep.api.trial.trial import MultiStepTrial
@@ -254,8 +255,8 @@ def step_segment(step: str) -> str:
 def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:
     """Return whether the trial's budget refused a request only because lost attempts had used a part of it.
 
-    No agent can cause the loss of an attempt. ``spent`` is what each of the trial's steps used, by ATTEMPT/STEP. ``most`` is the
-    maximum that the request could have used.
+    No agent can cause the loss of an attempt. Attempts that the spec runs again after an agent's exception are not lost. ``spent``
+    is what each of the trial's steps used, by ATTEMPT/STEP. ``most`` is the maximum that the request could have used.
     """
     status = trial.status
     kept = status.resumed.attempts if status.resumed else []
@@ -263,8 +264,14 @@ def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts
     if len(kept) > len(names):
         return False
     keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, names, strict=False)}
-    own = [used for key, used in spent.items() if key in keys or key.startswith(f"{status.attempt or 1}/")]
+    prefixes = tuple(f"{number}/" for number in (*_run_again(status), status.attempt or 1))
+    own = [used for key, used in spent.items() if key in keys or key.startswith(prefixes)]
     return _exceed(trial.spec.agent.limits, spent.values(), most) and not _exceed(trial.spec.agent.limits, own, most)
+
+
+def _run_again(status: TrialStatus) -> list[int]:
+    """Return the numbers of the attempts that the spec runs again after an exception. No infrastructure lost them."""
+    return [each.number for each in status.attempts if each.reason == RETRIED_BY_SPEC]
 
 
 def lost_runs_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts, lost: Collection[str]) -> bool:
@@ -275,7 +282,7 @@ def lost_runs_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], m
     the lost runs of the current attempt.
     """
     judge, status = trial.spec.models.judge, trial.status
-    kept = {*(status.resumed.attempts if status.resumed else ()), status.attempt or 1}
+    kept = {*(status.resumed.attempts if status.resumed else ()), *_run_again(status), status.attempt or 1}
     gone = {f"{status.attempt or 1}/{step_segment(name)}" for name in lost}
     own = [used for key, used in spent.items() if int(key.partition("/")[0]) in kept and key not in gone]
     limits = judge.limits if judge is not None else None

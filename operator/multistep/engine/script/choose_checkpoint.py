@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from multistep.api.common.plural import plural
-from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, RESTORE_FAILED
+from multistep.api.trial.failure_table import AGENT_SETUP_FAILED, RESTORE_FAILED, RETRIED_BY_SPEC
 from multistep.api.trial.status import ANOTHER_TRIAL, AttemptStatus, StepStatus, TrialStatus
 from multistep.engine.journal.journal import AttemptLost
 from multistep.engine.plan.plan import TrialPlan
@@ -88,10 +88,12 @@ def choose_checkpoint(
     trial's last step is no candidate, because it is only for later trials. After MAX_RESTORES failed restores, the only candidate
     is the checkpoint from which the trial started. That one is a copy of another trial's checkpoint, so the trial's own agent
     cannot have changed it. ``layers`` has the stored checkpoints, and ``damaged`` the reason for each unusable checkpoint.
+    After an exception with which the spec starts the trial again, it is the only candidate, too: no step that went well is kept.
     """
     failed = [attempt.resumed.digest for attempt in status.attempts if attempt.resumed and attempt.reason == RESTORE_FAILED]
-    spent, start = len(failed) >= MAX_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
-    lost = f"{plural(len(failed), 'checkpoint')} could not be restored"
+    whole = status.attempts[-1].reason == RETRIED_BY_SPEC
+    spent, start = whole or len(failed) >= MAX_RESTORES, (ANOTHER_TRIAL, plan.branch.kept - 1)
+    lost = "the trial runs again" if whole else f"{plural(len(failed), 'checkpoint')} could not be restored"
     if spent and not plan.branch.kept:
         return CheckpointChoice((), (f"{lost}, so the next attempt starts at step 1",))
     excluded = _excluded(failed, layers[start].digest if start in layers else "")

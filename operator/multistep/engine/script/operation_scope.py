@@ -99,7 +99,7 @@ class DiskFilled(Exception):
 
 
 def require(record: Record, what: str, phase: str = "") -> None:
-    """Raise TrialError if the operation failed, as Harbor 0.25 does. Raise DiskFilled if a full disk made it fail in a step's
+    """Raise TrialError if the operation failed, as Harbor 0.26 does. Raise DiskFilled if a full disk made it fail in a step's
     phase.
 
     ``what`` describes the operation, for the message. ``phase`` is the step's phase that needs the operation, "" if the trial needs

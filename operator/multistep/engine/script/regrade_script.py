@@ -90,7 +90,7 @@ def _exception(exception: SourceException | None) -> StepException | None:
 def is_verified(plan: TrialPlan, source: SourceStep) -> bool:
     """Return whether a step of the source is verified.
 
-    It is not if it failed before its agent ran, or if the agent of a single-step trial failed with an exception that skips the
+    It is not if it failed before its agent ran, or if its agent failed with an exception that skips the
     verifier (engine.script.trial_script.skips_verifier).
     """
     if source.exception is not None and source.exception.phase != AGENT:

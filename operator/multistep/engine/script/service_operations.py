@@ -35,7 +35,7 @@ def service_hooks(scope: Scope, services: PodServices, step: StepPlan, run: Step
         yield Start(scope.id("quell"), KILL_LEFTOVER_PROCESSES, user="0", timeout=60.0)
     for number, hook in hooks:
         timeout = min(hook.timeout or _LONGEST_SECONDS, _LONGEST_SECONDS)
-        argv = ("sh", "-c", hook.command)  # Harbor 0.25 uses sh too, because images of services often have no bash
+        argv = ("sh", "-c", hook.command)  # Harbor 0.26 uses sh too, because images of services often have no bash
         yield ServiceHook(scope.id(f"collect-hook-{number}"), services.container_of(hook.service), argv, hook.user, timeout)
 
 

@@ -1,6 +1,6 @@
 """The script of a trial, which yields its operations in order.
 
-They are the operations of Harbor 0.25's multi-step trial, except where docs/reference/semantics.md names a difference. The script
+They are the operations of Harbor 0.26's multi-step trial, except where docs/reference/semantics.md names a difference. The script
 consists of generators that yield operations and receive their records. The generators depend only on the records and change only
 the journal, so ``replay`` can run them any number of times.
 """
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from multistep.api.task.layout import MAIN
 from multistep.api.trial.content_references import Content
-from multistep.api.trial.harbor_agents import EXIT_ERRORS
+from multistep.api.trial.error_policy import policy_of
 from multistep.api.trial.runner_records import Fields, HealthcheckResult, PhaseResult
 from multistep.api.trial.status import CheckpointStatus, StepStatus, Usage
 from multistep.api.trial.values import AGENT, AGENT_SETUP, ARTIFACTS, HEALTHCHECK, SETUP, VERIFIER
@@ -255,7 +255,7 @@ def _verify_and_collect(scope: Scope, step: StepPlan, run: StepRun) -> Script[No
 
 
 def _step_directories(plan: TrialPlan, step: StepPlan, *, verified: bool) -> tuple[ResetDirectory, ...]:
-    """Return the directories to empty before a step, as in Harbor 0.25.
+    """Return the directories to empty before a step, as in Harbor 0.26.
 
     The image's /tests is kept until the first verification. The agent's logs are kept if the agent resumes its trajectory, because
     it reads the trajectory from these logs.
@@ -327,13 +327,12 @@ def _collect_hooks(scope: Scope, step: StepPlan, run: StepRun) -> Script[None]:
 
 
 def skips_verifier(plan: TrialPlan, run: StepRun) -> bool:
-    """Return whether a single-step trial skips its verifier because of an exception.
+    """Return whether the step is not verified because of the type of its agent's exception, as in Harbor 0.26.
 
-    It does not skip the verifier if the agent exited with an error, or reached its timeout, its memory limit or its budget for
-    model requests.
+    For example, a program without a valid key did no work. The step then has no result, which counts 0, because the agent, or what
+    its program prints, may have chosen the type.
     """
-    expected = {"AgentTimeoutError", "BudgetExceededError", "OutOfMemoryError", *EXIT_ERRORS}
-    return plan.single and run.exception is not None and run.exception.type not in expected
+    return run.exception is not None and not policy_of(run.exception.type, plan.error_policy).grade
 
 
 def _collect(scope: Scope, step: StepPlan, run: StepRun, part: Part) -> Script[None]:
@@ -361,6 +360,6 @@ def add_trial_rewards(plan: TrialPlan, journal: Journal) -> None:
 
 
 def copy_exception_to_trial(journal: Journal) -> None:
-    """Copy the step's exception of a single-step trial to the trial, as Harbor 0.25 does."""
+    """Copy the step's exception of a single-step trial to the trial, as Harbor 0.26 does."""
     for run in journal.steps:
         journal.exception = journal.exception or run.exception

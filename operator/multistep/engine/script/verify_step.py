@@ -1,4 +1,4 @@
-"""The operations that verify a step in the agent's environment or in a separate one, as in Harbor 0.25."""
+"""The operations that verify a step in the agent's environment or in a separate one, as in Harbor 0.26."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from multistep.api.common.plural import plural
+from multistep.api.trial.error_policy import ErrorPolicyOverrides
 from multistep.api.trial.status import (
     ArtifactsSummary,
     AttemptStatus,
@@ -370,7 +371,12 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         "rewards": shown,
         "exception": exception and TrialException(type=exception.type, message=bounded(exception.message)),
         "score_rule": journal.score_rule,
-        **_verdict(journal, hosted=_ran_hosted_agent(trial), from_reference=_starts_from_reference(trial)),
+        **_verdict(
+            journal,
+            trial.spec.scoring.override_error_policy,
+            hosted=_ran_hosted_agent(trial),
+            from_reference=_starts_from_reference(trial),
+        ),
         "usage": total_usage([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "judge_usage": total_usage(run.judge_usage for run in journal.steps),
         "results": results,
@@ -389,8 +395,9 @@ def _starts_from_reference(trial: MultiStepTrial) -> bool:
     return trial.spec.from_step is not None or (source is not None and bool(source.from_reference))
 
 
-def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[str, Any]:
-    """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused.
+def _verdict(journal: Journal, overrides: ErrorPolicyOverrides, *, hosted: bool, from_reference: bool) -> dict[str, Any]:
+    """Return the failure, score and outcome of a Complete trial. It has no score after a failure that no agent can have caused, and
+    after an exception that its spec excludes.
 
     ``hosted`` is whether a hosted agent ran. The code of a hosted agent may raise any exception, including types that otherwise
     only the task can cause. ``from_reference`` is whether the trial started from the task's reference state.
@@ -399,13 +406,25 @@ def _verdict(journal: Journal, *, hosted: bool, from_reference: bool) -> dict[st
     score = trial_score([verdict_of(run) for run in own], journal.score_rule) if journal.score_rule else None
     last = journal.steps[-1] if journal.steps else None
     exception, step = (last.exception, last.name) if last and last.exception else (journal.exception, None)
+    if (refused := _excluded_by_spec(journal, overrides)) is not None:
+        exception, step = refused
     if exception is None:
         return _scored(None, score, gate_failed=last is not None and last.gate_passed is False)
     by_agent = hosted and exception.phase == AGENT
     class_ = "Agent" if by_agent else failures.class_of_exception(exception.type, exception.phase)
     failure = TrialFailure(class_=class_, reason=exception.type, step=step)
     may_have_caused = by_agent or agent_may_have_caused(exception, journal, from_reference=from_reference)
-    return _scored(failure, score if may_have_caused else None)
+    return _scored(failure, score if may_have_caused and refused is None else None)
+
+
+def _excluded_by_spec(journal: Journal, overrides: ErrorPolicyOverrides) -> tuple[StepException, str | None] | None:
+    """Return the first exception after which spec.scoring.overrideErrorPolicy says that no reward is valid, with its step; None if
+    there is none."""
+    excluding = {type_ for type_, change in overrides.items() if change.valid is False}
+    for run in journal.steps:
+        if run.trial is None and run.exception is not None and run.exception.type in excluding:
+            return run.exception, run.name
+    return (journal.exception, None) if journal.exception is not None and journal.exception.type in excluding else None
 
 
 def _scored(failure: TrialFailure | None, score: Score | None, *, gate_failed: bool = False) -> dict[str, Any]:

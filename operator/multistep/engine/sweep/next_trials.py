@@ -66,6 +66,7 @@ class TrialFacts:
     """Whether the trial passed (score_in_sweep.Scored.passed)."""
     invalid: bool = False
     agent_error: bool = False
+    tolerated: bool = False
     tampered: bool = False
     cost_usd: float | None = None
     """Known cost of the trial's model requests."""

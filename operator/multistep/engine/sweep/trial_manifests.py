@@ -14,11 +14,11 @@ from multistep.api.common.base_model import API_VERSION, GROUP
 from multistep.api.sweep.sweep import MAX_TRIALS, SWEEP_KIND, Scoring, SweepSpec, SweepTask, TrialSweep, check_overrides
 from multistep.api.sweep.tasks_source import DatasetSource, TasksSource
 from multistep.api.task.allowed_names import same_server
-from multistep.api.trial.status import AttemptStatus, ExceptionStatus, StepStatus, TrialStatus, holds
+from multistep.api.trial.status import AttemptStatus, StepStatus, TrialStatus, holds
 from multistep.api.trial.trial import KIND, parse_status
-from multistep.api.trial.values import AGENT, FINISHED_PHASES
+from multistep.api.trial.values import FINISHED_PHASES
 from multistep.engine.lifecycle.stop_and_suspend import SWEEP_BUDGET_SPENT
-from multistep.engine.score.score_in_sweep import AGENT_ERRORS, State, scored
+from multistep.engine.score.score_in_sweep import State, has_agent_error, scored
 from multistep.engine.score.usage_totals import usages
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep import plan_branches
@@ -161,6 +161,7 @@ def trial_manifest(
             "agent": agent.agent.model_dump(**_AS_WRITTEN),
             **_started(plan, cell, _merged_spec(plan.spec, cell.task, task, agent.name)),
             **_regrade(plan, number),
+            **_scoring(plan.spec.scoring),
             **({"suspend": True, "prestart": agent.agent.model not in limited_models} if early else {}),
         },
     }
@@ -188,6 +189,12 @@ def _regrade(plan: SweepPlan, number: int) -> dict[str, Any]:
         return {}
     name = plan.source.counting.get(sweep_number) or plan.grid.trial_name(source.sweep, sweep_number)
     return {"regrade": {"trial": name, **({"sweepUID": plan.source.uid} if plan.source.uid else {})}}
+
+
+def _scoring(scoring: Scoring) -> dict[str, Any]:
+    """Return the spec field ``scoring`` of a trial; {} if the sweep changes nothing for exceptions."""
+    changes = scoring.model_dump(**_AS_WRITTEN, include={"override_error_policy"})
+    return {"scoring": changes} if any(changes.values()) else {}
 
 
 def _started(plan: SweepPlan, cell: TrialCell, merged: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -291,7 +298,8 @@ def facts_of(trial: Object, status: TrialStatus, scoring: Scoring) -> TrialFacts
         passed=score.passed,
         invalid=score.invalid,
         failure_class=status.failure.class_ if status.failure else None,
-        agent_error=any(_is_agent_error(step.exception) for step in status.own_steps),
+        agent_error=has_agent_error(status, scoring.override_error_policy),
+        tolerated=_tolerated(status, scoring),
         tampered=bool(evidence(finding.kind for finding in status.tampering)),
         pod_seconds=worked,
         since=since.timestamp() if since else None,
@@ -339,8 +347,9 @@ def _refused_usd(attempt: AttemptStatus) -> float | None:
     return None if match is None else float(match[1])
 
 
-def _is_agent_error(exception: ExceptionStatus | None) -> bool:
-    return exception is not None and exception.phase == AGENT and exception.type in AGENT_ERRORS
+def _tolerated(status: TrialStatus, scoring: Scoring) -> bool:
+    change = scoring.override_error_policy.get(status.failure.reason) if status.failure else None
+    return change is not None and change.valid is True
 
 
 def _state(status: TrialStatus) -> State:

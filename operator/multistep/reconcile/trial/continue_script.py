@@ -13,6 +13,7 @@ from multistep.api.trial.waiting_reasons import CONNECTION_LOST, GATEWAY_UNAVAIL
 from multistep.engine.journal.journal import Journal
 from multistep.engine.lifecycle import decisions
 from multistep.engine.lifecycle import stop_and_suspend as deadlines
+from multistep.engine.lifecycle.retry_by_spec import retried_by_spec
 from multistep.engine.script.choose_checkpoint import blame_checkpoint
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import bounded
@@ -121,7 +122,11 @@ async def _after_sessions(run: TrialRun, observed: Observed, left: DriveResult, 
                 await run.write_progress(journal, observed.pods.agent)  # store the steps with their usage before the attempt ends
                 end = blame_checkpoint(run.trial.status, end)
                 return (decisions.Fail if end.final else decisions.FailAttempt)(end.reason, end.message)
-            return Finish(journal) if journal.finished else None
+            if not journal.finished:
+                return None
+            if (again := retried_by_spec(run.trial, journal)) is not None:
+                await run.write_progress(journal, observed.pods.agent)
+            return again or Finish(journal)
         case VerifierRequired():
             return await request_verifier(run, observed.pods.agent, left)
         case RootRequired(image_user):

@@ -13,6 +13,7 @@ from multistep.api.trial.waiting_reasons import GATEWAY_UNAVAILABLE
 from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.lifecycle import decisions, next_decision
 from multistep.engine.lifecycle.failure_causes import Interruption, unless_model_failed
+from multistep.engine.lifecycle.retry_by_spec import retried_by_spec
 from multistep.engine.plan.judge_plan import access_names
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.score.usage_totals import SETUP_ACCESS, ModelReport, parse_report, total_usage
@@ -57,7 +58,12 @@ async def interrupt(
         case decisions.FailAttempt():
             return await _end_failed_attempt(run, observed, decision, checkpointing)
         case decisions.PhaseDied():
-            return _end_killed_phase(run, observed.plan, decision, setup_usage)
+            finished = _end_killed_phase(run, observed.plan, decision, setup_usage)
+            if (again := retried_by_spec(run.trial, finished.journal)) is None:
+                return finished
+            steps = [trial_status.step_status(each) for each in finished.journal.steps]
+            run.prepare(run.trial.status.model_copy(update={"steps": steps}))
+            return await _end_failed_attempt(run, observed, again, checkpointing)
         case decisions.Fail():
             return FailTrial(decision)
 

@@ -1,27 +1,32 @@
-"""Creates the files of Harbor 0.25's job directory from a sweep and the result.json of its trials. It does no IO.
+"""Creates the files of Harbor 0.26's job directory from a sweep and the result.json of its trials. It does no IO.
 
 Harbor's JobConfig, JobResult and JobLock load these files, and its viewer shows them (tests/harbor).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from multistep.api.sweep.sweep import SweepSpec, TrialSweep
+from multistep.api.trial.error_policy import ErrorPolicyOverrides, policy_of
 from multistep.api.trial.status import Usage
+from multistep.store.harbor.exception_info import overrides_json
 from multistep.store.harbor.trial_config import ENVIRONMENT, agent_config
 
 _NO_DATASET: Final = "adhoc"  # Harbor's name for the dataset of a trial without one
 _SCORE: Final = "score"
+_MEAN: Final = "mean"
 
 
 def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str, Any]:
     """Return config.json, Harbor's JobConfig. ``name`` is the job's name, and ``tasks`` has the names of its tasks."""
     spec, template = sweep.spec, sweep.spec.template.spec
     return {
+        "schema_version": 1,
         "job_name": name,
         "jobs_dir": ".",
         "n_attempts": spec.attempts,
@@ -30,6 +35,7 @@ def config_json(sweep: TrialSweep, name: str, tasks: Iterable[str]) -> dict[str,
         "environment_build_timeout_multiplier": template.environment_timeout_multiplier,
         "n_concurrent_trials": spec.parallelism,
         "retry": _retry(spec),
+        "override_error_policy": overrides_json(spec.scoring.override_error_policy),
         "environment": {"import_path": ENVIRONMENT},
         "agents": [agent_config(agent.agent) for agent in spec.agents],
         "extra_instructions": list(template.extra_instructions),
@@ -73,6 +79,8 @@ class _Eval:
     errors: int = 0
     rewards: dict[str, dict[float, list[str]]] = field(default_factory=dict)
     exceptions: dict[str, list[str]] = field(default_factory=dict)
+    valid: list[Mapping[str, float]] = field(default_factory=list)
+    """The rewards that count."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +95,11 @@ class AgentResult:
 
 @dataclass
 class JobStats:
-    """Adds up the numbers of Harbor's JobStats. Harbor counts a trial's exception as an error, but not the exceptions of its steps.
-    Tokens and costs include all attempts of a trial."""
+    """Adds up Harbor's JobStats, one trial after the other, as Harbor 0.26 does: rewards count if they are valid, and a trial is an
+    error if it or one of its steps has an exception. Tokens and costs include all attempts of a trial."""
 
+    overrides: ErrorPolicyOverrides = field(default_factory=dict)
+    """spec.scoring.overrideErrorPolicy of the sweep."""
     completed: int = 0
     retries: int = 0
     _evals: dict[tuple[str, str], _Eval] = field(default_factory=dict)
@@ -109,15 +119,20 @@ class JobStats:
         model = (result["agent_info"].get("model_info") or {}).get("name") or ""
         evaluation = self._evals.setdefault((agent, model), _Eval())
         rewards = (result.get("verifier_result") or {}).get("rewards")
-        if rewards is not None:
+        exceptions = _exceptions(result)
+        if rewards and self._is_valid(exceptions):
             evaluation.trials += 1
+            evaluation.valid.append(rewards)
             for key, value in rewards.items():
                 evaluation.rewards.setdefault(key, {}).setdefault(value, []).append(result["trial_name"])
-        if (exception := result.get("exception_info")) is not None:
-            evaluation.errors += 1
-            evaluation.exceptions.setdefault(exception["exception_type"], []).append(result["trial_name"])
+        evaluation.errors += bool(exceptions)
+        for type_ in sorted(exceptions):
+            evaluation.exceptions.setdefault(type_, []).append(result["trial_name"])
         if usage is not None:
             self._usage = _sum(self._usage, usage)
+
+    def _is_valid(self, exceptions: Iterable[str]) -> bool:
+        return all(policy_of(type_, self.overrides).valid for type_ in exceptions)
 
     def json(self, standings: Mapping[str, AgentResult], total: int, running: int) -> dict[str, Any]:
         """Return the job's stats. ``standings`` has each agent's numbers. ``total`` and ``running`` are numbers of trials."""
@@ -143,6 +158,7 @@ def result_json(
     """Return result.json, Harbor's JobResult. ``uid`` is the job's id. ``updated`` is the time when the job's trials were read."""
     end = sweep.status.completion_time if finished else None
     return {
+        "schema_version": 1,
         "id": uid,
         "started_at": _text(_started(sweep)),
         "updated_at": _text(end or updated),
@@ -157,11 +173,30 @@ def _eval(evaluation: _Eval, standing: AgentResult | None) -> dict[str, Any]:
     return {
         "n_trials": evaluation.trials,
         "n_errors": evaluation.errors,
-        "metrics": [{_SCORE: standing.score}] if standing and scored else [],
+        "metrics": [each for each in ({_SCORE: standing.score} if standing and scored else {}, _mean(evaluation.valid)) if each],
         "pass_at_k": {str(k): chance for k, chance in standing.passes.items()} if standing else {},
         "reward_stats": {key: {str(value): names for value, names in those.items()} for key, those in evaluation.rewards.items()},
         "exception_stats": evaluation.exceptions,
     }
+
+
+def _mean(rewards: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return Harbor's metric of rewards: "mean" if all have the same only key, else the mean of each key; a missing key counts 0.
+    {} if there are no rewards, or if a mean is not finite."""
+    keys = sorted({key for each in rewards for key in each})
+    try:
+        means = {key: sum(each.get(key, 0) for each in rewards) / len(rewards) for key in keys}
+    except OverflowError:  # an integer that is too large for a float
+        return {}
+    if not all(map(math.isfinite, means.values())):
+        return {}
+    return {_MEAN: means[keys[0]]} if len(keys) == 1 else means
+
+
+def _exceptions(result: Mapping[str, Any]) -> set[str]:
+    """Return the types of the exceptions of a trial and of its steps."""
+    recorded = [result.get("exception_info"), *(step.get("exception_info") for step in result.get("step_results") or [])]
+    return {exception["exception_type"] for exception in recorded if exception is not None}
 
 
 def _key(agent: str, model: str) -> str:

@@ -1,4 +1,4 @@
-"""Finds the variables of a trial that hold secrets by their names, as Harbor 0.25 does."""
+"""Finds the variables of a trial that hold secrets by their names, as Harbor 0.26 does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SWITCHES = frozenset({"true", "1", "yes", "false", "0", "no"})
 def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None = None) -> set[str]:
     """Return the values of variables with secret-like names, except switches such as "1" and "true".
 
-    The variables are the agent's env and the verifier env of task and trial, as in Harbor 0.25. In addition, they are the keys of
+    The variables are the agent's env and the verifier env of task and trial, as in Harbor 0.26. In addition, they are the keys of
     agent and judge, and the variables of the task's compose files, because the results have the output of services. White space
     around a value, such as the last newline of a Secret's file, is not part of the secret, because a program may print the value
     without it.
@@ -33,7 +33,7 @@ def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None =
 
 
 def is_sensitive(name: str) -> bool:
-    """Return whether a variable's name suggests that its value is a secret, as in Harbor 0.25 (utils.env)."""
+    """Return whether a variable's name suggests that its value is a secret, as in Harbor 0.26 (utils.env)."""
     return _SENSITIVE.search(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Creates config.json and lock.json of Harbor 0.25's trial directory, without the values of secret variables. It does no IO."""
+"""Creates config.json and lock.json of Harbor 0.26's trial directory, without the values of secret variables. It does no IO."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Journal
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.status.status_size import MARK
+from multistep.store.harbor.exception_info import overrides_json
 from multistep.store.harbor.secret_variables import is_sensitive
 
 ENVIRONMENT: Final = API_VERSION  # Harbor's environment config requires an import path for a type that Harbor does not know
@@ -25,6 +26,7 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     """Return config.json, the spec as Harbor's TrialConfig. Variables from Secrets and ConfigMaps are shown as ``${NAME}``."""
     spec = trial.spec
     return {
+        "schema_version": 1,
         "task": {"path": plan.task_name},
         "trial_name": trial.metadata.name,
         "trials_dir": ".",
@@ -36,6 +38,7 @@ def config_json(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
         "agent": agent_config(trial.spec.agent),
         "environment": _environment(plan, trial),
         "verifier": _verifier(trial),
+        "override_error_policy": overrides_json(spec.scoring.override_error_policy),
         "artifacts": [artifact.model_dump(include={"source", "destination", "exclude"}) for artifact in spec.artifacts],
         "extra_instructions": list(spec.extra_instructions),
     }
@@ -54,6 +57,8 @@ def lock_json(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[
         "agent": config["agent"],
         "environment": _locked_environment(config["environment"], trial, journal),
         "verifier": {**config["verifier"], "environment_mode": verifier_mode(plan) if plan.single else None},
+        "artifacts": config["artifacts"],
+        "override_error_policy": config["override_error_policy"],
     }
 
 

@@ -1,4 +1,4 @@
-"""Creates the files of Harbor 0.25's trial directory from a plan and a journal. It does no IO. Times are in seconds since the
+"""Creates the files of Harbor 0.26's trial directory from a plan and a journal. It does no IO. Times are in seconds since the
 epoch.
 
 Harbor's own models load these files (tests/harbor). The files do not contain values of secret variables.
@@ -16,6 +16,7 @@ from typing import Any, Final
 from multistep.api.common import labels
 from multistep.api.common.base_model import API_VERSION
 from multistep.api.common.plural import plural
+from multistep.api.trial.error_policy import ErrorPolicyOverrides
 from multistep.api.trial.status import Usage
 from multistep.api.trial.trial import PLURAL, MultiStepTrial
 from multistep.api.trial.values import AGENT, VERIFIER
@@ -23,6 +24,7 @@ from multistep.engine.journal.journal import Journal, StepException, StepRun
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.status.tampering_findings import merged
 from multistep.engine.status.trial_status import LATEST
+from multistep.store.harbor.exception_info import policy_json, reward_valid
 from multistep.store.harbor.trial_config import config_json, lock_json, task_digest, verifier_mode
 from multistep.timestamps import rfc3339
 
@@ -125,8 +127,11 @@ def result_json(
     plan: TrialPlan, trial: MultiStepTrial, journal: Journal, now: float, *, failure: StepException | None = None
 ) -> dict[str, Any]:
     """Return result.json. ``failure`` is the exception of a Failed trial, which has no reward."""
-    rewards = None if failure else journal.rewards
+    rewards, overrides = None if failure else journal.rewards, trial.spec.scoring.override_error_policy
+    own = journal.exception or failure
+    raised = [exception for exception in (own, *_step_exceptions(plan, journal)) if exception is not None]
     return {
+        "schema_version": 1,
         "id": trial.metadata.uid,
         "task_name": plan.task_name,
         "trial_name": trial.metadata.name,
@@ -137,13 +142,18 @@ def result_json(
         "config": config_json(plan, trial),
         "agent_info": agent_info(plan, trial, journal),
         "verifier_result": _rewards(rewards),
-        "exception_info": _trial_exception(journal, failure, now),
+        "exception_info": _trial_exception(journal, failure, now, overrides),
         "started_at": _started(trial, journal),
         "finished_at": iso_time(now),
         **_own_fields(trial, journal),
         **_preparation(trial, journal, now),
-        **(_single(plan, journal) if plan.single else _steps(journal)),
+        **(_single(plan, journal) if plan.single else _steps(journal, overrides)),
+        "reward_valid": reward_valid(rewards, raised, overrides),
     }
+
+
+def _step_exceptions(plan: TrialPlan, journal: Journal) -> list[StepException | None]:
+    return [] if plan.single else [run.exception for run in journal.steps]
 
 
 def _own_fields(trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
@@ -161,28 +171,28 @@ def exception_txt(journal: Journal, *, failure: StepException | None = None) -> 
     return None if exception is None else _traceback(exception)
 
 
-def _steps(journal: Journal) -> dict[str, Any]:
+def _steps(journal: Journal, overrides: ErrorPolicyOverrides) -> dict[str, Any]:
     return {
         "agent_result": None,
         "verifier_environment_mode": None,
         "agent_execution": None,
         "verifier": None,
-        "step_results": [_step_result(run) for run in journal.steps] or None,
+        "step_results": [_step_result(run, overrides) for run in journal.steps] or None,
     }
 
 
-def _step_result(run: StepRun) -> dict[str, Any]:
+def _step_result(run: StepRun, overrides: ErrorPolicyOverrides) -> dict[str, Any]:
     return {
         "step_name": run.name,
         **({"trial": run.trial} if run.trial else {}),  # Multistep's own field names the other trial that ran the step
         "verifier_result": _rewards(run.rewards),
-        "exception_info": _exception_info(run.exception, _when(run), where=f"step {run.name!r}"),
+        "exception_info": _exception_info(run.exception, _when(run), overrides, where=f"step {run.name!r}"),
         **_phases(run),
     }
 
 
 def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
-    """Return the results of a single-step trial's step, which result.json has at its top level, as in Harbor 0.25."""
+    """Return the results of a single-step trial's step, which result.json has at its top level, as in Harbor 0.26."""
     run = journal.steps[0] if journal.steps else StepRun(name="")
     mode = verifier_mode(plan) if VERIFIER in run.timings else None
     return {**_phases(run), "verifier_environment_mode": mode, "step_results": None}
@@ -216,12 +226,16 @@ def _preparation(trial: MultiStepTrial, journal: Journal, now: float) -> dict[st
     return {"environment_setup": _timing((start, now if setup is None else setup[0])), "agent_setup": _timing(setup)}
 
 
-def _trial_exception(journal: Journal, failure: StepException | None, now: float) -> dict[str, Any] | None:
+def _trial_exception(
+    journal: Journal, failure: StepException | None, now: float, overrides: ErrorPolicyOverrides
+) -> dict[str, Any] | None:
     last = _when(journal.steps[-1]) if journal.steps and journal.exception else None
-    return _exception_info(journal.exception or failure, last or now)
+    return _exception_info(journal.exception or failure, last or now, overrides)
 
 
-def _exception_info(exception: StepException | None, when: float | None, where: str = "") -> dict[str, Any] | None:
+def _exception_info(
+    exception: StepException | None, when: float | None, overrides: ErrorPolicyOverrides, where: str = ""
+) -> dict[str, Any] | None:
     if exception is None:
         return None
     return {
@@ -229,6 +243,7 @@ def _exception_info(exception: StepException | None, when: float | None, where: 
         "exception_message": exception.message,
         "exception_traceback": _traceback(exception, where),
         "occurred_at": iso_time(when or 0.0),
+        **policy_json(exception.type, overrides),
     }
 
 
