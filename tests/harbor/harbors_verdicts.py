@@ -1,5 +1,4 @@
-"""Print as JSON which option values Harbor's own classes accept, which agents need a model, and which exceptions an agent's exit
-status can be, with whether Harbor regards a reward as valid after each. Runs in a Python with Harbor."""
+"""Print as JSON which option values Harbor's own classes accept, and which agents need a model. Runs in a Python with Harbor."""
 
 from __future__ import annotations
 
@@ -15,11 +14,9 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "true"  # prevents litellm from dow
 
 from harbor.agents.base import BaseAgent
 from harbor.agents.factory import AgentFactory
-from harbor.agents.installed.base import NonZeroAgentExitCodeError
 from harbor.environments.base import ExecResult
 from harbor.models.agent.context import AgentContext
 from harbor.models.agent.name import AgentName
-from harbor.models.trial.error_policy import policy_for
 from pydantic import ValidationError
 
 VALUES: list[Any] = [None, True, False, 0, 1, 5, -1, 1.0, 2.5, "x", "5", "5.0", "2.5", "true", "low", "", [], ["a"], {}, {"a": 1}]
@@ -65,14 +62,6 @@ def _accepts(model: Any, name: str, alias: str, value: object) -> bool:
     return True
 
 
-def exit_errors(error: type[Exception]) -> dict[str, bool]:
-    """Return the names of an exception class and its subclasses, each with whether a reward is valid after it."""
-    found = {error.__name__: policy_for(error.__name__).has_valid_reward}
-    for each in error.__subclasses__():
-        found |= exit_errors(each)
-    return found
-
-
 def fails_without_model(name: str) -> bool:
     """Return whether the agent, in its constructor or in run, raises a ValueError about the missing model."""
     with tempfile.TemporaryDirectory() as directory:
@@ -96,6 +85,5 @@ if __name__ == "__main__":
             "rejectsUnknown": bool(cls.options_model) and cls.options_model.model_config.get("extra") == "forbid",
             "needsModel": fails_without_model(each),
         }
-    errors = exit_errors(NonZeroAgentExitCodeError)  # with the subclasses in the agents' modules, which the loop imported
-    print(json.dumps({"values": VALUES, "agents": found, "exitErrors": errors}), flush=True)
+    print(json.dumps({"values": VALUES, "agents": found}), flush=True)
     os._exit(0)  # some agents leave threads that do not end

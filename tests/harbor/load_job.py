@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from harbor.models.job.config import JobConfig
 from harbor.models.job.lock import JobLock, TrialLock
-from harbor.models.job.result import JobResult
+from harbor.models.job.result import JobResult, JobStats
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import TrialResult
 
@@ -54,8 +54,8 @@ def load(path: Path, viewer: httpx.Client, summary: dict[str, Any]) -> dict[str,
     JobResult.model_validate_json((path / "result.json").read_text())
     lock = JobLock.model_validate_json((path / "lock.json").read_text())
     trials = [each for each in sorted(path.iterdir()) if each.is_dir()]
+    results = [TrialResult.model_validate_json((each / "result.json").read_text()) for each in trials]
     for each in trials:
-        TrialResult.model_validate_json((each / "result.json").read_text())
         TrialConfig.model_validate_json((each / "config.json").read_text())
     assert lock.trials == [TrialLock.model_validate_json((each / "lock.json").read_text()) for each in trials]
     job = f"/api/jobs/{path.name}"
@@ -64,6 +64,7 @@ def load(path: Path, viewer: httpx.Client, summary: dict[str, Any]) -> dict[str,
         "job": _get(viewer, job),
         "tasks": _get(viewer, f"{job}/tasks?page_size=100")["items"],
         "trials": _get(viewer, f"{job}/trials?page_size=100")["items"],
+        "harbors": JobStats.from_trial_results(results).model_dump(mode="json"),
         "attempts": config.n_attempts,
         "task_names": [each.get_task_id().get_name() for each in config.tasks],
     }

@@ -41,10 +41,19 @@ def load(path: Path, viewer: TestClient) -> dict[str, Any]:
         "same_config": config == result.config,
         "task_name_of_config": config.task.get_task_id().get_name(),
         "reward_valid": result.reward_valid,
+        "written": _written(json.loads(paths.result_path.read_text())),
+        "computed": _written(json.loads(result.model_dump_json())),
         "exception_txt": paths.exception_message_path.exists(),
         "manifests": [_manifest(each) for each in _manifests(paths, steps)],
         "viewer": [_view(viewer, path.name, step) for step in steps or [None]],
     }
+
+
+def _written(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of result.json that Harbor computes from the others: whether the reward is valid, and policies."""
+    steps = [step["exception_info"] for step in result["step_results"] or []]
+    shown = [each and {key: each.get(key) for key in ("policy", "policy_override")} for each in (result["exception_info"], *steps)]
+    return {"schema_version": result["schema_version"], "reward_valid": result["reward_valid"], "policies": shown}
 
 
 def _manifests(paths: TrialPaths, steps: list[str]) -> list[Path]:

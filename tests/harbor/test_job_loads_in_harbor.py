@@ -64,6 +64,29 @@ def test_the_trials_are_those_of_the_sweep_with_their_rewards(jobs: Jobs) -> Non
     assert (jobs[SWEEP]["attempts"], jobs[SWEEP]["task_names"]) == (2, ["t0", "t1"])
 
 
+def totals(stats: dict[str, Any]) -> tuple[int, int, int, set[tuple[str, str]], set[tuple[str, float, str]]]:
+    """Return the counts of a job, the trials by exception and the trials by reward, over all agents: the names of these differ."""
+    evals = stats["evals"].values()
+    return (
+        stats["n_errored_trials"],
+        sum(each["n_trials"] for each in evals),
+        sum(each["n_errors"] for each in evals),
+        {(type_, name) for each in evals for type_, names in each["exception_stats"].items() for name in names},
+        {
+            (key, float(value), name)
+            for each in evals
+            for key, values in each["reward_stats"].items()
+            for value, names in values.items()
+            for name in names
+        },
+    )
+
+
+def test_the_counts_are_those_that_harbor_computes_from_the_trials(jobs: Jobs) -> None:
+    for job in jobs.values():
+        assert totals(job["job"]["stats"]) == totals(job["harbors"])
+
+
 def test_excluded_trials_are_a_job_of_their_own_and_lower_no_average(jobs: Jobs) -> None:
     excluded = jobs[f"{SWEEP}.excluded"]
     assert set(jobs) == {SWEEP, f"{SWEEP}.excluded"}

@@ -41,30 +41,37 @@ def test_every_sample_loads_and_its_config_is_the_one_in_its_result(loaded: Load
 
 
 @pytest.mark.parametrize(
-    ("name", "rewards", "steps"),
+    ("name", "rewards", "steps", "valid"),
     [
-        ("rewards", {"reward": 0.5}, [FIRST, SECOND]),
-        ("exceptions", {"reward": 0.0}, [FIRST]),
-        ("no-reward", None, [FIRST]),
-        ("early-stop", {"reward": 0}, [FIRST]),
-        ("setup", None, [FIRST]),
-        ("single-step", {"reward": 1.0}, None),
-        ("single-step-timeout", None, None),
-        ("environment", None, None),
-        ("failed", None, None),
-        ("huge", {"reward": 10**40}, [FIRST]),
-        ("hosted", {"reward": 1.0}, [FIRST, SECOND]),
-        ("inline", None, None),
+        ("rewards", {"reward": 0.5}, [FIRST, SECOND], True),
+        ("exceptions", {"reward": 0.0}, [FIRST], True),
+        ("no-reward", None, [FIRST], False),
+        ("early-stop", {"reward": 0}, [FIRST], True),
+        ("setup", None, [FIRST], False),
+        ("single-step", {"reward": 1.0}, None, True),
+        ("single-step-timeout", None, None, False),
+        ("environment", None, None, False),
+        ("failed", None, None, False),
+        ("huge", {"reward": 10**40}, [FIRST], True),
+        ("hosted", {"reward": 1.0}, [FIRST, SECOND], True),
+        ("limited", {"reward": 0.5}, [FIRST], False),
+        ("overridden", {"reward": 0.5}, [FIRST], True),
+        ("inline", None, None, False),
     ],
 )
-def test_rewards_and_steps_are_what_harbor_reports_and_each_reward_is_valid(
-    loaded: Loaded, name: str, rewards: object, steps: list[str] | None
+def test_rewards_steps_and_validity_are_what_harbor_reports(
+    loaded: Loaded, name: str, rewards: object, steps: list[str] | None, valid: bool
 ) -> None:
     result = loaded[name]["result"]
     found = result["step_results"]
     assert (result["verifier_result"] or {}).get("rewards") == rewards
     assert (found and [step["step_name"] for step in found]) == steps
-    assert loaded[name]["reward_valid"] == (rewards is not None)
+    assert loaded[name]["reward_valid"] is valid
+
+
+@pytest.mark.parametrize("name", [sample.name for sample in SAMPLES])
+def test_result_json_has_the_fields_that_harbor_computes(loaded: Loaded, name: str) -> None:
+    assert loaded[name]["written"] == loaded[name]["computed"]
 
 
 @pytest.mark.parametrize("name", [sample.name for sample in SAMPLES])

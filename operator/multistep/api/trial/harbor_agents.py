@@ -182,38 +182,6 @@ NEED_MODEL: Final = frozenset(
 """Names of the agents that fail without a model. The other agents have a default, or read the model from a variable or a file."""
 
 
-EXIT_ERRORS: Final = frozenset(
-    {
-        "AgentAuthenticationError",
-        "AgentSafetyRefusalError",
-        "ApiConnectionClosedError",
-        "ApiConnectionError",
-        "ApiError",
-        "ApiInternalServerError",
-        "ApiOverloadedError",
-        "ApiProviderResourceNotFoundError",
-        "ApiRateLimitError",
-        "ApiResponseStalledError",
-        "ApiUsageLimitError",
-        "ContextWindowExceededError",
-        "ModelNotFoundError",
-        "NetworkConnectionError",
-        "NonZeroAgentExitCodeError",
-        "OutputTokenExceededError",
-        "UnknownApiError",
-        "UnsupportedModelParametersError",
-    }
-)
-"""Exception types of an agent's program that exited with an error: NonZeroAgentExitCodeError and its subclasses.
-
-Harbor chooses one of them according to the program's output.
-"""
-
-
-VALID_EXIT_ERRORS: Final = frozenset({"AgentSafetyRefusalError", "ContextWindowExceededError", "OutputTokenExceededError"})
-"""Those of EXIT_ERRORS after which Harbor regards a reward as valid."""
-
-
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return a hint with the most similar known name, "" if none is similar."""
     similar = difflib.get_close_matches(name, list(known), n=1)
