@@ -15,7 +15,6 @@ import click
 
 from multistep.cli.completion import complete_sweeps
 from multistep.cli.options import target_options
-from multistep.cli.terminal import print_err
 from multistep.client.options import Target
 from multistep.errors import UsageError
 
@@ -61,6 +60,8 @@ def view(source: str, port: str, jobs: Path, target: Target) -> int:
         code = asyncio.run(_fetch(target, source, jobs))
         if code:
             return code
+    from multistep.cli.terminal import print_err
+
     print_err(
         f"opening {meaning(harbor_version(harbor))}; the score of an agent (metric score) is that of `multistep sweep report`"
     )
