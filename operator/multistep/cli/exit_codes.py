@@ -18,10 +18,12 @@ class Exit(IntEnum):
     """A trial is Complete without an exception or a failed gate, or a sweep is Complete and all of its trials are scored."""
     FAULT = 1
     """A trial is Complete with an exception or a failed gate. A sweep is Complete, but trials are excluded or images of tasks could
-    not be built. Fetched results differ from their evidence. With `check --strict`, a task has warnings. `doctor` found a fault."""
+    not be built. Fetched results differ from their evidence. With `check --strict`, a task has warnings. `doctor` found a fault. A
+    candidate is worse than its baseline (`gate`)."""
     BAD_INPUT = 2  # invalid usage, task, image or manifest
     FAILED = 3  # the trial or sweep is Failed: it could not be run completely, or not at all
     UNREACHABLE = 4  # the cluster or its results cannot be reached
+    UNDECIDED = 5  # `gate`: the trials show neither that the candidate is worse nor that it is not
     INTERRUPTED = 130  # Ctrl-C
 
 

@@ -39,6 +39,7 @@ COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
     "verify": ("trial.verify", "Compare fetched results with their evidence."),
     "view": ("view", "Open Harbor's viewer on fetched results."),
     "sweep": ("sweep.commands", "Run tasks x agents x attempts and report the results."),
+    "gate": ("gate", "Fail if a sweep scores worse than another: a test for CI."),
     "dataset": ("dataset", "List the datasets of a registry.json, and their tasks."),
     "dashboard": ("dashboard.command", "Show sweeps and trials live in the browser."),
     "agent": ("agent", "List Harbor's agents, and build images of their programs."),

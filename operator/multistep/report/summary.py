@@ -237,7 +237,12 @@ def adjusted_comparisons(compared: Iterable[tuple[str, str, Difference | None]])
 
 def mean_difference(first: Iterable[TrialRow], second: Iterable[TrialRow]) -> Difference | None:
     """Return the mean difference of the first minus the second by task; None if no task has scored trials in both."""
-    return paired_difference(_by_task(first, _counts), _by_task(second, _counts))
+    return paired_difference(scores_by_task(first), scores_by_task(second))
+
+
+def scores_by_task(rows: Iterable[TrialRow]) -> Mapping[str, Sequence[float]]:
+    """Return the scores of the scored trials, by task."""
+    return _by_task(rows, _counts)
 
 
 def _counts(row: TrialRow) -> float | None:

@@ -383,6 +383,14 @@ def test_too_few_tasks_to_compare_agents_are_noted_before_the_sweep_starts(
     assert result.stdout == "s\n"
 
 
+def test_a_sweep_that_is_too_small_for_the_asked_drop_says_so_before_it_starts(
+    tasks: Path, invoke: Invoke, cluster: CliCluster
+) -> None:
+    result = invoke("sweep", "run", tasks, "--find-drop", "0.1", "--detach", "--name", "s")
+    assert "note: 2 tasks: fewer than 6 tasks never show a drop, however many attempts they have" in result.stderr.splitlines()
+    assert result.stdout == "s\n"
+
+
 def test_a_submitted_sweep_is_named_on_stdout(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     assert invoke("sweep", "run", task, "--detach", "--name", "s").stdout == "s\n"
     cluster.objects.clear()

@@ -164,6 +164,12 @@ def sweep() -> None:
     metavar="USD",
     help="Budget of all trials together: US dollars for their model requests. The sweep is suspended before it is exceeded.",
 )
+@click.option(
+    "--find-drop",
+    type=FiniteRange(min=0, min_open=True),
+    metavar="DROP",
+    help="Before the start, tell if the sweep is too small for `multistep gate` to find such a drop of an agent's mean score.",
+)
 @click.option("--name", metavar="NAME", help="Name of the sweep; default: DIRECTORY-RANDOM.")
 @click.option("--timeout-multiplier", type=FiniteRange(min=0), metavar="X", help="Multiply every timeout by X.")
 @resource_options
@@ -180,13 +186,21 @@ def sweep() -> None:
 @output_option
 @run_options
 def run(
-    sources: tuple[Path, ...], dataset: str | None, chosen: DatasetOptions, name: str | None, common: RunOptions, **options: Any
+    sources: tuple[Path, ...],
+    dataset: str | None,
+    chosen: DatasetOptions,
+    name: str | None,
+    find_drop: float | None,
+    common: RunOptions,
+    **options: Any,
 ) -> int:
     """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow it."""
     from multistep.cli.sweep.run_sweep import SweepRun
     from multistep.client.submit.sweep_manifest import SweepOptions
 
-    return SweepRun(sources, SweepOptions(name or "", **options), replace(chosen, dataset=dataset), common).run()
+    if find_drop is not None:
+        require_report()
+    return SweepRun(sources, SweepOptions(name or "", **options), replace(chosen, dataset=dataset), common, find_drop).run()
 
 
 @sweep.command(epilog=_STATUS_EPILOG)

@@ -51,15 +51,15 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
     ClusterError."""
     if len(texts) > 2:
         raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
-    sides = await _sides(target, texts)
-    contests = _contests(sides)
+    sides = await read_sides(target, texts)
+    contests = contests_of(sides)
     if sides[0].scoring != sides[-1].scoring:
         print_warning(f"{sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
     compared = [(each.first, each.second, mean_difference(each.first_rows, each.second_rows)) for each in contests]
     pairs = adjusted_comparisons(compared)
     if not pairs:
         raise UsageError(f"{contests[0].first} and {contests[0].second} share no task in which both have scored trials")
-    for warning in dict.fromkeys(warning for contest in contests for warning in _warnings(contest)):  # without duplicates
+    for warning in dict.fromkeys(warning for contest in contests for warning in contest_warnings(contest)):  # without duplicates
         print_warning(warning)
     if as_json:
         print_json([{**asdict(each), "is_real": each.is_real, "verdict": verdict(each)} for each in pairs])
@@ -69,7 +69,7 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
         print_out(f"{len(pairs)} comparisons at once: each p is adjusted for their number (Holm); the intervals are not.")
 
 
-async def _sides(target: Target, texts: Sequence[str]) -> list[Side]:
+async def read_sides(target: Target, texts: Sequence[str]) -> list[Side]:
     """Parse the SIDE arguments and read their trials. Connects to the cluster only if one of them is a sweep."""
     kept = {each: side for each in texts if (side := _of_file(each)) is not None}
     if len(kept) == len(set(texts)):
@@ -104,7 +104,7 @@ def _side(name: str, agent: str, scoring: Scoring, rows: Iterable[TrialRow]) -> 
     return Side(name, scoring, {agent: agents[agent]} if agent else dict(sorted(agents.items())))
 
 
-def _contests(sides: Sequence[Side]) -> list[Contest]:
+def contests_of(sides: Sequence[Side]) -> list[Contest]:
     """Return the pairs of agents to compare.
 
     For one side, these are all pairs of its agents. For two sides with one agent each, these two agents are the pair. For other
@@ -163,7 +163,7 @@ def _equals(p: str) -> str:
     return p if p.startswith("<") else f"= {p}"
 
 
-def _warnings(contest: Contest) -> Iterator[str]:
+def contest_warnings(contest: Contest) -> Iterator[str]:
     """Yield the reasons why the comparison may be misleading."""
     names = (contest.first, contest.second)
     for name, rows in zip(names, (contest.first_rows, contest.second_rows), strict=True):

@@ -73,6 +73,8 @@ class SweepRun:
     options: SweepOptions
     chosen: DatasetOptions
     common: RunOptions
+    find_drop: float | None = None
+    """Drop of an agent's mean score that the sweep is meant to find."""
 
     def run(self) -> Exit:
         """Validate the tasks, build their images, create the sweep and follow it. Raises UsageError if a task or an option is
@@ -126,7 +128,17 @@ class SweepRun:
         own, other = submission.main["metadata"].get("namespace"), self.common.target.namespace
         if own and other and own != other:
             raise UsageError(f"--namespace {other}: the sweep in {path} has namespace {own}")
+        self._print_size(submission.main["spec"])
         return asyncio.run(submit_sweep(submission, self.common))
+
+    def _print_size(self, spec: Manifest) -> None:
+        """Print a note if the sweep is too small to find the drop that --find-drop names. Its tasks must be in its spec."""
+        if self.find_drop is None:
+            return
+        from multistep.report.gate import too_small
+
+        if note := too_small(len(spec.get("tasks") or ()), spec.get("attempts") or 1, self.find_drop):
+            print_err(note)
 
     def _run_tasks(self, tasks: Sequence[TaskDirectory | Manifest], name: str) -> Exit:
         options, here = self._options(name), directories(tasks)
@@ -136,6 +148,7 @@ class SweepRun:
         if len(here) == len(tasks):
             used = frozenset().union(*(each.used for each in reports))
             check_used(options.values.variables, used, agents=[each.agent for each in spec.agents])
+        self._print_size(planned.main["spec"])
         asyncio.run(check_accepted_by(self.common.target, planned))
         images, unbuilt = self._images(here, len(tasks))
         built, elsewhere = [each for each in tasks if each not in unbuilt], self.common.trial_image

@@ -1,0 +1,156 @@
+"""The verdict of `multistep gate`: reads both sides, judges them, and writes the verdict for people, machines and pull requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from multistep.cli.exit_codes import Exit
+from multistep.cli.sweep.compare import contest_warnings, contests_of, read_sides
+from multistep.cli.terminal import clean, print_json, print_out, print_warning
+from multistep.client.options import Target
+from multistep.errors import UsageError
+from multistep.report.gate import GateResult, Need, Verdict, judge
+from multistep.report.summary import scores_by_task
+
+_EXITS: Final = {
+    Verdict.BETTER: Exit.OK,
+    Verdict.NO_WORSE: Exit.OK,
+    Verdict.WORSE: Exit.FAULT,
+    Verdict.NOT_ENOUGH_DATA: Exit.UNDECIDED,
+}
+_WORDS: Final = {
+    Verdict.BETTER: "better",
+    Verdict.NO_WORSE: "no worse",
+    Verdict.WORSE: "worse",
+    Verdict.NOT_ENOUGH_DATA: "not enough data",
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A verdict about a candidate."""
+
+    candidate: str
+    """The candidate as SWEEP/AGENT or FILE.json/AGENT."""
+    baseline: str
+    """The baseline, in the same form."""
+    result: GateResult
+    warnings: list[str]
+    """Reasons why the verdict may be misleading."""
+
+
+async def read_gate(target: Target, candidate: str, baseline: str, max_drop: float) -> Gate:
+    """Read the trials of both sides and judge them. Raises UsageError if they cannot be compared, and ClusterError."""
+    sides = await read_sides(target, [candidate, baseline])
+    contests = contests_of(sides)
+    if len(contests) > 1:
+        raise UsageError(f"{sides[0].name} and {sides[1].name} share several agents; a gate judges one: name it, as SWEEP/AGENT")
+    (pair,) = contests
+    for name, rows in ((pair.first, pair.first_rows), (pair.second, pair.second_rows)):
+        if active := sum(row.state == "Active" for row in rows):
+            raise UsageError(f"{name}: {active} of {len(rows)} trials have not finished; a gate judges finished sweeps")
+    warnings = [*contest_warnings(pair)]
+    if sides[0].scoring != sides[1].scoring:
+        warnings.append(f"{sides[0].name} and {sides[1].name} have different spec.scoring: their means follow different rules")
+    return Gate(
+        pair.first, pair.second, judge(scores_by_task(pair.first_rows), scores_by_task(pair.second_rows), max_drop), warnings
+    )
+
+
+def write_verdict(found: Gate, markdown: Path | None, *, as_json: bool) -> Exit:
+    """Print the verdict, append it to the file ``markdown``, and return its exit code. Raises UsageError if the file cannot be
+    written."""
+    for warning in found.warnings:
+        print_warning(warning)
+    if markdown is not None:
+        _append(markdown, markdown_text(found))
+    if as_json:
+        print_json(document(found))
+    else:
+        print_out(*sentences(found))
+    return _EXITS[found.result.verdict]
+
+
+def document(found: Gate) -> dict[str, object]:
+    """Return the verdict for ``-o json``."""
+    result, difference = found.result, found.result.difference
+    return {
+        "verdict": result.verdict.value,
+        "candidate": found.candidate,
+        "baseline": found.baseline,
+        "max_drop": result.max_drop,
+        "difference": None if difference is None else difference.estimate.value,
+        "low": None if difference is None else difference.estimate.low,
+        "high": None if difference is None else difference.estimate.high,
+        "p": None if difference is None else difference.p,
+        "tasks": 0 if difference is None else difference.estimate.tasks,
+        "trials": 0 if difference is None else difference.estimate.trials,
+        "need": None if result.need is None else {"attempts": result.need.attempts, "tasks": result.need.tasks},
+        "warnings": found.warnings,
+    }
+
+
+def sentences(found: Gate) -> list[str]:
+    """Return the verdict in words, for the terminal."""
+    result = found.result
+    lines = [f"{_WORDS[result.verdict]}: {_measured(found)}"]
+    if result.need is not None:
+        lines.append(_needed(result.need, result.max_drop))
+    return lines
+
+
+def markdown_text(found: Gate) -> str:
+    """Return the verdict as Markdown, for the summary of a pull request."""
+    result, difference = found.result, found.result.difference
+    rows = [("candidate", _code(found.candidate)), ("baseline", _code(found.baseline))]
+    if difference is not None:
+        estimate = difference.estimate
+        span = "-" if estimate.low is None or estimate.high is None else f"{estimate.low:+.3f} to {estimate.high:+.3f}"
+        rows += [("difference of the mean score", f"{estimate.value:+.3f}"), ("95 % interval", span)]
+        rows += [("p", "-" if difference.p is None else f"{difference.p:.3g}")]
+        rows += [("shared tasks", f"{estimate.tasks}"), ("scored trials", f"{estimate.trials}")]
+    rows += [("tolerated drop", f"{result.max_drop:g}")]
+    table = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    after = [] if result.need is None else ["", _needed(result.need, result.max_drop)]
+    after += [line for warning in found.warnings for line in ("", f"> {_escaped(warning)}")]
+    return "\n".join([f"### Gate: {_WORDS[result.verdict]}", "", *table, *after, ""])
+
+
+def _measured(found: Gate) -> str:
+    difference = found.result.difference
+    candidate, baseline = clean(found.candidate), clean(found.baseline)
+    if difference is None:
+        return f"{candidate} and {baseline} share no task in which both have scored trials"
+    estimate = difference.estimate
+    span = "" if estimate.low is None or estimate.high is None else f" (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f})"
+    return (
+        f"the mean score of {candidate} is {estimate.value:+.3f} from that of {baseline}{span} over {estimate.tasks} shared tasks; "
+        f"a drop of {found.result.max_drop:g} is tolerated"
+    )
+
+
+def _needed(need: Need, max_drop: float) -> str:
+    if need.attempts is not None:
+        return f"About {need.attempts} attempts of each task on both sides would decide it."
+    if need.tasks is not None:
+        return f"More attempts of these tasks would not decide it; about {need.tasks} tasks would."
+    return f"No size decides it with --max-drop {max_drop:g}: allow a drop above 0."
+
+
+def _append(file: Path, text: str) -> None:
+    try:
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError as error:
+        raise UsageError(f"--markdown {file}: {error.strerror}") from error
+
+
+def _code(text: str) -> str:
+    return "`" + clean(text).replace("`", "'").replace("|", "\\|") + "`"
+
+
+def _escaped(text: str) -> str:
+    """Return a text in which Markdown has no markup or HTML: names of tasks and agents are not trusted."""
+    return "".join(f"\\{character}" if character in "\\`*_{}[]<>()#+-.!|~" else character for character in clean(text))
