@@ -66,7 +66,7 @@ class Sandbox:
             start_new_session=True,
         )
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), _SECONDS)
+            output = (await asyncio.wait_for(process.communicate(), _SECONDS))[0]
         except TimeoutError:
             os.killpg(process.pid, 9)
             output = b""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Self, TextIO
+from typing import Final, Self, TextIO, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -23,6 +23,7 @@ from rich.text import Text
 from multistep.api.trial.score import Level
 from multistep.logs import escaped
 
+_FailureClass = TypeVar("_FailureClass", bound=str)
 _PIPED_WIDTH = 250  # width in characters of tables, and of output to a pipe. It is large, so that lines are not folded
 _NOT_PLAIN = re.compile(r"[^\n -~]+")
 STYLES: Final[dict[Level, str]] = {"good": "green", "bad": "red", "excluded": "yellow", "neutral": ""}  # by level of an outcome
@@ -69,7 +70,7 @@ def bytes_text(size: int) -> str:
     return f"{amount:.3g} GB"
 
 
-def counts_text(counts: Mapping[str, int]) -> str:
+def counts_text(counts: Mapping[_FailureClass, int]) -> str:
     """Format numbers of trials by failure class, for example ``2 Agent, 1 Infrastructure``."""
     return ", ".join(f"{count} {failure_class}" for failure_class, count in sorted(counts.items()))
 
