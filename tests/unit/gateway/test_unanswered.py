@@ -16,7 +16,10 @@ from multistep.gateway.keys.tokens import StepKey
 from tests.unit.gateway.world import token_for, world
 
 JUDGE = StepKey("uid-1", "1", "0", "judge")
-TOKEN = token_for("chat", sub=str(JUDGE), agent="judge")
+
+
+def judges_token() -> str:
+    return token_for("chat", sub=str(JUDGE), agent="judge")
 
 
 def row(content: str, began: float, ended: float | None, **changes: Any) -> RequestRow:
@@ -62,10 +65,10 @@ def test_each_request_must_have_an_answer_of_its_own_or_of_its_repetition(case: 
 async def test_the_gateway_tells_requests_apart_by_their_content(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.model.faults = ["-fail-500", "", "-cut", ""]
-        assert (await here.call("chat", text="say: one", token=TOKEN)).status == 500
-        assert (await here.call("chat", text="say: one", token=TOKEN)).status == 200  # sent again
-        assert (await here.call("chat", text="say: two", token=TOKEN)).error
-        assert (await here.call("chat", text="say: three", token=TOKEN)).status == 200
+        assert (await here.call("chat", text="say: one", token=judges_token())).status == 500
+        assert (await here.call("chat", text="say: one", token=judges_token())).status == 200  # sent again
+        assert (await here.call("chat", text="say: two", token=judges_token())).error
+        assert (await here.call("chat", text="say: three", token=judges_token())).status == 200
         (found,) = (await here.admin.close(JUDGE)).unanswered
         assert (found.cause, found.requests, found.others_answered) == ("Provider", 1, True)
 
@@ -74,7 +77,7 @@ async def test_an_answer_that_its_client_did_not_wait_for_is_none(tmp_path: Path
     async with world(tmp_path) as here:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.5):
-                await here.call("chat", "-slow-4000", token=TOKEN)
+                await here.call("chat", "-slow-4000", token=judges_token())
         (found,) = (await here.admin.close(JUDGE)).unanswered
         assert (found.cause, found.others_answered) == ("Left", False)
         assert "the client left the request after" in found.message

@@ -136,6 +136,7 @@ class Reconciler:
             models=self.models,
             transfers=self.admission.transfers,
             changed=self.changed,
+            clock=self.clock,
         )
 
     def on_pod_event(self, event: PodEvent, type: str | None) -> float | None:

@@ -108,13 +108,16 @@ class Driver:
         models: ModelAccess | None = None,
         transfers: ConcurrencyLimit,
         changed: Changed = lambda _: False,
+        clock: Callable[[], float],
     ) -> None:
         """Create the driver.
 
         ``sessions_queued`` returns whether other trials are queued for a session. ``transfers`` limits how many checkpoints are
         stored or restored at once. ``changed`` returns whether an event showed a newer spec of a trial, or a request to delete it.
+        ``clock`` returns the seconds since the epoch.
         """
         self._changed = changed
+        self._clock = clock
         self._models = models
         self._networks = NetworkSwitch(cluster, settings.answer_timeout_seconds)
         self._transfers = transfers
@@ -263,8 +266,8 @@ class Driver:
     def _must_wait(self, drive: DriveState, progress: ScriptProgress) -> DriveResult | None:
         """Return why the next operation cannot be performed now, None if it can."""
         match progress.next:
-            case Note(not_before=due) if due > time.time():
-                return Postponed(progress.journal, due - time.time(), progress.next.why)
+            case Note(not_before=due) if due > (now := self._clock()):
+                return Postponed(progress.journal, due - now, progress.next.why)
             case Checkpoint() | Restore() if not self._transfers.acquire(drive.name):
                 return TransferQueued(progress.journal)
         return None
@@ -308,7 +311,7 @@ class Driver:
     async def _give_up(self, drive: DriveState, progress: ScriptProgress) -> None:
         """Store a record that the next operation is not possible, because the pod of a second verification was lost."""
         assert progress.next is not None
-        step, now = drive.step(len(progress.journal.steps) - 1), time.time()
+        step, now = drive.step(len(progress.journal.steps) - 1), self._clock()
         lost = Record(progress.next.id, "note", "done", now, now, acknowledged=True, result=lost_pod(drive.pods.lost))
         drive.records[lost.id] = lost
         records = drive.verifiers_records(step)
