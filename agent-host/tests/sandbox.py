@@ -19,9 +19,11 @@ _TOOLS = (
     *("base64", "basename", "bash", "cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep", "head", "id", "install", "ln"),
     *("ls", "mkdir", "mktemp", "mv", "printf", "rm", "sed", "sh", "sleep", "sort", "tail", "tee", "touch", "tr", "uname"),
 )
-# Every other program succeeds, does nothing, and prints a version; fx prints what `fx status` prints.
+# Every other program succeeds, reads what a pipe sends, and prints a version; fx prints what `fx status` prints. A program that
+# left a pipe unread would end its writer by SIGPIPE, or not, depending on which one is faster.
 _START = """\
 command_not_found_handle() {
+  if [ -p /dev/stdin ]; then cat > /dev/null; fi
   if [ "$1" = fx ]; then echo '{"build_channel": "dev", "build_revision": "1"}'; else echo 2.1.330; fi
 }
 """
