@@ -8,12 +8,13 @@ import pytest
 
 from multistep.api.trial.trial import parse_trial
 from multistep.engine.journal.operations import CloseModelAccess, Note, Reset, Start, SwitchNetwork
+from multistep.engine.plan.judge_plan import access_names
 from multistep.engine.plan.network_types import Egress
 from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.engine.status.trial_status import step_run, step_status
 from multistep.errors import InvalidSpec
 from tests.support.fake_models import counted
-from tests.support.played import IMAGE, Played, plan, play, rewarded
+from tests.support.played import FAULT, IMAGE, Played, plan, play, rewarded
 from tests.support.world import manifest
 
 JUDGE = {"model": "openai/gpt-5-mini", "credentials": [{"name": "OPENAI_API_KEY", "value": "sk"}]}
@@ -123,6 +124,18 @@ def test_a_verdict_without_an_answer_is_not_taken_and_the_verification_alone_is_
     assert played.ids.index(f"{there}verify-2") < played.ids.index(f"{there}verifier-2")
     lost = (name,) if cause != "Left" else ()
     assert played.operation(f"{there}judge-usage-2").lost == lost
+
+
+def test_a_repetition_whose_preparation_fails_ends_the_verification_with_that_failure() -> None:
+    results = {"a/judge-usage": doubted("Provider"), "a/verify-2": FAULT}
+    (run,) = play(judged(), results).journal.steps
+    assert run.rewards is None and run.exception is not None
+    assert "emptying /logs/verifier" in run.exception.message
+
+
+def test_each_run_of_a_verification_has_an_access_of_its_own() -> None:
+    assert [*access_names("a", apart=False)][:2] == ["a", "a/2"]
+    assert [*access_names("a", apart=True)][:2] == ["a/verifier", "a/verifier/2"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.score.usage_totals import lost_attempts_used_budget
+from multistep.engine.score.usage_totals import lost_attempts_used_budget, lost_runs_used_budget
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,12 @@ def test_lost_attempts_used_the_budget_only_if_the_request_had_room_without_them
 
 def test_a_trial_in_its_first_attempt_has_lost_none() -> None:
     assert not lost_attempts_used_budget(trial(ALL, attempt=None), {"1/a": HALF}, Used(51))
+
+
+def test_lost_runs_of_a_verification_are_not_the_judges_own_use_of_its_budget() -> None:
+    judge = {"model": "openai/m", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}], "limits": ALL}
+    spec = {"task": {"inline": {"config": {}}}, "agent": {"name": "nop"}, "models": {"judge": judge}}
+    judged = parse_trial({"metadata": {"name": "t", "uid": "u"}, "spec": spec, "status": {"attempt": 2}})
+    assert lost_runs_used_budget(judged, {"2/a": HALF, "2/a%2F2": HALF}, Used(1), ["a"])
+    assert lost_runs_used_budget(judged, {"1/a": HALF, "2/a": HALF}, Used(1), [])
+    assert not lost_runs_used_budget(judged, {"2/a": HALF, "2/a%2F2": HALF}, Used(1), [])
