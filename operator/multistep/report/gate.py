@@ -9,17 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, inf, sqrt
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Final
 
 from scipy import stats
 
 from multistep.api.common.plural import plural
 from multistep.report.rows import FEWEST
-from multistep.report.statistics import CONFIDENCE, Difference, paired_difference
+from multistep.report.statistics import CONFIDENCE, Difference, paired_difference, task_differences
 
 POWER: Final = 0.8
 """Probability with which a gate of the planned size comes to its verdict."""
+
+_LARGEST_DEVIATION: Final = 0.5
+"""Largest standard deviation of scores between 0 and 1: that of a task that passes in half of its attempts."""
 
 Scores = Mapping[str, Sequence[float]]
 """Scores of the scored trials, by task."""
@@ -64,14 +67,14 @@ class GateResult:
 def judge(candidate: Scores, baseline: Scores, max_drop: float) -> GateResult:
     """Return the verdict about a candidate. max_drop: the drop of its mean score that is tolerated, at least 0."""
     found = paired_difference(candidate, baseline)
-    if found is None or found.estimate.tasks < FEWEST:
-        return GateResult(Verdict.NOT_ENOUGH_DATA, found, max_drop, _need(candidate, baseline, max_drop))
     verdict = _verdict(found, max_drop)
     need = _need(candidate, baseline, max_drop) if verdict is Verdict.NOT_ENOUGH_DATA else None
     return GateResult(verdict, found, max_drop, need)
 
 
-def _verdict(found: Difference, max_drop: float) -> Verdict:
+def _verdict(found: Difference | None, max_drop: float) -> Verdict:
+    if found is None or found.estimate.tasks < FEWEST:
+        return Verdict.NOT_ENOUGH_DATA
     value = found.estimate.value
     low = value if found.estimate.low is None else found.estimate.low
     if found.is_real and value > 0:
@@ -83,15 +86,15 @@ def _verdict(found: Difference, max_drop: float) -> Verdict:
     return Verdict.NOT_ENOUGH_DATA
 
 
-def smallest_drop(tasks: int, attempts: int, spread: float = 0.5) -> float:
+def smallest_drop(tasks: int, attempts: int) -> float:
     """Return the smallest drop of the mean score that a gate of this size finds with the probability POWER.
 
-    attempts: of each task on each side. spread: standard deviation of a task's scores between attempts; 0.5 is that of a task that
-    passes in half of its attempts, the largest of scores between 0 and 1. Infinite with fewer tasks than a test needs.
+    Tasks are assumed to pass in half of their attempts. ``attempts`` are those of each task on each side. The drop is infinite with
+    fewer tasks than a test needs.
     """
     if tasks < FEWEST:
         return inf
-    return _sum_of_quantiles(tasks) * spread * sqrt(2 / (attempts * tasks))
+    return _sum_of_quantiles(tasks) * _LARGEST_DEVIATION * sqrt(2 / (attempts * tasks))
 
 
 def too_small(tasks: int, attempts: int, drop: float) -> str:
@@ -116,8 +119,8 @@ def _need(candidate: Scores, baseline: Scores, max_drop: float) -> Need:
     The variance of a task's difference has two parts: that between attempts, which shrinks with their number, and the rest, which
     is how much the difference itself varies between tasks and which only more tasks average out.
     """
-    shared = [task for task, own in candidate.items() if own and baseline.get(task)]
-    deltas = [fmean(candidate[task]) - fmean(baseline[task]) for task in shared]
+    shared = task_differences(candidate, baseline)
+    deltas = list(shared.values())
     if len(deltas) < FEWEST:
         return Need(None, FEWEST)
     mean = fmean(deltas)
@@ -125,7 +128,7 @@ def _need(candidate: Scores, baseline: Scores, max_drop: float) -> Need:
     if distance == 0:
         return Need(None, None)
     allowed = (distance / _sum_of_quantiles(len(deltas))) ** 2 * len(deltas)  # of the variance of a task's difference
-    total = _variance(deltas)
+    total = variance(deltas)
     within = min(total, fmean(_variance_of_mean(candidate[task]) + _variance_of_mean(baseline[task]) for task in shared))
     most = max(len(each) for task in shared for each in (candidate[task], baseline[task]))
     if most == 1:
@@ -136,12 +139,7 @@ def _need(candidate: Scores, baseline: Scores, max_drop: float) -> Need:
 
 
 def _variance_of_mean(scores: Sequence[float]) -> float:
-    return _variance(scores) / len(scores) if len(scores) > 1 else 0.0
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    return fmean((each - mean) ** 2 for each in values) * len(values) / (len(values) - 1)
+    return variance(scores) / len(scores) if len(scores) > 1 else 0.0
 
 
 def _sum_of_quantiles(tasks: int) -> float:

@@ -76,14 +76,19 @@ def pass_at(k: int, passed: Mapping[str, Sequence[bool]]) -> Estimate | None:
     return _within(0.0, 1.0, _or_exact(_estimate(estimates, sum(len(passed[task]) for task in estimates))))
 
 
+def task_differences(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean of the first scores minus that of the second, for each task that has both. first, second: scores by task."""
+    shared = [task for task, own in first.items() if own and second.get(task)]
+    return {task: fmean(first[task]) - fmean(second[task]) for task in shared}
+
+
 def paired_difference(first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]) -> Difference | None:
     """Return the mean of the first scores minus the second, paired by task, so that the tasks' difficulty cancels out.
 
     first, second: scores by task. None if they share no task.
     """
-    shared = [task for task, own in first.items() if own and second.get(task)]
-    deltas = {task: fmean(first[task]) - fmean(second[task]) for task in shared}
-    estimate = _estimate(deltas, sum(len(first[task]) + len(second[task]) for task in shared))
+    deltas = task_differences(first, second)
+    estimate = _estimate(deltas, sum(len(first[task]) + len(second[task]) for task in deltas))
     if _are_shares(first) and _are_shares(second):
         estimate = _within(-1.0, 1.0, estimate)
     if estimate is None:

@@ -195,12 +195,12 @@ def run(
     **options: Any,
 ) -> int:
     """Run the tasks in each DIRECTORY or of a dataset, or the sweep in FILE, and follow it."""
-    from multistep.cli.sweep.run_sweep import SweepRun
+    from multistep.cli.sweep.run_sweep import SweepSubmission
     from multistep.client.submit.sweep_manifest import SweepOptions
 
     if find_drop is not None:
         require_report()
-    return SweepRun(sources, SweepOptions(name or "", **options), replace(chosen, dataset=dataset), common, find_drop).run()
+    return SweepSubmission(sources, SweepOptions(name or "", **options), replace(chosen, dataset=dataset), common, find_drop).run()
 
 
 @sweep.command(epilog=_STATUS_EPILOG)

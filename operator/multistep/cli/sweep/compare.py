@@ -53,8 +53,8 @@ async def write_comparison(target: Target, texts: Sequence[str], *, as_json: boo
         raise UsageError(f"compare takes one or two sides, not {len(texts)}: SWEEP, SWEEP/AGENT or FILE.json")
     sides = await read_sides(target, texts)
     contests = contests_of(sides)
-    if sides[0].scoring != sides[-1].scoring:
-        print_warning(f"{sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules")
+    for warning in scoring_warnings(sides):
+        print_warning(warning)
     compared = [(each.first, each.second, mean_difference(each.first_rows, each.second_rows)) for each in contests]
     pairs = adjusted_comparisons(compared)
     if not pairs:
@@ -161,6 +161,12 @@ def verdict(pair: AgentComparison) -> str:
 
 def _equals(p: str) -> str:
     return p if p.startswith("<") else f"= {p}"
+
+
+def scoring_warnings(sides: Sequence[Side]) -> Iterator[str]:
+    """Yield a warning if the sides are scored by different rules."""
+    if sides[0].scoring != sides[-1].scoring:
+        yield f"{sides[0].name} and {sides[-1].name} have different spec.scoring: their means follow different rules"
 
 
 def contest_warnings(contest: Contest) -> Iterator[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from multistep.cli.exit_codes import Exit
-from multistep.cli.sweep.compare import contest_warnings, contests_of, read_sides
+from multistep.cli.sweep.compare import contest_warnings, contests_of, read_sides, scoring_warnings
 from multistep.cli.terminal import clean, print_json, print_out, print_warning
 from multistep.client.options import Target
 from multistep.errors import UsageError
 from multistep.report.gate import GateResult, Need, Verdict, judge
+from multistep.report.html_page import p_value_text, signed_text
+from multistep.report.statistics import Estimate
 from multistep.report.summary import scores_by_task
 
 _EXITS: Final = {
@@ -51,12 +53,8 @@ async def read_gate(target: Target, candidate: str, baseline: str, max_drop: flo
     for name, rows in ((pair.first, pair.first_rows), (pair.second, pair.second_rows)):
         if active := sum(row.state == "Active" for row in rows):
             raise UsageError(f"{name}: {active} of {len(rows)} trials have not finished; a gate judges finished sweeps")
-    warnings = [*contest_warnings(pair)]
-    if sides[0].scoring != sides[1].scoring:
-        warnings.append(f"{sides[0].name} and {sides[1].name} have different spec.scoring: their means follow different rules")
-    return Gate(
-        pair.first, pair.second, judge(scores_by_task(pair.first_rows), scores_by_task(pair.second_rows), max_drop), warnings
-    )
+    result = judge(scores_by_task(pair.first_rows), scores_by_task(pair.second_rows), max_drop)
+    return Gate(pair.first, pair.second, result, [*contest_warnings(pair), *scoring_warnings(sides)])
 
 
 def write_verdict(found: Gate, markdown: Path | None, *, as_json: bool) -> Exit:
@@ -76,18 +74,18 @@ def write_verdict(found: Gate, markdown: Path | None, *, as_json: bool) -> Exit:
 def document(found: Gate) -> dict[str, object]:
     """Return the verdict for ``-o json``."""
     result, difference = found.result, found.result.difference
+    numbers: dict[str, object] = {"difference": None, "low": None, "high": None, "p": None, "tasks": 0, "trials": 0}
+    if difference is not None:
+        estimate = difference.estimate
+        numbers |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high, "p": difference.p}
+        numbers |= {"tasks": estimate.tasks, "trials": estimate.trials}
     return {
         "verdict": result.verdict.value,
         "candidate": found.candidate,
         "baseline": found.baseline,
         "max_drop": result.max_drop,
-        "difference": None if difference is None else difference.estimate.value,
-        "low": None if difference is None else difference.estimate.low,
-        "high": None if difference is None else difference.estimate.high,
-        "p": None if difference is None else difference.p,
-        "tasks": 0 if difference is None else difference.estimate.tasks,
-        "trials": 0 if difference is None else difference.estimate.trials,
-        "need": None if result.need is None else {"attempts": result.need.attempts, "tasks": result.need.tasks},
+        **numbers,
+        "need": result.need and asdict(result.need),
         "warnings": found.warnings,
     }
 
@@ -107,9 +105,8 @@ def markdown_text(found: Gate) -> str:
     rows = [("candidate", _code(found.candidate)), ("baseline", _code(found.baseline))]
     if difference is not None:
         estimate = difference.estimate
-        span = "-" if estimate.low is None or estimate.high is None else f"{estimate.low:+.3f} to {estimate.high:+.3f}"
-        rows += [("difference of the mean score", f"{estimate.value:+.3f}"), ("95 % interval", span)]
-        rows += [("p", "-" if difference.p is None else f"{difference.p:.3g}")]
+        rows += [("difference of the mean score", signed_text(estimate.value)), ("95 % interval", _interval(estimate) or "-")]
+        rows += [("p", p_value_text(difference.p))]
         rows += [("shared tasks", f"{estimate.tasks}"), ("scored trials", f"{estimate.trials}")]
     rows += [("tolerated drop", f"{result.max_drop:g}")]
     table = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
@@ -124,11 +121,16 @@ def _measured(found: Gate) -> str:
     if difference is None:
         return f"{candidate} and {baseline} share no task in which both have scored trials"
     estimate = difference.estimate
-    span = "" if estimate.low is None or estimate.high is None else f" (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f})"
+    span = f" (95 % interval {interval})" if (interval := _interval(estimate)) else ""
     return (
-        f"the mean score of {candidate} is {estimate.value:+.3f} from that of {baseline}{span} over {estimate.tasks} shared tasks; "
-        f"a drop of {found.result.max_drop:g} is tolerated"
+        f"the mean score of {candidate} is {signed_text(estimate.value)} from that of {baseline}{span} over {estimate.tasks} "
+        f"shared tasks; a drop of {found.result.max_drop:g} is tolerated"
     )
+
+
+def _interval(estimate: Estimate) -> str:
+    """Return the confidence interval as text, "" if there is none."""
+    return "" if estimate.low is None or estimate.high is None else f"{signed_text(estimate.low)} to {signed_text(estimate.high)}"
 
 
 def _needed(need: Need, max_drop: float) -> str:

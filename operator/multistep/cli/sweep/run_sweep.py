@@ -66,7 +66,7 @@ def _texts(sweep: str, rows: Iterable[TrialRow]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SweepRun:
+class SweepSubmission:
     """One call of `sweep run`, with its options."""
 
     sources: Sequence[Path]
