@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -21,7 +20,8 @@ import aiohttp
 from pydantic import SecretStr, ValidationError
 
 from multistep.api.common.problems import shown
-from multistep.api.trial.agent_spec import ModelLimits
+from multistep.api.trial.agent_spec import AgentSpec, ModelLimits
+from multistep.api.trial.models_spec import JudgeSpec
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
@@ -113,8 +113,12 @@ class ModelGateway:
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Register the keys, and return the agent's variables with a token in place of each key."""
-        found, of_sweep = dict[str, str](), await self._sweep_limits(trial)
-        for name, provider, token in await self._tokens(trial, hosted, call, partial(_claims, trial, of_sweep)):
+        found, sweep = dict[str, str](), owning_sweep(trial.metadata.owner_references)
+        name_of_sweep = "" if sweep is None else "/".join((trial.metadata.namespace, *sweep))
+        limits = await self._sweep_limits(trial)
+        for name, provider, token in await self._tokens(
+            trial, hosted, call, trial.spec.agent, sweep=name_of_sweep, sweep_limits=limits
+        ):
             found[name] = token
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
         return found
@@ -122,17 +126,25 @@ class ModelGateway:
     async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
         """Register the keys, and return the variables of judge.spec.sources. Their requests use the judge's budget only."""
         found = dict[str, str]()
-        for name, provider, token in await self._tokens(trial, judge, start, partial(_judges_claims, judge)):
+        for name, provider, token in await self._tokens(trial, judge, start, judge.spec):
             url = f"{self._url}{provider.path}"
             found |= {variable: token if is_key else url for variable, is_key in judge_variables(name).items()}
         return found
 
     async def _tokens(
-        self, trial: MultiStepTrial, user: ModelUser, call: HostCall | Start, claims: Callable[[StepKey, str, int], StepClaims]
+        self,
+        trial: MultiStepTrial,
+        user: ModelUser,
+        call: HostCall | Start,
+        spec: AgentSpec | JudgeSpec,
+        *,
+        sweep: str = "",
+        sweep_limits: BudgetLimits = BudgetLimits(),  # noqa: B008 - it is frozen
     ) -> list[tuple[str, Provider, str]]:
         """Register the keys, and return the variable of each key with its provider and a token in its place.
 
-        claims: returns a token's claims for a step, the id of a key and the time when the token expires.
+        spec: has the user's limits. For an agent it is that of the trial, as a plan may have an older one. sweep, sweep_limits: the
+        sweep whose budget the requests use, as NAMESPACE/NAME/UID, and its budget; "" for none.
         """
         self.remember(user, trial.metadata.namespace)
         signing, role = await self._signing_key(), _role(user)
@@ -142,7 +154,17 @@ class ModelGateway:
         for name, provider, credential in _credentials(user, trial.metadata.namespace):
             id = _id(credential, signing.secret)
             await self._register(id, credential, _FIELDS[role])
-            found.append((name, provider, sign_token(claims(key, id, until), signing)))
+            claims = StepClaims(
+                sub=str(key),
+                sweep=sweep,
+                agent=spec.label,
+                limits=_limits(spec.limits),
+                sweep_limits=sweep_limits,
+                refuses_tools=spec.provider_tools == "Refuse",
+                credential=id,
+                exp=until,
+            )
+            found.append((name, provider, sign_token(claims, signing)))
         return found
 
     async def _sweep_limits(self, trial: MultiStepTrial) -> BudgetLimits:
@@ -348,32 +370,6 @@ def _key(trial: MultiStepTrial, step: str, role: Role) -> StepKey:
 
 def _limits(limits: ModelLimits | None) -> BudgetLimits:
     return BudgetLimits() if limits is None else BudgetLimits(**limits.model_dump())
-
-
-def _judges_claims(judge: JudgePlan, key: StepKey, credential: str, until: int) -> StepClaims:
-    """Return the claims of a judge's token. It names no sweep: a sweep's budget is that of its agents."""
-    return StepClaims(
-        sub=str(key),
-        agent=judge.spec.label,
-        limits=_limits(judge.spec.limits),
-        refuses_tools=judge.spec.provider_tools == "Refuse",
-        credential=credential,
-        exp=until,
-    )
-
-
-def _claims(trial: MultiStepTrial, of_sweep: BudgetLimits, key: StepKey, credential: str, until: int) -> StepClaims:
-    sweep = owning_sweep(trial.metadata.owner_references)
-    return StepClaims(
-        sub=str(key),
-        sweep="" if sweep is None else "/".join((trial.metadata.namespace, *sweep)),
-        agent=trial.spec.agent.label,
-        limits=_limits(trial.spec.agent.limits),
-        sweep_limits=of_sweep,
-        refuses_tools=trial.spec.agent.provider_tools == "Refuse",
-        credential=credential,
-        exp=until,
-    )
 
 
 def _document(usage: StepUsage) -> dict[str, Any]:

@@ -172,9 +172,8 @@ class Driver:
                 raise ContradictoryRecords(f"pod {pods.agent.name}: {missing}")
             kept = checkpoints.kept_steps(chain)
             user, may_become_root = trial.status.image_user or str(hello.user.uid), bool(hello.root_programs)
-            protects = (
-                isolation(loaded.plan, user, hello.users) == "User"
-            )  # programs such as sudo are ignored, because they may deny the user
+            # Programs such as sudo are ignored, because they may deny the user.
+            protects = isolation(loaded.plan, user, hello.users) == "User"
             shown = isolation(loaded.plan, user, hello.users, may_become_root=may_become_root)
             scope = scope_of(trial, loaded, hello, isolated=protects, kept=kept)
             drive = DriveState(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multistep.api.trial.error_policy import ErrorPolicy, ErrorPolicyOverrides, policy_of
+from multistep.api.trial.error_policy import ErrorPolicyOverrides, policy_of
 from multistep.engine.journal.journal import StepException
 
 
@@ -17,7 +17,7 @@ def overrides_json(overrides: ErrorPolicyOverrides) -> dict[str, dict[str, bool 
 def policy_json(type_: str, overrides: ErrorPolicyOverrides) -> dict[str, Any]:
     """Return the fields policy and, if the spec changes it, policy_override of an exception of this type."""
     policy, changed = policy_of(type_, overrides), overrides_json(overrides).get(type_)
-    return {**({"policy_override": changed} if changed else {}), "policy": _flags_of(policy)}
+    return {**({"policy_override": changed} if changed else {}), "policy": _flags(policy.retry, policy.grade, policy.valid)}
 
 
 def reward_valid(
@@ -25,10 +25,6 @@ def reward_valid(
 ) -> bool:
     """Return whether Harbor counts the rewards of a trial. exceptions: those of the trial and of its steps."""
     return bool(rewards) and all(policy_of(exception.type, overrides).valid for exception in exceptions)
-
-
-def _flags_of(policy: ErrorPolicy) -> dict[str, bool | None]:
-    return _flags(policy.retry, policy.grade, policy.valid)
 
 
 def _flags(retry: bool | None, grade: bool | None, valid: bool | None) -> dict[str, bool | None]:
