@@ -61,10 +61,17 @@ class Entry:
     output: int = 0
 
 
+def _is_set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class FakeModel:
     """The server's state. retry_after: Retry-After of rejected requests, in seconds; port: the TCP port on which it listens;
-    revoked: keys that it answers with the status, message and type in revocation."""
+    revoked: keys that it answers with the status, message and type in revocation; open: while it is not set, requests that
+    `-cap` accepted wait."""
 
     retry_after: float = 1.0
     port: int = 0
@@ -73,6 +80,7 @@ class FakeModel:
     faults: list[str] = field(default_factory=list)
     revoked: set[str] = field(default_factory=set)
     revocation: tuple[int, str, str] = (401, "", "authentication_error")
+    open: asyncio.Event = field(default_factory=_is_set)
     _refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     _busy: Counter[str] = field(default_factory=Counter)
 
@@ -153,6 +161,7 @@ class FakeModel:
         self._busy[entry.model] += 1
         self.most_at_once[entry.model] = max(self.most_at_once[entry.model], self._busy[entry.model])
         try:
+            await self.open.wait()
             await asyncio.sleep(int(cap[2]) / 1000)
             return await self._answer(request, entry, make())
         finally:

@@ -10,31 +10,40 @@ import pytest
 
 from multistep.gateway.pace import CALM_SECONDS, HoldExpired, Lane, Lanes
 from tests.support.virtual_time import in_virtual_time
-from tests.unit.gateway.world import World, token_for, world
+from tests.unit.gateway.world import Seen, World, token_for, world
 
 MODEL = "claude-sonnet-4-5-cap-4-60"
 
 
-async def trial(it: World, sweep: str, number: int, statuses: Counter[int]) -> None:
-    """Send three requests of a trial, one after another, and count the statuses of the answers."""
-    for _ in range(3):
-        token = token_for("messages", uid=f"{sweep}-{number}", sweep=f"ns/{sweep}")
-        statuses[(await it.send("messages", MODEL, stream=False, token=token)).status] += 1
-
-
 async def test_a_small_sweep_is_not_behind_a_large_one(tmp_path: Path) -> None:
     async with world(tmp_path, retry_after=0.2) as it:
-        statuses: Counter[int] = Counter()
-        answered: dict[str, int] = {}  # by sweep: the number of answers to all sweeps when its last request was answered
+        it.model.open.clear()
 
-        async def sweep(name: str, trials: int) -> None:
-            await asyncio.gather(*(trial(it, name, number, statuses) for number in range(trials)))
-            answered[name] = statuses.total()
+        def sweep(name: str, trials: int) -> list[asyncio.Task[Seen]]:
+            tokens = [token_for("messages", uid=f"{name}-{number}", sweep=f"ns/{name}") for number in range(trials)]
+            requests = [it.send("messages", MODEL, stream=False, token=token, text=f"say: {name}") for token in tokens]
+            return [asyncio.create_task(request) for request in requests]
 
-        await asyncio.gather(sweep("large", 40), sweep("small", 4))
-        assert statuses == {200: 132}
-        assert answered["small"] < answered["large"] / 2
+        tasks = sweep("large", 40)
+        await waiting_requests(it, 36)
+        tasks += sweep("small", 4)
+        await waiting_requests(it, 40)
+        it.model.open.set()
+        assert Counter([(await task).status for task in tasks]) == {200: 44}
+        answered = [entry for entry in it.model.entries if entry.status == 200]
+        last_of_small = max(place for place, entry in enumerate(answered) if "say: small" in entry.body)
+        assert last_of_small < 22
         assert it.model.most_at_once[MODEL] == 4
+
+
+async def waiting_requests(it: World, number: int) -> None:
+    """Return when this number of requests waits in the gateway."""
+    shown = f"multistep_gateway_requests_waiting {number}.0"
+    while True:
+        async with it.http.get(f"http://127.0.0.1:{it.admin_port}/metrics") as answer:
+            if shown in (await answer.text()).splitlines():
+                return
+        await asyncio.sleep(0.01)
 
 
 @in_virtual_time
