@@ -22,7 +22,7 @@ const (
 	mainService = "main"
 	// ownImage stands for main's image, whose name the reader does not know.
 	ownImage = "multistep.invalid/main"
-	// base is the file that Harbor 0.25 merges each compose file into (docker-compose-prebuilt.yaml). Harbor's command, which only
+	// base is the file that Harbor 0.26 merges each compose file into (docker-compose-prebuilt.yaml). Harbor's command, which only
 	// keeps the container running, is left out, because the runner does this.
 	base = "services:\n  main:\n    image: " + ownImage + "\n"
 )

@@ -87,5 +87,5 @@ def url_variables(model: str | None) -> tuple[str, ...]:
     if (known := provider_of(model)) is not None:
         return known.url_variables
     name, slash, _ = (model or "").partition("/")
-    prefix = name.upper().replace("-", "_")  # Harbor 0.25 names the variables of most other providers in this way
+    prefix = name.upper().replace("-", "_")  # Harbor 0.26 names the variables of most other providers in this way
     return (f"{prefix}_BASE_URL", f"{prefix}_API_BASE") if slash else ()

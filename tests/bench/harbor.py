@@ -27,7 +27,7 @@ from tests.bench.trials import Comparison, Manifests, spread
 
 HOW_TO = (
     "Harbor's own driver: not measured. To have it, with Python 3.12 or newer: "
-    "python3 -m venv harbor && harbor/bin/pip install 'harbor[gke]==0.25.0' && make bench HARBOR=harbor/bin/harbor"
+    "python3 -m venv harbor && harbor/bin/pip install 'harbor[gke]==0.26.0' && make bench HARBOR=harbor/bin/harbor"
 )
 _LOG_CHARACTERS = 2000
 

@@ -79,7 +79,7 @@ class Case:
         return isinstance(environment, dict) and bool(environment.get("docker_image"))
 
     def extra_instructions(self) -> list[str]:
-        """Return the extra instructions in Harbor 0.25's order: first the files that trial.json lists, then the texts in it."""
+        """Return the extra instructions in Harbor 0.26's order: first the files that trial.json lists, then the texts in it."""
         return [*map(self._text, self.options.extra_instruction_paths), *self.options.extra_instructions]
 
     def _text(self, path: str) -> str:

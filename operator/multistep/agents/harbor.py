@@ -373,7 +373,7 @@ def _agent(scope: Scope) -> dict[str, Any]:
 def _options(scope: Scope) -> dict[str, Any]:
     """Return the agent's options, with web search disabled by default if the agent should not use it.
 
-    That is the case if any step's network is limited, as in Harbor 0.26, or if the gateway refuses tools of the provider.
+    That is the case if any step's network is limited (Harbor 0.26: in that step), or if the gateway refuses tools of the provider.
     """
     spec = _hosted(scope).spec
     closed = spec.provider_tools == "Refuse" or any(step.network.limited for step in scope.plan.steps)

@@ -1,4 +1,4 @@
-"""The oracle agent, which runs the task's own solution, as in Harbor 0.25."""
+"""The oracle agent, which runs the task's own solution, as in Harbor 0.26."""
 
 from __future__ import annotations
 

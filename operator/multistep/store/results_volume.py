@@ -148,7 +148,7 @@ class ResultsVolume:
         await self.disk.run(key, "writing trial.log", lambda to: to.log([line], time.time()))
 
     async def redact(self, key: TrialKey, secrets: Iterable[str]) -> None:
-        """Replace secrets in all UTF-8 text files of the trial by [REDACTED], as Harbor 0.25 does at the end of a trial."""
+        """Replace secrets in all UTF-8 text files of the trial by [REDACTED], as Harbor 0.26 does at the end of a trial."""
         redactor = Redactor(secrets)
         if redactor and await self.exists(key):
             await self.disk.run(key, "redacting", lambda to: _redact(to, redactor))

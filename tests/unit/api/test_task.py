@@ -1,4 +1,4 @@
-"""task.toml is parsed as Harbor 0.25 parses it. Errors name the field and the valid values."""
+"""task.toml is parsed as Harbor 0.26 parses it. Errors name the field and the valid values."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_a_provider_that_is_called_directly_must_be_reachable(toml: str, agent: 
     ],
 )
 def test_an_agent_that_calls_the_provider_reaches_it_in_its_own_phase(agent: Mapping[str, Any], hosts: tuple[str, ...]) -> None:
-    """As in Harbor 0.25, the agent phase's list also has the provider's host. Setup and verifier have the task's own list."""
+    """As in Harbor 0.26, the agent phase's list also has the provider's host. Setup and verifier have the task's own list."""
     whole = made(task(ONE_HOST), agent={**agent, "access": "Direct"})
     assert [each.network.hosts for each in whole.steps] == [HOSTS + hosts] * 2
     assert whole.network.hosts == HOSTS

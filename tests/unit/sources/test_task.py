@@ -1,4 +1,4 @@
-"""The operator loads the same tasks as Harbor 0.25, and returns the files to upload."""
+"""The operator loads the same tasks as Harbor 0.26, and returns the files to upload."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def test_a_single_step_task_lies_at_the_root() -> None:
         ({"task.toml": TOML + '[[steps]]\nname = "b"'}, "FileNotFoundError", "steps/b/: is missing"),
         ({"steps/a/tests/test.sh": "(absent)"}, "FileNotFoundError", "and so is the shared tests/test.sh"),
         ({"steps/a/tests/.harborignore": "test.sh"}, "ValueError", "steps/a/tests/test.sh: is excluded by .harborignore"),
+        ({"tests/.harborignore/x": "x"}, "ValueError", "tests/.harborignore: is no regular file"),
+        ({"tests/x": "x", "tests/.harborignore": "-> none"}, "ValueError", "tests/.harborignore: is no regular file"),
         ({"steps/a/workdir/x": "-> /etc/passwd"}, "ValueError", "steps/a/workdir/x: leads out of the task"),
         ({"steps/a": "-> ../../x"}, "ValueError", "leads out of the task"),
         ({"tests/x": "-> ../../x"}, "ValueError", "tests/x: leads out of the task"),

@@ -1,4 +1,4 @@
-"""Models of the files of a task, with the defaults and rules of Harbor 0.25.
+"""Models of the files of a task, with the defaults and rules of Harbor 0.26.
 
 In: a parsed task.toml, and the compose reader's answer. Out: models, or problems with the field's path. Open task_toml.py first.
 

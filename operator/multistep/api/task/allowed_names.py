@@ -21,7 +21,7 @@ _PORTS = {"http": ":80", "https": ":443"}
 
 
 def step_name(name: str) -> str:
-    """Return the name of a step if it is a portable directory name, as in Harbor 0.25, else raise ValueError."""
+    """Return the name of a step if it is a portable directory name, as in Harbor 0.26, else raise ValueError."""
     if not name.strip() or name in (".", ".."):
         raise ValueError("must be a directory name, neither blank nor '.' nor '..'")
     if found := _FORBIDDEN.search(name):
@@ -78,7 +78,7 @@ def _server(url: str) -> tuple[str, str]:
 
 
 def artifact_source(path: str) -> str:
-    """Return the path of an artifact if it has no '..', as in Harbor 0.25, and no NUL, else raise ValueError."""
+    """Return the path of an artifact if it has no '..', as in Harbor 0.26, and no NUL, else raise ValueError."""
     if goes_up(path):
         raise ValueError("must not have a '..' in it")
     if "\0" in path:
@@ -94,7 +94,7 @@ def absolute_path(path: str) -> str:
 
 
 def artifact_destination(path: str | None) -> str | None:
-    """Return the path, or None for "". Raises ValueError unless the path is valid below artifacts/, as in Harbor 0.25."""
+    """Return the path, or None for "". Raises ValueError unless the path is valid below artifacts/, as in Harbor 0.26."""
     if not path:
         return None
     if leads_out(path) or "\\" in path or not PurePosixPath(path).parts:

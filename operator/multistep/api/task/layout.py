@@ -157,7 +157,7 @@ class Services:
 class StepLayout:
     """The files of one ``steps/NAME/`` directory, or of the task's root for a single-step task."""
 
-    instruction: str | None = None  # text of instruction.md without leading canary comments, as Harbor 0.25 loads it
+    instruction: str | None = None  # text of instruction.md without leading canary comments, as Harbor 0.26 loads it
     workdir: bool = False  # workdir/ exists
     setup: bool = False  # workdir/setup.sh exists
     resume: bool = False  # workdir/resume.sh exists

@@ -1,4 +1,4 @@
-"""Models of task.toml, with the fields, defaults and rules of Harbor 0.25. Attributes have the names of the keys.
+"""Models of task.toml, with the fields, defaults and rules of Harbor 0.26. Attributes have the names of the keys.
 
 They tolerate what Harbor tolerates: unknown keys, and numbers that are written as strings. suspicious_values lists unknown keys.
 """
@@ -163,7 +163,7 @@ def _cpus(value: int | float | None) -> int | float | None:
 
 
 def _only_text(value: object) -> object:
-    return value if isinstance(value, str) else None  # a number such as memory = 2 is ignored, as in Harbor 0.25
+    return value if isinstance(value, str) else None  # a number such as memory = 2 is ignored, as in Harbor 0.26
 
 
 OldSize = Annotated[str | None, BeforeValidator(_only_text)]
@@ -251,7 +251,7 @@ def _old_size(key: str, text: str | None, megabytes: int | None) -> int | None:
 
 
 class VerifierConfig(_NetworkPhase):
-    """The tables [verifier] and [steps.verifier]. The task's timeout_sec does not apply to steps, as in Harbor 0.25."""
+    """The tables [verifier] and [steps.verifier]. The task's timeout_sec does not apply to steps, as in Harbor 0.26."""
 
     timeout_sec: float = 600.0
     """Verifier timeout in seconds. Steps do **not** inherit the task's timeout, as in Harbor. Each step has this default."""
@@ -441,4 +441,4 @@ TPU_TYPES: Final[Mapping[str, str]] = {
     "v7": "tpu7x",
     "ironwood": "tpu7x",
 }
-"""GKE's names of TPU types, by their aliases (Harbor 0.25, GKE environment)."""
+"""GKE's names of TPU types, by their aliases (Harbor 0.26, GKE environment)."""

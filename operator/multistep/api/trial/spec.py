@@ -175,7 +175,7 @@ class TrialTemplateSpec(Model):
     """Seconds to keep the pod of a finished trial before podCleanup deletes it. If unset, it is deleted immediately."""
     resume_trajectory: bool = False
     """Start each step from the agent's trajectory of the step before. An agent that cannot resume is rejected, as in Harbor
-    0.25."""
+    0.26."""
 
     @model_validator(mode="after")
     def _env_keeps_the_gateways_variables(self) -> Self:

@@ -131,7 +131,7 @@ def _limits(options: ModelOptions) -> Manifest:
 
 
 def _kwarg(text: str) -> tuple[str, Any]:
-    """Parse ``NAME=VALUE``. VALUE is JSON, or a string if it is not valid JSON, as in Harbor 0.25's --agent-kwarg."""
+    """Parse ``NAME=VALUE``. VALUE is JSON, or a string if it is not valid JSON, as in Harbor 0.26's --agent-kwarg."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise UsageError(f"--agent-kwarg {text}: must be NAME=VALUE, such as max_turns=50")

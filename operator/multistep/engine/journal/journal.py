@@ -126,7 +126,7 @@ class StepRun:
     """Why the attempt ended in this step without a result, e.g. because the model provider failed."""
 
     def fail(self, exception: StepException | None) -> None:
-        """Set the step's exception, unless it already has one. Harbor 0.25 does the same."""
+        """Set the step's exception, unless it already has one. Harbor 0.26 does the same."""
         self.exception = self.exception or exception
 
     def began(self, phase: str, record: Record) -> None:

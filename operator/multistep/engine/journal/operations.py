@@ -117,7 +117,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Healthcheck:
-    """Retry a command until it succeeds or its retries are used up, as in Harbor 0.25. All times are in seconds."""
+    """Retry a command until it succeeds or its retries are used up, as in Harbor 0.26. All times are in seconds."""
 
     id: str
     argv: tuple[str, ...]

@@ -25,14 +25,14 @@ Term = list[dict[str, Any]]  # the matchExpressions of a node selector term; a n
 def with_limits(environment: EnvironmentConfig, main: Service) -> EnvironmentConfig:
     """Return the environment with the limits that a compose file sets for its service ``main``.
 
-    They replace the limits of task.toml, as in Harbor 0.25.
+    They replace the limits of task.toml, as in Harbor 0.26.
     """
     given = {"cpus": main.cpus, "memory_mb": math.ceil(main.memory_bytes / 2**20)}
     return environment.model_copy(update={name: value for name, value in given.items() if value})
 
 
 def with_overrides(environment: EnvironmentConfig, resources: ResourcesSpec) -> EnvironmentConfig:
-    """Return the environment with the resources of the trial's spec in place of the task's, like Harbor 0.25's override_cpus."""
+    """Return the environment with the resources of the trial's spec in place of the task's, like Harbor 0.26's override_cpus."""
     given = {name: getattr(resources, name) for name in ResourcesSpec.model_fields}
     return environment.model_copy(update={name: value for name, value in given.items() if value is not None})
 

@@ -13,7 +13,7 @@ from multistep.api.trial.spec import TrialSpec
 from multistep.engine.plan.phase_timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
-_SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.25, unless SETUP_SECONDS has another one for the agent
+_SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.26, unless SETUP_SECONDS has another one for the agent
 
 
 @dataclass(frozen=True)

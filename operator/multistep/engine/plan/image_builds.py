@@ -135,7 +135,7 @@ def verifier_image(defined: VerifierDefinition, images: Images) -> str | None:
 
 
 def trial_image(config: TaskConfig, layout: TaskLayout, spec: TrialSpec, images: Images) -> str:
-    """Return the image of the trial's container. An image in the compose file overrides docker_image, as in Harbor 0.25
+    """Return the image of the trial's container. An image in the compose file overrides docker_image, as in Harbor 0.26
     (docker.docker).
 
     Raises InvalidSpec if the image must be built first, and InvalidTask if the task names no image and has no Dockerfile.

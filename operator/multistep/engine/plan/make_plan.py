@@ -212,7 +212,7 @@ def _verifier_plan(inputs: _Inputs, reach: StepNetworks, step: StepConfig, files
     return VerifierPlan(
         user=_user(step.verifier.user, config.verifier.user),
         timeout=resolve_limit(
-            step.verifier.timeout_sec,  # as in Harbor 0.25, [verifier].timeout_sec does not apply to [[steps]]
+            step.verifier.timeout_sec,  # as in Harbor 0.26, [verifier].timeout_sec does not apply to [[steps]]
             override=spec.verifier.timeout_seconds,
             maximum=spec.verifier.max_timeout_seconds,
             multiplier=spec.verifier.timeout_multiplier,
@@ -263,7 +263,7 @@ def _verifier_environment(inputs: _Inputs, reach: StepNetworks, defined: Verifie
 
 
 def instruction(text: str | None, extra: Sequence[str]) -> str | None:
-    """Return ``text`` and the extra instructions, separated by blank lines as in Harbor 0.25, or None if ``text`` is None."""
+    """Return ``text`` and the extra instructions, separated by blank lines as in Harbor 0.26, or None if ``text`` is None."""
     if text is None:
         return None
     return "\n\n".join([text, *extra])

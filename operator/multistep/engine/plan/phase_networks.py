@@ -1,4 +1,4 @@
-"""Resolves the networks of a trial's environments and phases, as Harbor 0.25 resolves its network policies.
+"""Resolves the networks of a trial's environments and phases, as Harbor 0.26 resolves its network policies.
 
 It rejects networks that the operator cannot enforce with its setting ``egress``.
 """
@@ -105,7 +105,7 @@ def _with_gateway(network: Network) -> Network:
 
 
 def _with_hosts(network: Network, hosts: Sequence[str]) -> Network:
-    """Return the network with the hosts of the model's API added to an allowlist, as in Harbor 0.25."""
+    """Return the network with the hosts of the model's API added to an allowlist, as in Harbor 0.26."""
     more = tuple(host for host in hosts if host not in network.hosts)
     return replace(network, hosts=network.hosts + more) if network.mode == "allowlist" else network
 

@@ -1,4 +1,4 @@
-"""Computes the timeouts of phases in seconds, as Harbor 0.25 does from the options of a trial."""
+"""Computes the timeouts of phases in seconds, as Harbor 0.26 does from the options of a trial."""
 
 from __future__ import annotations
 

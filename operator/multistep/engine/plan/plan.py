@@ -150,7 +150,7 @@ class TrialPlan:
     strategy: Literal["mean", "final"] | None
     abort_on_agent_error: bool
     single: bool
-    """Whether the task has no [[steps]]. A few rules then differ, as in Harbor 0.25's single-step trials."""
+    """Whether the task has no [[steps]]. A few rules then differ, as in Harbor 0.26's single-step trials."""
     network: Network = PUBLIC
     """Network of the agent's pod outside of the phases of agent and verifier."""
     sidecar: bool = False

@@ -1,4 +1,4 @@
-"""Replaces ``${NAME}`` and ``${NAME:-default}`` in environment values by the trial's variables, as in Harbor 0.25 (utils.env)."""
+"""Replaces ``${NAME}`` and ``${NAME:-default}`` in environment values by the trial's variables, as in Harbor 0.26 (utils.env)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Selects the artifact entries of a step, assigns their paths below ``steps/NAME/artifacts``, and builds manifest.json.
 
-Two rules differ from Harbor 0.25, because the specification of multi-step tasks requires it. Artifacts are collected after the
+Two rules differ from Harbor 0.26, because the specification of multi-step tasks requires it. Artifacts are collected after the
 verification, and they are stored under the base name of their source.
 """
 
@@ -68,7 +68,7 @@ def place_artifacts(entries: Sequence[ArtifactConfig], members: Sequence[Iterabl
 def artifacts_manifest(
     placements: Sequence[Placement], types: Sequence[str], incomplete: Sequence[Sequence[Mapping[str, str]]] = ()
 ) -> list[dict[str, Any]]:
-    """Return the content of manifest.json, as in Harbor 0.25.
+    """Return the content of manifest.json, as in Harbor 0.26.
 
     ``types`` has the type of each entry in the container: file, directory, missing or other. ``incomplete`` lists, for each entry,
     the collected files that are missing or differ from the files in the container. An entry with such files has Harbor's status

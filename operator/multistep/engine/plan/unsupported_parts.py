@@ -82,7 +82,7 @@ def _ignored(where: str, key: str, what: str) -> Unsupported:
 
 
 def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) -> Iterator[Unsupported]:
-    """Yield the MCP servers, headers of MCP servers, and skills that the agent cannot use. Harbor 0.25 rejects them too.
+    """Yield the MCP servers, headers of MCP servers, and skills that the agent cannot use. Harbor 0.26 rejects them too.
 
     An agent of a custom class is not checked, because the operator does not know what it uses.
     """
@@ -99,7 +99,7 @@ def _beyond_agent(where: str, environment: EnvironmentConfig, agent: AgentSpec) 
 def _trajectory(config: TaskConfig, layout: TaskLayout, agent: AgentSpec | None) -> Iterator[Unsupported]:
     """Yield the trajectory file of the task's first step, if it has one.
 
-    Harbor 0.25 reads only the first step's file. It ignores the file if the agent is oracle or nop, and fails if the agent cannot
+    Harbor 0.26 reads only the first step's file. It ignores the file if the agent is oracle or nop, and fails if the agent cannot
     load trajectories.
     """
     first = config.steps[0].name if config.steps else None

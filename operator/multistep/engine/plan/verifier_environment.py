@@ -1,4 +1,4 @@
-"""Selects the environment in which a step is verified, as Harbor 0.25 does.
+"""Selects the environment in which a step is verified, as Harbor 0.26 does.
 
 It is the agent's environment, or a separate one that task.toml defines for the step or the task.
 """
@@ -92,7 +92,7 @@ def verifier_definition(config: TaskConfig, layout: TaskLayout, step: StepConfig
 def _image(verifier: VerifierConfig, files: StepLayout, tests: str, where: str) -> tuple[str | None, Services | None, str] | None:
     """Return the verifier's own image, the services of the compose file beside its tests, and the directory of the tests.
 
-    Return None if the verifier has no image of its own, as in Harbor 0.25 (verifier_mode). The returned image is None if it must be
+    Return None if the verifier has no image of its own, as in Harbor 0.26 (verifier_mode). The returned image is None if it must be
     built from the Dockerfile in ``tests``. ``verifier`` is the verifier's table of the task or the step in task.toml, and ``where``
     is its path.
     """

@@ -1,6 +1,6 @@
 """Finds a version of a dataset in a registry.json, Harbor's list of datasets, and selects tasks of the dataset.
 
-Versions, names and patterns mean the same as in Harbor 0.25. This module does no IO.
+Versions, names and patterns mean the same as in Harbor 0.26. This module does no IO.
 """
 
 from __future__ import annotations

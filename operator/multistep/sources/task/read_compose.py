@@ -100,7 +100,7 @@ def _place(path: str, line: int) -> str:
 
 
 def _variables(environment: EnvironmentConfig) -> dict[str, str]:
-    """Return the values of ${NAME} in the compose file, as in Harbor 0.25 (docker.compose_env). If a value refers to the trial's
+    """Return the values of ${NAME} in the compose file, as in Harbor 0.26 (docker.compose_env). If a value refers to the trial's
     variables, it is a placeholder, because the trial is not known yet."""
     own = {name: placeholder(name) if referenced_variable(value) else value for name, value in environment.env.items()}
     infra = {

@@ -67,6 +67,8 @@ class IgnoreRules:
 
     def _read(self, path: str) -> GitIgnoreSpec:
         entry = bundle_links.entry_at(self._bundle, path)
+        if entry.kind != "file" if entry else path in self._bundle.entries:
+            raise InvalidTask("is no regular file", kind="ValueError", field=path)  # as in Harbor 0.26
         try:
             return GitIgnoreSpec.from_lines(bytes(entry.data).decode().splitlines() if entry else [])
         except ValueError as error:
@@ -84,7 +86,7 @@ CONFIG_FILE = "task.toml"
 _UPLOAD_MTIME = 946_684_800  # 2000-01-01, because some tools, e.g. zip, reject times before 1980
 _MAX_UNKNOWN = 20  # maximum number of unknown keys to report, because one Event lists all of them
 _MAX_FAULTS = 50  # maximum number of faults in one error
-_FILTERED = ("tests", "solution")  # .harborignore applies only to these directories, as in Harbor 0.25
+_FILTERED = ("tests", "solution")  # .harborignore applies only to these directories, as in Harbor 0.26
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def text_file_tar(ref: Content) -> Iterator[bytes]:
 
 
 def load_task(bundle: Bundle, *, verification: bool = True, oracle: bool = False) -> Task:
-    """Load the task of a bundle. Raises InvalidTask, with all faults, if Harbor 0.25 also rejects the task, or if its links or
+    """Load the task of a bundle. Raises InvalidTask, with all faults, if Harbor 0.26 also rejects the task, or if its links or
     services are not supported.
 
     If steps are verified (``verification``) or the agent is oracle (``oracle``), all instructions and test scripts must exist, as
@@ -152,7 +154,7 @@ def config_table(bundle: Bundle) -> Mapping[str, Any]:
 
 
 def strip_canary(text: str) -> str:
-    """Return an instruction without leading canary comments (marks of benchmark data) and blank lines, as Harbor 0.25 loads it."""
+    """Return an instruction without leading canary comments (marks of benchmark data) and blank lines, as Harbor 0.26 loads it."""
     start = 0
     canary = True
     while start < len(text):
@@ -246,7 +248,7 @@ def _step_layout(bundle: Bundle, rules: IgnoreRules, step: str | None, *, instru
 
 
 def _check_files(bundle: Bundle, rules: IgnoreRules, config: TaskConfig, faults: list[InvalidTask]) -> None:
-    """Add missing instructions and test scripts to ``faults``, as Harbor 0.25 does when it loads a task."""
+    """Add missing instructions and test scripts to ``faults``, as Harbor 0.26 does when it loads a task."""
     steps: Sequence[StepConfig | None] = config.steps or [None]
     for step in steps:
         with collected(faults):

@@ -1,4 +1,4 @@
-"""Replaces values of secrets in the text files of a trial, in bounded memory, as Harbor 0.25 does at the end of a trial.
+"""Replaces values of secrets in the text files of a trial, in bounded memory, as Harbor 0.26 does at the end of a trial.
 
 In .json and .jsonl files, a secret of digits is replaced only inside strings, so that the file stays valid JSON.
 """
@@ -17,7 +17,7 @@ from secrets import token_hex
 from multistep.engine.status.status_size import MARK
 from multistep.store.files.file_trees import TreeEntry, pread_all, walk, write_all
 
-_SAMPLE_BYTES = 8192  # a file with a NUL in its first bytes is not text, as in Harbor 0.25
+_SAMPLE_BYTES = 8192  # a file with a NUL in its first bytes is not text, as in Harbor 0.26
 _JSON_TOKENS = rb"\\[^\n]", rb'"', rb"\n"
 
 

@@ -117,7 +117,7 @@ def _printed(plan: TrialPlan, journal: Journal) -> dict[str, str]:
 
 def step_directories(plan: TrialPlan, journal: Journal) -> list[str]:
     """Return the directories that ResultsVolume.finish creates for each started step, even if they stay empty, as in Harbor
-    0.25."""
+    0.26."""
     if plan.single:
         return ["agent", "verifier", "artifacts"]
     return [f"steps/{run.name}/{name}" for run in journal.steps if run.trial is None for name in ("agent", "verifier")]

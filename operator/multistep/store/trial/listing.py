@@ -81,7 +81,7 @@ def tar_chunks(top: Path) -> Generator[bytes, None, None]:
 
 
 def picked_chunks(top: Path, names: Mapping[str, str]) -> Generator[bytes, None, None]:
-    """Yield a tar of selected files. As in Harbor 0.25, it has no links to targets outside of the tar.
+    """Yield a tar of selected files. As in Harbor 0.26, it has no links to targets outside of the tar.
 
     ``names`` maps each selected path to its name in the tar.
     """
