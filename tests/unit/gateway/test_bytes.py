@@ -21,7 +21,7 @@ from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
 from multistep.gateway.model_api.forwarded_headers import answer_headers, upstream_headers, upstream_query
 from multistep.gateway.model_api.request_parsers import InvalidBody, parse_request
 from multistep.gateway.model_api.routes import find_route
-from tests.unit.gateway.world import documents, request_of, token_for, world
+from tests.unit.gateway.world import documents, request_of, step_of, token_for, world
 
 CHAT = find_route("POST", "/openai/v1/chat/completions")
 assert CHAT is not None
@@ -121,11 +121,12 @@ class Echo:
         self.body = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.answer = b"{}"
+        self.content_type = "application/json"
 
     async def handle(self, request: web.Request) -> web.Response:
         """Record the request and answer it."""
         self.body, self.headers = await request.read(), list(request.raw_headers)
-        return web.Response(body=self.answer, content_type="application/json")
+        return web.Response(body=self.answer, content_type=self.content_type)
 
 
 @asynccontextmanager
@@ -183,3 +184,25 @@ async def test_an_agent_gets_the_usage_event_of_a_chat_stream_only_if_it_asked(t
             got = await answer.read()
         assert any(each["choices"] == [] for each in documents(got)) == wanted
         assert got.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_fingerprint_that_the_server_moves_to_the_usage_event_returns_to_the_event_with_the_finish_reason(
+    tmp_path: Path, ends: bool
+) -> None:
+    """vLLM does so if a stream is asked for its usage."""
+    said = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
+    stop = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]%s}\n\n'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2},"system_fingerprint":"fp-1"}\n\n'
+    done = b"data: [DONE]\n\n" * ends
+    async with world(tmp_path) as it, echo() as (provider, url):
+        await it.admin.register("openai", it.credential("openai", base_url=url))
+        provider.content_type = "text/event-stream"
+        provider.answer = said + stop % (b"length", b"") + stop % (b"stop", b"") + usage + done
+        seen = await it.call("chat", stream=True)
+        expected = said + stop % (b"length", b"") + stop % (b"stop", b',"system_fingerprint":"fp-1"') + done
+        assert (seen.status, seen.error, seen.body) == (200, "", expected)
+        provider.answer = said + stop % (b"stop", b"")
+        cut = await it.call("chat", stream=True)
+        assert cut.error and cut.body in (b"", said, said + stop % (b"stop", b""))
+        assert (await it.admin.close(step_of())).output_tokens == 2

@@ -17,10 +17,11 @@ from multistep.gateway.accounting.ledger_rows import Kind, State
 from multistep.gateway.accounting.open_steps import LARGE_BYTES
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.request_outcome import RequestOutcome
-from multistep.gateway.model_api.answer_parsers import AnswerEvent, AnswerParser, ApiFormat, EventReader, TokenUsage, is_usage_only
+from multistep.gateway.model_api.answer_parsers import AnswerEvent, AnswerParser, ApiFormat, EventReader, TokenUsage
 from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
 from multistep.gateway.model_api.forwarded_headers import answer_headers
 from multistep.gateway.model_api.request_parsers import ParsedRequest
+from multistep.gateway.model_api.usage_chunks import UsageChunks
 
 REDACTED: Final = "[REDACTED]"
 _MESSAGE_CHARACTERS: Final = 300
@@ -56,6 +57,7 @@ class Relay:
         self._parsed = parsed
         self._outcome = outcome
         self._start = start
+        self._usage_chunks = UsageChunks() if parsed.strips_usage else None
         self._recorded: TokenUsage | None = None
         self._ended = False
 
@@ -106,6 +108,8 @@ class Relay:
             broken = error
         if (rest := events.rest()) is not None:
             await self._pass_on(response, [rest])
+        if self._usage_chunks is not None:
+            await self._client.write(response, self._redacted(self._usage_chunks.rest()))
         if broken is None:
             self._parser.close(usage_expected=self._parsed.strips_usage)
             await self._record_end()
@@ -120,19 +124,19 @@ class Relay:
         kept = []
         for event in events:
             async with self._parsing(event.data):
-                kept += [event.raw] if self._read(event) else []
+                kept.append(self._read(event))
         await self._record_end()
         await self._client.write(response, self._redacted(b"".join(kept)))
 
     def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
         return self._outcome.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
 
-    def _read(self, event: AnswerEvent) -> bool:
-        """Parse an event for its usage, and return whether to forward the event to the agent."""
+    def _read(self, event: AnswerEvent) -> bytes:
+        """Parse an event for its usage, and return the bytes to forward to the agent."""
         if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
             self._outcome.heard()
         self._parser.event(event.data, event.name)
-        return not (self._parsed.strips_usage and is_usage_only(event.data))
+        return event.raw if self._usage_chunks is None else self._usage_chunks.feed(event)
 
     async def _record_end(self) -> None:
         """Record the usage as soon as the answer's end is read, and again if a later event corrects the usage."""

@@ -386,14 +386,3 @@ def _event(raw: bytes) -> AnswerEvent:
     names = [line[6:].strip() for line in lines if line.startswith(b"event:")]
     data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
     return AnswerEvent(raw, data, names[-1] if names else b"")
-
-
-def is_usage_only(data: bytes) -> bool:
-    """Return whether this is the last chunk of a chat stream, which has usage and no choices."""
-    if b'"usage"' not in data:
-        return False
-    try:
-        chunk = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(chunk, dict) and chunk.get("choices") == [] and bool(chunk.get("usage"))
