@@ -1,0 +1,163 @@
+"""Writes the file of one step. Every frame is in the file when the call returns, so a process that is killed loses nothing else."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from multistep.token_records.frames import Damaged, frame_of, frames, objects_of
+from multistep.token_records.record import BLOCK_BYTES, TokenIds, sampling_of
+
+VERSION: Final = 1
+_MAX_LISTED: Final = 1000  # ids in a close
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBlocks:
+    """A prompt whose blocks the file has. It needs 4 bytes of memory per block."""
+
+    numbers: array[int]
+    rest: bytes
+    stored: bool
+    """False if a block exceeded the file's limit."""
+
+
+class Writer:
+    """Writes a step's file, or continues one that another process left. Not thread-safe.
+
+    A call that fails with OSError leaves the file as it was.
+    """
+
+    def __init__(self, path: Path, head: Mapping[str, Any], limit: int = 1 << 30) -> None:
+        """Open the file. If it exists, drop a last frame that is cut off or damaged, and continue.
+
+        limit: maximum bytes of the file; a record that exceeds it is dropped and counted. Raises OSError.
+        """
+        self._file = path.open("ab", buffering=0)
+        self._limit = limit
+        self._digest = hashlib.sha256()
+        self._blocks: dict[bytes, int] = {}
+        self.size = 0
+        """Bytes of the file."""
+        self.recorded: set[tuple[str, int]] = set()
+        """Requests (id and choice) that have a record."""
+        self.tokens = 0
+        """Number of sampled tokens in all records."""
+        self.dropped = 0
+        """Number of records that this process dropped because of the limit."""
+        self.closed = False
+        """Whether the file has its end."""
+        try:
+            self._continue(path)
+            if not self.size:
+                self._write(frame_of([{"t": "head", "v": VERSION, **head}]))
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def sha256(self) -> str:
+        """Return the hexadecimal digest of the file."""
+        return self._digest.hexdigest()
+
+    def prompt(self, ids: TokenIds) -> PromptBlocks:
+        """Store the blocks of a prompt that the file lacks, and return the prompt's blocks. Raises OSError."""
+        raw = ids.tobytes()
+        whole = len(raw) - len(raw) % BLOCK_BYTES
+        blocks = [raw[start : start + BLOCK_BYTES] for start in range(0, whole, BLOCK_BYTES)]
+        names = list(map(_name, blocks))
+        new = {name: block for name, block in zip(names, blocks, strict=True) if name not in self._blocks}
+        stored = not new or self._append([{"t": "block", "ids": block} for block in new.values()])
+        if stored:
+            self._blocks.update({name: number for number, name in enumerate(new, len(self._blocks))})
+        return PromptBlocks(array("I", [self._blocks[name] for name in names] if stored else []), raw[whole:], stored)
+
+    def record(self, prompt: PromptBlocks, **fields: Any) -> None:
+        """Write a record, unless the file has one of this request and choice. fields: those of Record, without its prompt. Raises
+        OSError, and ValueError if the file is closed."""
+        key = fields["id"], fields["choice"]
+        if key in self.recorded:
+            return
+        ids, logprobs = fields["ids"], fields["logprobs"]
+        values = {
+            **fields,
+            "ids": ids.tobytes(),
+            "logprobs": logprobs.tobytes(),
+            "sampling": sampling_of(fields.get("sampling", {})),
+        }
+        stored = {"t": "record", "blocks": prompt.numbers.tobytes(), "rest": prompt.rest, **values}
+        if prompt.stored and self._append([stored]):
+            self.recorded.add(key)
+            self.tokens += len(ids)
+        else:
+            self.dropped += 1
+
+    def close(self, missing: Sequence[str] = ()) -> None:
+        """Write the end and flush the file to the disk. A second call does nothing. missing: ids of requests that the server
+        answered and that have no record. Raises OSError."""
+        if not self.closed:
+            counts = {"records": len(self.recorded), "tokens": self.tokens, "dropped": self.dropped}
+            self._write(frame_of([{"t": "close", **counts, "missing": list(missing[:_MAX_LISTED]), "at": time.time()}]))
+            self.closed = True
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+        self.stop()
+
+    def stop(self) -> None:
+        """Close the file as it is; another writer can continue it."""
+        self._file.close()
+
+    def _append(self, objects: Sequence[Mapping[str, Any]]) -> bool:
+        """Write a frame, unless it exceeds the limit. Return whether it was written."""
+        frame = frame_of(objects)
+        if self.size + len(frame) > self._limit:
+            return False
+        self._write(frame)
+        return True
+
+    def _write(self, frame: bytes) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")
+        try:
+            written = self._file.write(frame)
+            if written != len(frame):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            self._file.truncate(self.size)
+            raise
+        self._digest.update(frame)
+        self.size += len(frame)
+
+    def _continue(self, path: Path) -> None:
+        """Read what the file has, and drop what follows its last whole frame."""
+        with path.open("rb") as file:
+            with suppress(Damaged):
+                for end, content in frames(file):
+                    for each in objects_of(content):
+                        self._count(each)
+                    self.size = end
+            self._file.truncate(self.size)
+            file.seek(0)
+            while piece := file.read(1 << 20):
+                self._digest.update(piece)
+
+    def _count(self, stored: Mapping[str, Any]) -> None:
+        if stored["t"] == "block":
+            self._blocks.setdefault(_name(stored["ids"]), len(self._blocks))
+        elif stored["t"] == "record":
+            self.recorded.add((stored["id"], stored["choice"]))
+            self.tokens += len(stored["ids"]) // 4
+        elif stored["t"] == "close":
+            self.closed = True
+
+
+def _name(block: bytes) -> bytes:
+    return hashlib.blake2b(block, digest_size=12).digest()
