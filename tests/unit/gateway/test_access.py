@@ -13,7 +13,7 @@ import pytest
 
 from multistep.errors import GatewayError, GatewayUnavailable
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import SigningKey
+from multistep.gateway.keys.tokens import SigningKey, StepKey
 from multistep.gateway.operator_client import GatewayAdmin
 from tests.support.model_answers import Api
 from tests.unit.gateway.test_usage import APIS
@@ -64,6 +64,16 @@ async def test_a_token_is_for_its_models_only(tmp_path: Path, api: Api) -> None:
         assert (await it.send(api, "allowed", stream=False, token=token)).status == 200
         assert (await it.send(api, "other", stream=False, token=token)).status == 403
         assert [each.model for each in it.model.entries] == ["allowed"]
+
+
+async def test_a_verdict_without_the_answer_of_a_model_that_the_judges_token_is_not_for_does_not_count(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        token = token_for("chat", models=["allowed"], sub="uid-1/1/0/judge", agent="judge")
+        statuses = [(await it.send("chat", model, stream=False, token=token)).status for model in ("other", "allowed", "third")]
+        assert statuses == [403, 200, 403]
+        (found,) = (await it.admin.close(StepKey("uid-1", "1", "0", "judge"))).unanswered
+        assert (found.cause, found.model, found.status) == ("Configuration", "third", 403)
+        assert found.message == "this step may not use the model 'third', only allowed"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score.usage_totals import parse_report
+from multistep.engine.script.judge_requests import parse_judge_report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
 from multistep.gateway.keys.tokens import Keyring, verify_token
 from multistep.gateway.operator_client import GatewayAdmin
@@ -432,5 +433,9 @@ async def test_a_judges_requests_are_counted_apart_from_those_of_the_agent_in_th
         used = parse_report(await ours.close_judge(trial(), "a")).usage
         assert used is not None and used.requests == 2
         assert (await ask(here, judges), await ask(here, agents)) == (401, 200)
+        only = JudgePlan(judge.spec.model_copy(update={"model": "openai/other", "other_models": "Refuse"}), judge.credentials)
+        assert await ask(here, await ours.judge_variables(trial(), only, start("b"))) == 403
+        found = parse_judge_report(await ours.close_judge(trial(), "b"), 0.0).doubt
+        assert found is not None and found.cause == "Configuration" and "only openai/other, other" in found.message
         with pytest.raises(InvalidSpec, match=r"spec\.models\.judge\.credentials\[OPENAI_API_KEY\]"):
             await ours.judge_variables(trial(), JudgePlan(judge.spec, {"OPENAI_API_KEY": "two words"}), start("a"))

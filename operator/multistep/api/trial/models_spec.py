@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -26,6 +26,8 @@ class JudgeSpec(Model):
     """URL of the model's API, if it is not the provider's own."""
     provider_tools: Literal["Allow", "Refuse"] = "Allow"
     """Refuse: the model gateway refuses requests that use tools of the provider, or files that it fetches by URL."""
+    other_models: Literal["Allow", "Refuse"] = "Allow"
+    """Refuse: the model gateway refuses requests for other models than ``model``, so that no other one grades."""
     limits: ModelLimits | None = None
     """Budget of the judge's requests in the whole trial, over all steps and attempts. The model gateway refuses a request that
     might exceed it."""
@@ -34,6 +36,11 @@ class JudgeSpec(Model):
     def sources(self) -> Mapping[str, str]:
         """Return the variables that the verifier's phase gets: for each, the variable of its provider in ``credentials``."""
         return {name: each.name for each in self.credentials for name in providers.judge_variables(each.name)}
+
+    @property
+    def allowed_models(self) -> Sequence[str]:
+        """Return the names of the only models that may be requested: the model's, with its provider and without; () for any."""
+        return () if self.other_models == "Allow" else (self.model, *filter(None, (self.model.partition("/")[2],)))
 
     @property
     def label(self) -> str:
@@ -61,7 +68,12 @@ class ModelsSpec(Model):
     judge: JudgeSpec | None = None
     """The model with which the task's verifiers grade, for test.sh scripts that call one; docs/how-to/judges.md."""
 
+    @property
+    def variables(self) -> Collection[str]:
+        """Return the names of the variables that the verifier's phase gets."""
+        return self.judge.sources.keys() if self.judge is not None else ()
+
     def refuse_variables(self, names: Sequence[str]) -> None:
         """Raise ValueError if one of the verifier's own variables would replace one of the gateway's."""
-        if self.judge is not None and (found := sorted({*names} & self.judge.sources.keys())):
+        if found := sorted({*names} & {*self.variables}):
             raise ValueError(f"verifier.env: {found[0]} must not be set with models.judge, which sets it to the model gateway's")

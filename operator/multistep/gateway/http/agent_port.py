@@ -14,7 +14,7 @@ from aiohttp import web
 from multistep.gateway.accounting.ledger_rows import Spent
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.model_request import Exchange
-from multistep.gateway.http.request_outcome import end_unparsed, open_row, unknown_path_row, waiting_for_turn
+from multistep.gateway.http.request_outcome import end_unparsed, open_row, refused_row, waiting_for_turn
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify_token
@@ -90,7 +90,7 @@ class AgentPort:
             named = (parsed.model, *parsed.others) if parsed.model or route.counted else ()
             for model in named if claims.models else ():
                 if model not in claims.models:
-                    raise Refused(403, f"this step may not use the model {model[:200]!r}, only {', '.join(claims.models)}")
+                    raise await self._other_model(claims, model[:200])
             if parsed.by_provider:
                 raise Refused(400, f"spec.agent.providerTools is Refuse, and the request has {parsed.by_provider}")
             self._services.steps.count_model(claims.key, parsed.model)
@@ -102,6 +102,13 @@ class AgentPort:
                 await client.send(response)
             return response
 
+    async def _other_model(self, claims: StepClaims, model: str) -> Refused:
+        """Record a request for a model that the token is not for, and return its refusal. Without the record, a verdict that the
+        judge gave without the answer would count."""
+        message = f"this step may not use the model {model!r}, only {', '.join(claims.models)}"
+        await self._services.ledger.write(refused_row(claims, "Configuration", 403, message, time.time(), model=model))
+        return Refused(403, message)
+
     async def _unknown_path(self, request: web.Request) -> Refused:
         """Record a request to an unknown path, at most one per step, and return its refusal. If a step sends no other requests, the
         operator does not count it as the agent's failure."""
@@ -111,7 +118,7 @@ class AgentPort:
             with suppress(InvalidToken, Refused):
                 claims = verify_token(token, self._keyring.secrets())
                 self._services.steps.refuse_closed(claims.key)
-                await self._services.ledger.write(unknown_path_row(claims, message, time.time()))
+                await self._services.ledger.write(refused_row(claims, "Path", 404, message, time.time()))
                 break
         return Refused(404, message)
 

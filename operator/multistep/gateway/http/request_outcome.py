@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from multistep.gateway.accounting.ledger_rows import Kind, RequestRow, Spent, State
 from multistep.gateway.accounting.upper_bounds import answer_cost_usd
@@ -170,9 +170,11 @@ def open_row(claims: StepClaims, provider: str, model: str, most: Spent, began: 
     )
 
 
-def unknown_path_row(claims: StepClaims, message: str, began: float) -> RequestRow:
-    """Return the row of a request to an unknown path. The ledger keeps one such row per step. ``began`` is in seconds since the
-    epoch."""
-    row = replace(open_row(claims, "", "", Spent(), began), id=f"path of {claims.key}")
+def refused_row(
+    claims: StepClaims, kind: Literal["Path", "Configuration"], status: int, message: str, began: float, *, model: str = ""
+) -> RequestRow:
+    """Return the row of a request that the gateway refused, because its path is unknown (Path) or the token is not for its model
+    (Configuration). The ledger keeps one such row per step and kind. ``began`` is in seconds since the epoch."""
+    row = replace(open_row(claims, "", model, Spent(), began), id=f"{kind.lower()} of {claims.key}")
     unused = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
-    return row.end(state="failed", status=404, kind="Path", message=message, **unused)
+    return row.end(state="failed", status=status, kind=kind, message=message, **unused)

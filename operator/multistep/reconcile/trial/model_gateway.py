@@ -126,7 +126,7 @@ class ModelGateway:
     async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
         """Register the keys, and return the variables of judge.spec.sources. Their requests use the judge's budget only."""
         found = dict[str, str]()
-        for name, provider, token in await self._tokens(trial, judge, start, judge.spec):
+        for name, provider, token in await self._tokens(trial, judge, start, judge.spec, models=judge.spec.allowed_models):
             url = f"{self._url}{provider.path}"
             found |= {variable: token if is_key else url for variable, is_key in judge_variables(name).items()}
         return found
@@ -138,12 +138,14 @@ class ModelGateway:
         call: HostCall | Start,
         spec: AgentSpec | JudgeSpec,
         *,
+        models: Sequence[str] = (),
         sweep: str = "",
         sweep_limits: BudgetLimits = BudgetLimits(),  # noqa: B008 - it is frozen
     ) -> list[tuple[str, Provider, str]]:
         """Register the keys, and return the variable of each key with its provider and a token in its place.
 
-        spec: has the user's limits. For an agent it is that of the trial, as a plan may have an older one. sweep, sweep_limits: the
+        spec: has the user's limits. For an agent it is that of the trial, as a plan may have an older one. models: the only models
+        that the requests may name, () for any. sweep, sweep_limits: the
         sweep whose budget the requests use, as NAMESPACE/NAME/UID, and its budget; "" for none.
         """
         self.remember(user, trial.metadata.namespace)
@@ -158,6 +160,7 @@ class ModelGateway:
                 sub=str(key),
                 sweep=sweep,
                 agent=spec.label,
+                models=tuple(models),
                 limits=_limits(spec.limits),
                 sweep_limits=sweep_limits,
                 refuses_tools=spec.provider_tools == "Refuse",
