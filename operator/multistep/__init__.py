@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from multistep.version import __version__
 
 if TYPE_CHECKING:
-    from multistep.client import AsyncClient, AsyncRun, Client, Rollout, Run, Step
+    from multistep.client import AsyncClient, AsyncRun, Client, JudgeOptions, Rollout, Run, Step
 
-__all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step", "__version__"]
+__all__ = ["AsyncClient", "AsyncRun", "Client", "JudgeOptions", "Rollout", "Run", "Step", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

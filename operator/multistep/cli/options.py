@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from multistep.cli.completion import complete_agents, complete_namespaces, complete_trials
-from multistep.client.options import ModelOptions, Target
+from multistep.client.options import JudgeOptions, ModelOptions, Target
 from multistep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -173,6 +173,48 @@ _HOSTED = (
 
 hosted_options = as_one_argument("model", ModelOptions, [each.name for each in fields(ModelOptions)], *_HOSTED)
 """Adds the options for agents of Harbor, apart from --model. The function receives them and ``model`` as one ModelOptions."""
+
+_NAMES_OF_JUDGE = {
+    "judge": "model",
+    "judge_keys": "keys",
+    "judge_base_url": "base_url",
+    "judge_max_cost": "max_cost",
+    "judge_model_env": "model_env",
+}
+"""The fields of JudgeOptions, by the name of the option."""
+
+
+def _judge_options(**values: Any) -> JudgeOptions:
+    return JudgeOptions(**{_NAMES_OF_JUDGE[name]: value for name, value in values.items()})
+
+
+judge_options = as_one_argument(
+    "judge",
+    _judge_options,
+    tuple(_NAMES_OF_JUDGE),
+    click.option("--judge", metavar="PROVIDER/NAME", help="The model that the task's tests ask to grade."),
+    click.option(
+        "--judge-key-from-secret",
+        "judge_keys",
+        multiple=True,
+        metavar="[NAME=]SECRET:KEY",
+        help="The key of the judge's provider, from an existing Secret, as variable NAME; default: the provider's variable.",
+    ),
+    click.option("--judge-base-url", metavar="URL", help="URL of the judge's API; default: the provider's."),
+    click.option(
+        "--judge-max-cost",
+        type=FiniteRange(min=0, min_open=True),
+        metavar="USD",
+        help="Budget of the judge in a trial, over all its steps: US dollars.",
+    ),
+    click.option(
+        "--judge-model-env",
+        multiple=True,
+        metavar="NAME",
+        help="A variable from which the tests read the name of the model to ask, such as REWARDKIT_JUDGE; repeatable.",
+    ),
+)
+"""Adds --judge and the other options of a judge. The function receives them as ``judge``, a JudgeOptions."""
 
 
 def _dataset_options(**values: Any) -> DatasetOptions:
@@ -344,6 +386,7 @@ trial_options = add_options(
     click.option("--name", metavar="NAME", help="Name of the trial; default: TASK-AGENT-RANDOM."),
     click.option("--model", metavar="PROVIDER/NAME", help="The model of one of Harbor's agents."),
     hosted_options,
+    judge_options,
     resume_option,
     click.option(
         "--from",

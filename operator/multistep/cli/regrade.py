@@ -10,8 +10,8 @@ import click
 
 from multistep.cli.completion import complete_either
 from multistep.cli.exit_codes import Exit
-from multistep.cli.options import RunOptions, image_options, output_option, run_options, target_options
-from multistep.client.options import Target
+from multistep.cli.options import RunOptions, image_options, judge_options, output_option, run_options, target_options
+from multistep.client.options import JudgeOptions, Target
 
 if TYPE_CHECKING:
     from multistep.client.submit.manifests import Submission
@@ -22,12 +22,15 @@ Examples:
   multistep regrade my-task-claude-x7k2p
   multistep regrade my-task-claude-x7k2p --tests fixed/ --results out/
   multistep regrade nightly --task tasks/my-task --name nightly-v2
+  multistep regrade nightly --judge openai/gpt-5 --judge-model-env MODEL_NAME --name nightly-gpt-5
   multistep regrade sweep/nightly --detach -o json
 
-The verifiers run again, on the checkpoints that SOURCE stored after its steps; no agent and no model runs. SOURCE must have
+The verifiers run again, on the checkpoints that SOURCE stored after its steps; no agent runs. SOURCE must have
 run with `checkpoints: {policy: AfterStep, keep: WithResults}`; it does not change. It is the name of a trial or a sweep; trial/NAME
 and sweep/NAME distinguish them. A directory of --tests has tests/ and steps/NAME/tests/, as in a task's directory; they
-replace those of the task. For a deleted trial whose results are kept, --task names the task.
+replace those of the task. For a deleted trial whose results are kept, --task names the task. --judge replaces the judge of
+SOURCE, whose key and budget stay, unless an option replaces them; the tests may then ask no other model, and `multistep sweep
+report` of the new sweep shows how far the two judges agree.
 
 \b
 Exit codes:
@@ -53,12 +56,19 @@ Exit codes:
 @click.option("--name", metavar="NAME", help="Name of the new trial or sweep; default: SOURCE-regrade-RANDOM.")
 @click.option("--results", type=click.Path(path_type=Path), metavar="DIR", help="Fetch a trial's results into this new directory.")
 @click.option("--detach", is_flag=True, help="Print the name and exit instead of following it.")
+@judge_options
 @image_options
 @target_options
 @output_option
 @run_options
 def regrade(
-    source: str, tests: Path | None, tasks: tuple[Path, ...], name: str | None, results: Path | None, common: RunOptions
+    source: str,
+    tests: Path | None,
+    tasks: tuple[Path, ...],
+    name: str | None,
+    results: Path | None,
+    judge: JudgeOptions,
+    common: RunOptions,
 ) -> int:
     """Verify the steps of SOURCE, a trial or a sweep, again."""
     from multistep.api.sweep.sweep import SWEEP_KIND
@@ -77,7 +87,7 @@ def regrade(
     if tests and not tests.is_dir():
         raise UsageError(f"--tests: {tests} is not a directory")
     directories = [TaskDirectory.open(each) for each in tasks]
-    wanted = Regrade(source, show_finding, var_options, existing_image, common.trial_image, name, tests, directories)
+    wanted = Regrade(source, show_finding, var_options, existing_image, common.trial_image, name, tests, directories, judge)
     submission = asyncio.run(_submission(common.target, wanted))
     if submission.main["kind"] != SWEEP_KIND:
         return asyncio.run(submit_trial(submission, common, results))

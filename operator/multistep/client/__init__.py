@@ -13,7 +13,7 @@ reconnecting_watch        watches objects of the API server, and reconnects
 sweep_trials, retry       the trials of a sweep; runs trials without a score again
 datasets                  datasets of a registry.json
 outcome                   the outcome of a trial or a sweep, from its status
-options                   the cluster, and the agent's model, as users choose them
+options                   the cluster, and the models of agent and judge, as users choose them
 task/                     checks a task's directory
 submit/                   manifests; creates trials and sweeps
 results/                  reads results
@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multistep.client.async_client import AsyncClient
     from multistep.client.blocking import Client, Run
+    from multistep.client.options import JudgeOptions
     from multistep.client.run import AsyncRun, Rollout, Step
 
-__all__ = ["AsyncClient", "AsyncRun", "Client", "Rollout", "Run", "Step"]
+__all__ = ["AsyncClient", "AsyncRun", "Client", "JudgeOptions", "Rollout", "Run", "Step"]
 _MODULES = {
     "AsyncClient": "async_client",
     "AsyncRun": "run",
     "Client": "blocking",
+    "JudgeOptions": "options",
     "Rollout": "run",
     "Run": "blocking",
     "Step": "run",

@@ -15,11 +15,12 @@ from multistep.api.sweep.sweep import parse_sweep
 from multistep.api.trial.status import is_finished
 from multistep.client.connection import open_client
 from multistep.client.objects import existing_sweep
-from multistep.client.options import Target
+from multistep.client.options import JudgeOptions, Target
 from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.results.fetch import download, read_file
 from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submit.create import submit
+from multistep.client.submit.judge_choice import with_judge
 from multistep.client.submit.manifests import Manifest, Submission, TrialImage, checked_name, new_name
 from multistep.client.submit.sweep_manifest import SweepOptions, agent_of_text, directories, find_tasks, sweep_of_tasks
 from multistep.client.task.check_task import validate_tasks
@@ -88,6 +89,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         parallelism: int = 10,
         name: str | None = None,
         image: str | None = None,
+        judge: JudgeOptions | None = None,
         lease_seconds: int | None = 60,
         spec: Mapping[str, Any] | None = None,
     ) -> AsyncRun:
@@ -101,6 +103,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             parallelism: Maximum number of active trials.
             name: Name of the sweep; default: a generated name.
             image: Image of the environments; default: the tasks' images.
+            judge: The model that the tasks' tests ask to grade, as --judge of `multistep sweep run`.
             lease_seconds: Seconds after which the operator ends the sweep when this client does not renew its lease. None: the
                 sweep does not depend on this client.
             spec: Further fields of the sweep's spec, such as template, overrides, scoring or budget.
@@ -112,7 +115,7 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             raise UsageError(f"spec: {wrong[0]} is an argument of submit: give it there, not in spec")
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
-        planned = submission(tasks, agents, fields, name=name, image=image)
+        planned = submission(tasks, agents, fields, name=name, image=image, judge=judge or JudgeOptions())
         run = AsyncRun(self._cluster, parse_sweep(await submit(self._cluster, planned)))
         if lease_seconds is not None:
             renewal = asyncio.create_task(self._renew(run, lease_seconds / _RENEWALS))
@@ -181,6 +184,7 @@ def submission(
     *,
     name: str | None,
     image: str | None,
+    judge: JudgeOptions = JudgeOptions(),  # noqa: B008 - it is frozen
 ) -> Submission:
     """Return the sweep with its objects. fields: the spec's fields other than tasks and agents. Raises UsageError if a task's image
     or a variable is missing, InvalidTask if a task cannot be run, InvalidSpec if a field is invalid. Logs the tasks' warnings."""
@@ -196,7 +200,9 @@ def submission(
     name = checked_name(name, "name") if name else new_name("rollouts")
     planned = sweep_of_tasks(given, images, SweepOptions(name), given_image)
     entries = [_agent(each) for each in agents]
-    sweep = {**planned.main, "spec": {**planned.main["spec"], **fields, "agents": entries}}
+    template = fields.get("template") or {}
+    judged = {"template": {**template, "spec": with_judge(template.get("spec") or {}, judge)}} if judge.given else {}
+    sweep = {**planned.main, "spec": {**planned.main["spec"], **fields, **judged, "agents": entries}}
     spec = parse_sweep(sweep).spec
     validate_tasks(directories(given), spec, show=_show, remedy=_variables_of_spec, image=image)
     return Submission(sweep, planned.owned)

@@ -1,4 +1,4 @@
-"""Options of several parts of the client: the cluster, and an agent's model.
+"""Options of several parts of the client: the cluster, the agent's model and the judge's.
 
 This module imports nothing of ours, so that --help of the command line is fast.
 """
@@ -46,3 +46,23 @@ class ModelOptions:
     def given(self) -> bool:
         """Report whether any option is given."""
         return self != ModelOptions()
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """The options for the model that the task's tests ask, as the command line has them."""
+
+    model: str | None = None
+    """PROVIDER/NAME."""
+    keys: Sequence[str] = ()
+    """Each [NAME=]SECRET:KEY, the provider's key in an existing Secret."""
+    base_url: str | None = None
+    max_cost: float | None = None
+    """Budget of the judge in a trial, in US dollars."""
+    model_env: Sequence[str] = ()
+    """Names of the variables from which the tests read the model."""
+
+    @property
+    def given(self) -> bool:
+        """Report whether any option is given."""
+        return self != JudgeOptions()

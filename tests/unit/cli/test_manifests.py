@@ -118,6 +118,19 @@ def test_the_budget_of_a_trial_reaches_the_spec(task: Path, invoke: Invoke) -> N
     assert trial["spec"]["agent"]["limits"] == {"costUSD": 0.5, "inputTokens": 1000, "outputTokens": 10}
 
 
+def test_the_judge_of_a_trial_reaches_the_spec(task: Path, invoke: Invoke) -> None:
+    options = ["--judge", "openai/x", "--judge-key-from-secret", "keys:openai", "--judge-base-url", "https://proxy.example/v1"]
+    options += ["--judge-max-cost", "0.5", "--judge-model-env", "MODEL", "--judge-model-env", "REWARDKIT_JUDGE"]
+    *_, trial = _documents(invoke("package", task, *options).stdout)
+    judge = parse_trial(trial).spec.models.judge
+    assert judge is not None and judge.limits is not None and judge.other_models == "Allow"
+    assert (judge.model, judge.base_url, judge.limits.cost_usd) == ("openai/x", "https://proxy.example/v1", 0.5)
+    assert trial["spec"]["models"]["judge"]["credentials"] == [
+        {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}
+    ]
+    assert trial["spec"]["verifier"]["env"] == [{"name": each, "value": "openai/x"} for each in ("MODEL", "REWARDKIT_JUDGE")]
+
+
 def test_package_names_the_image_that_build_makes(task: Path, invoke: Invoke) -> None:
     (task / "task.toml").write_text("[[steps]]\nname = 'a'\n")
     (task / "environment").mkdir()

@@ -134,6 +134,65 @@ def test_a_judge_is_kept_and_gives_the_variables_of_another_version_of_the_task(
     assert "needs a variable" in invoke("regrade", "old", "--task", task).stderr
 
 
+JUDGE: dict[str, Any] = {
+    "model": "openai/m",
+    "credentials": [{"name": "OPENAI_API_KEY", "value": "k"}],
+    "baseURL": "https://proxy.example/v1",
+    "limits": {"costUSD": 0.1},
+}
+ANTHROPIC = {"name": "ANTHROPIC_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "anthropic"}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        (["--judge", "openai/other"], {**JUDGE, "model": "openai/other"}),
+        (["--judge", "my-proxy/other"], {**JUDGE, "model": "my-proxy/other"}),
+        (
+            ["--judge", "anthropic/other", "--judge-key-from-secret", "keys:anthropic", "--judge-max-cost", "2"],
+            {"model": "anthropic/other", "credentials": [ANTHROPIC], "limits": {"costUSD": 2.0}},
+        ),
+    ],
+)
+def test_another_judge_is_the_only_one_and_keeps_what_no_option_replaces(
+    given: list[str], changed: dict[str, Any], invoke: Invoke, cluster: CliCluster
+) -> None:
+    trial(cluster, models={"judge": JUDGE}, verifier={"env": [{"name": "MODEL_NAME", "value": "m"}, {"name": "A", "value": "b"}]})
+    result = invoke("regrade", "old", "--name", "new", *given, "--judge-model-env", "MODEL_NAME")
+    assert result.exit_code == 0, result.output
+    spec = made(cluster)["spec"]
+    assert spec["models"] == {"judge": {**changed, "otherModels": "Refuse"}}
+    assert spec["verifier"]["env"] == [{"name": "A", "value": "b"}, {"name": "MODEL_NAME", "value": changed["model"]}]
+
+
+def test_the_judge_of_a_regraded_sweep_grades_all_of_its_trials(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
+    (task / "task.toml").write_text(TASK_TOML + '\n[verifier.env]\nGRADER_KEY = "${ANTHROPIC_API_KEY}"\n')
+    own = {"verifier": {"env": [{"name": "A", "value": "b"}]}, "models": {"judge": {**JUDGE, "model": "openai/own"}}}
+    overrides = [{"tasks": ["one"], "spec": own}, {"tasks": ["one"], "spec": {"podCleanup": "Never"}}]
+    sweep(cluster, template={"spec": {"models": {"judge": JUDGE}}}, overrides=overrides)
+    given = ["--judge", "anthropic/m", "--judge-key-from-secret", "keys:anthropic", "--judge-model-env", "MODEL"]
+    assert invoke("regrade", "nightly", "--name", "new", "--task", task, *given).exit_code == 0
+    model, found = {"name": "MODEL", "value": "anthropic/m"}, swept(cluster)
+    assert found["template"]["spec"]["models"]["judge"]["model"] == "anthropic/m"
+    assert found["template"]["spec"]["verifier"] == {"env": [model]}
+    env = [*own["verifier"]["env"], model]
+    assert [each["spec"] for each in found["overrides"]] == [{"verifier": {"env": env}}, {"podCleanup": "Never"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--judge", "anthropic/m"], "--judge anthropic/m needs its provider's key: --judge-key-from-secret SECRET:KEY"),
+        (["--judge-max-cost", "1"], "the options of a judge need its model: --judge PROVIDER/NAME"),
+        (["--judge", "openai/m", "--judge-key-from-secret", "keys"], "--judge-key-from-secret keys: must be SECRET:KEY"),
+    ],
+)
+def test_a_judge_without_model_or_key_is_refused(given: list[str], message: str, invoke: Invoke, cluster: CliCluster) -> None:
+    trial(cluster, models={"judge": JUDGE})
+    result = invoke("regrade", "old", *given)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
 def test_a_deleted_trial_needs_its_task(task: Path, invoke: Invoke, cluster: CliCluster) -> None:
     result = invoke("regrade", "gone")
     assert result.exit_code == 2

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 import multistep
-from multistep.client import AsyncClient, Client
+from multistep.client import AsyncClient, Client, JudgeOptions
 from multistep.client.trl import TrialReward
 from multistep.errors import InvalidSpec, InvalidTask, NotFound, StoreError, Unavailable, UsageError
 from multistep.kube.client import ClusterClient
@@ -97,8 +97,13 @@ async def test_a_sweep_is_submitted_with_its_lease_which_is_renewed(
 ) -> None:
     monkeypatch.setattr("multistep.client.async_client._RENEWALS", 6000)
     cluster.patch_fails = [Unavailable("no answer")]
-    run = await client.submit([TASK], agents=["oracle", "mine=./run.sh"], attempts=8, name="s", lease_seconds=30, image="i:1")
+    judge = JudgeOptions("openai/m", keys=["keys:openai"])
+    more: dict[str, Any] = {"attempts": 8, "name": "s", "lease_seconds": 30, "image": "i:1", "judge": judge}
+    given = {"template": {"spec": {"podCleanup": "Never"}}}
+    run = await client.submit([TASK], agents=["oracle", "mine=./run.sh"], spec=given, **more)
     spec = cluster.objects["TrialSweep", "s"]["spec"]
+    template = spec["template"]["spec"]
+    assert (template["podCleanup"], template["models"]["judge"]["model"]) == ("Never", "openai/m")
     assert (spec["lease"], spec["attempts"], spec["tasks"][0]["environment"]) == ({"seconds": 30}, 8, {"image": "i:1"})
     assert [each["name"] for each in spec["agents"]] == ["oracle", "mine"]
     await until(lambda: len(cluster.patches) >= 3)

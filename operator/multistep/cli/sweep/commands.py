@@ -23,6 +23,7 @@ from multistep.cli.options import (
     dataset_options,
     hosted_options,
     image_options,
+    judge_options,
     output_option,
     queue_option,
     require_report,
@@ -177,6 +178,7 @@ def sweep() -> None:
 @agent_env_option
 @agent_secret_option
 @hosted_options
+@judge_options
 @resume_option
 @queue_option
 @click.option("--detach", is_flag=True, help="Print the sweep's name and exit instead of following it.")

@@ -117,6 +117,7 @@ class SweepSubmission:
             **{"--image": self.common.image, "--runner-in-image": self.common.runner_in_image},
             **{"--agent-file": options.agent_files, "--agent-env-from-secret": options.secret_agent_env},
             **{"--queue": options.queue, "--budget": options.budget, "the options of a model": options.model.given},
+            "--judge": options.judge.given,
             **{"--override-*": options.resources, "--resume": options.resume},
             **{"--task": self.chosen.include, "--exclude": self.chosen.exclude, "--limit": self.chosen.limit},
         }

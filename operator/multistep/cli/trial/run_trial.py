@@ -47,7 +47,7 @@ def run_trial(task: Path, options: TrialOptions, common: RunOptions, results: Pa
     report = validate(
         directory,
         agents=[spec.agent],
-        given=given,
+        given=given | {*spec.models.variables},
         show=show_finding,
         remedy=var_options,
         verification=not spec.verifier.disable,

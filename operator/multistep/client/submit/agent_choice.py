@@ -111,7 +111,7 @@ def _options(agent: str, options: ModelOptions) -> Manifest:
         model=options.model,
         version=options.version,
         kwargs=dict(_kwarg(each) for each in options.kwargs) or None,
-        credentials=[_credential(each, options.model) for each in options.keys] or None,
+        credentials=[credential(each, options.model) for each in options.keys] or None,
         access=options.access,
         baseURL=options.base_url,
         limits=_limits(options) or None,
@@ -141,16 +141,18 @@ def _kwarg(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _credential(text: str, model: str | None) -> Manifest:
-    """Parse ``[NAME=]SECRET:KEY``; the default of NAME depends on the model's provider."""
+def credential(text: str, model: str | None, option: str = "--key-from-secret") -> Manifest:
+    """Parse ``[NAME=]SECRET:KEY``, a value of ``option``; the default of NAME depends on the model's provider. Raises UsageError
+    if the text has another form, or if the provider's variable is not known."""
     name, separator, source = text.rpartition("=")
     secret, _, key = source.partition(":")
     if not secret or not key or (separator and not name):
-        raise UsageError(f"--key-from-secret {text}: must be SECRET:KEY or NAME=SECRET:KEY")
+        raise UsageError(f"{option} {text}: must be SECRET:KEY or NAME=SECRET:KEY")
     provider = (model or "").partition("/")[0]
     if not name and provider not in KEY_VARIABLES:
-        raise UsageError(f"--key-from-secret {text}: the variable for the key of {provider or 'no provider'!r} is not known; give "
-                         f"NAME={text}")  # fmt: skip
+        raise UsageError(
+            f"{option} {text}: the variable for the key of {provider or 'no provider'!r} is not known; give NAME={text}"
+        )
     return variable_from_secret(name or KEY_VARIABLES[provider], secret, key)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,8 @@ from multistep.api.trial.agent_spec import AgentSpec
 from multistep.api.trial.trial import KIND, parse_trial
 from multistep.client.connection import Cluster
 from multistep.client.objects import find_either
+from multistep.client.options import JudgeOptions
+from multistep.client.submit.judge_choice import with_judge, without_judge
 from multistep.client.submit.manifests import (
     Manifest,
     Submission,
@@ -158,6 +160,8 @@ class Regrade:
     """Directory whose tests replace the task's."""
     tasks: Sequence[TaskDirectory] = ()
     """Tasks that replace those of the same name."""
+    judge: JudgeOptions = field(default_factory=JudgeOptions)
+    """The judge that replaces the source's."""
 
     async def submission(self, cluster: Cluster) -> Submission:
         """Find the source, and return the trial or sweep that verifies it again. Raises UsageError if it does not exist or an
@@ -172,7 +176,7 @@ class Regrade:
         if len(self.tasks) > 1:
             raise UsageError(f"{name} is a trial, which has one task: give one --task")
         spec = found["spec"] if found else self._spec_of_deleted(name, to.namespace)
-        kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED}
+        kept = with_judge({key: value for key, value in spec.items() if key not in _NOT_COPIED}, self.judge, alone=True)
         if self.tasks:
             self._check(self.tasks[0], kept.get("variables", ()), kept)
             kept["task"], parts = to.other(kept.get("task", {}), self.tasks[0])
@@ -198,9 +202,10 @@ class Regrade:
     async def _sweep(self, found: Object, to: TaskOf) -> Submission:
         spec = found["spec"]
         agents = [{"name": each["name"], "agent": _no_agent(each["agent"])} for each in spec["agents"]]
-        tasks, parts = await self._tasks_of_sweep(found, to)
         kept = {key: value for key, value in spec.items() if key not in _NOT_COPIED_TO_SWEEP}
         template = kept.get("template", {})
+        template = {**template, "spec": with_judge(_without_agent(template.get("spec", {})), self.judge, alone=True)}
+        tasks, parts = await self._tasks_of_sweep(found, template["spec"], to)
         sweep = {
             "apiVersion": API_VERSION,
             "kind": SWEEP_KIND,
@@ -210,15 +215,18 @@ class Regrade:
                 **tasks,
                 "agents": agents,
                 "regrade": {"sweep": found["metadata"]["name"]},
-                "template": {**template, "spec": _without_agent(template.get("spec", {}))},
-                "overrides": [{**each, "spec": _without_agent(each["spec"])} for each in kept.get("overrides", ())],
+                "template": template,
+                "overrides": [
+                    {**each, "spec": without_judge(_without_agent(each["spec"]), self.judge)} for each in kept.get("overrides", ())
+                ],
             },
         }
         parse_sweep(sweep)
         return Submission(sweep, parts)
 
-    async def _tasks_of_sweep(self, found: Object, to: TaskOf) -> tuple[Manifest, Sequence[Manifest]]:
-        """Return spec.tasks or spec.tasksFrom of the new sweep, and the ConfigMaps of the tasks' bundles."""
+    async def _tasks_of_sweep(self, found: Object, template: Manifest, to: TaskOf) -> tuple[Manifest, Sequence[Manifest]]:
+        """Return spec.tasks or spec.tasksFrom of the new sweep, and the ConfigMaps of the tasks' bundles. template: the new
+        sweep's spec.template.spec."""
         spec = found["spec"]
         if (source := spec.get("tasksFrom")) is not None:
             if self.tests or self.tasks:
@@ -235,7 +243,6 @@ class Regrade:
             if directory is None:
                 task, own = await to.same(each, self.tests)
             else:
-                template = (spec.get("template") or {}).get("spec") or {}
                 self._check(directory, template.get("variables", ()), each, template)
                 task, own = to.other(each, directory)
             tasks.append(task)

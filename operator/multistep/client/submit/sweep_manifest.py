@@ -15,7 +15,7 @@ from multistep.api.common.base_model import API_VERSION
 from multistep.api.sweep.sweep import SWEEP_KIND, parse_sweep
 from multistep.api.trial import harbor_agents
 from multistep.api.trial.values import PLAIN
-from multistep.client.options import ModelOptions
+from multistep.client.options import JudgeOptions, ModelOptions
 from multistep.client.submit.agent_choice import (
     agent_entry,
     check_hosted,
@@ -26,6 +26,7 @@ from multistep.client.submit.agent_choice import (
     script_command,
     with_images_of,
 )
+from multistep.client.submit.judge_choice import with_judge
 from multistep.client.submit.manifests import (
     Manifest,
     Submission,
@@ -65,6 +66,7 @@ class SweepOptions:
     """The values of --agent-env-from-secret."""
     queue: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
+    judge: JudgeOptions = field(default_factory=JudgeOptions)
     budget: float | None = None
     """Budget of all trials together, in US dollars."""
     resources: Manifest = field(default_factory=dict)
@@ -147,7 +149,7 @@ def _sweep(tasks: Manifest, owned: Sequence[Manifest], image: TrialImage | None,
         resumeTrajectory=options.resume or None,
     )
     labels = queue_labels(options.queue)
-    template = optional(metadata=labels and {"labels": labels}, spec=spec or None)
+    template = optional(metadata=labels and {"labels": labels}, spec=with_judge(spec, options.judge) or None)
     sweep = {
         "apiVersion": API_VERSION,
         "kind": SWEEP_KIND,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from multistep.client.options import ModelOptions
+from multistep.client.options import JudgeOptions, ModelOptions
 from multistep.client.submit.agent_choice import agent_entry, check_images, check_keys, label, script_command
+from multistep.client.submit.judge_choice import with_judge
 from multistep.client.submit.manifests import (
     Manifest,
     Submission,
@@ -45,6 +46,7 @@ class TrialOptions:
     from_step: str | None = None
     to_step: str | None = None
     model: ModelOptions = field(default_factory=ModelOptions)
+    judge: JudgeOptions = field(default_factory=JudgeOptions)
     resources: Manifest = field(default_factory=dict)
 
 
@@ -83,7 +85,9 @@ def trial_submission(
             resumeTrajectory=options.resume or None,
         ),
     }
-    return Submission(trial_manifest(name, spec, task.digest, queue=options.queue), [*parts, *values.secrets(name)])
+    return Submission(
+        trial_manifest(name, with_judge(spec, options.judge), task.digest, queue=options.queue), [*parts, *values.secrets(name)]
+    )
 
 
 def _agent(options: TrialOptions) -> Manifest:

@@ -138,7 +138,7 @@ def validate_tasks(
         validate(
             task,
             agents=[each.agent for each in spec.agents],
-            given={variable.name for trial in trials for variable in trial.variables},
+            given={name for trial in trials for name in (*(each.name for each in trial.variables), *trial.models.variables)},
             show=show,
             remedy=remedy,
             verification=not spec.template.spec.verifier.disable,
