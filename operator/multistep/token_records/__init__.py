@@ -1,7 +1,7 @@
 """The token records of a step: for each model request the prompt's and the answer's token ids, and the answer's log-probabilities.
 
 The model gateway writes one file per step, and the Python client reads it. A file consists of zstd frames, and a frame of msgpack
-objects. Their ``t`` is their kind: ``head`` (once, first), ``block`` (256 tokens of prompts), ``record`` (a choice of a request) and
+objects, whose ``t`` is their kind: ``head`` (once, first), ``block`` (256 tokens of prompts), ``record`` (a request's choice) and
 ``close`` (once, last). Token ids are stored as uint32 and log-probabilities as float32, both little-endian.
 
 Prompts of an agent mostly repeat earlier prompts, so a prompt is stored as numbers of blocks and a rest of fewer than 256 tokens,

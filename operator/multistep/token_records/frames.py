@@ -32,20 +32,21 @@ def frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_FRAME_BYTES)
     start, rest = 0, b""
     while True:
-        frame, content, size = decompressor.decompressobj(), bytearray(), 0
+        frame, content, size, length = decompressor.decompressobj(), list[bytes](), 0, 0
         while not frame.eof:
             piece = rest or file.read(_PIECE_BYTES)
             if not piece:
                 return
             try:
-                content += frame.decompress(piece)
+                content.append(frame.decompress(piece))
             except zstandard.ZstdError as error:
                 raise Damaged(f"the frame at byte {start} is damaged: {error}") from error
             size, rest = size + len(piece), frame.unused_data
-            if len(content) > MAX_FRAME_BYTES:
+            length += len(content[-1])
+            if length > MAX_FRAME_BYTES:
                 raise Damaged(f"the frame at byte {start} has more than {MAX_FRAME_BYTES} bytes")
         start += size - len(rest)
-        yield start, bytes(content)
+        yield start, b"".join(content)
 
 
 def objects_of(content: bytes) -> Iterator[dict[str, Any]]:

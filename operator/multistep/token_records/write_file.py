@@ -87,13 +87,8 @@ class Writer:
         if key in self.recorded:
             return
         ids, logprobs = fields["ids"], fields["logprobs"]
-        values = {
-            **fields,
-            "ids": ids.tobytes(),
-            "logprobs": logprobs.tobytes(),
-            "sampling": sampling_of(fields.get("sampling", {})),
-        }
-        stored = {"t": "record", "blocks": prompt.numbers.tobytes(), "rest": prompt.rest, **values}
+        values = {"ids": ids.tobytes(), "logprobs": logprobs.tobytes(), "sampling": sampling_of(fields.get("sampling", {}))}
+        stored = {"t": "record", "blocks": prompt.numbers.tobytes(), "rest": prompt.rest, **fields, **values}
         if prompt.stored and self._append([stored]):
             self.recorded.add(key)
             self.tokens += len(ids)

@@ -27,16 +27,8 @@ def fields(order: int, ids: list[int], **more: Any) -> dict[str, Any]:
     """Return the fields of a record with some ids."""
     logprobs = array("f", [-0.5] * len(ids))
     values = {"answer": f"a{order}", "order": order, "began": 1.0, "ended": 2.0, "step": "one", "choice": 0, "context": "main"}
-    return {
-        **values,
-        "id": f"r{order}",
-        "ids": array("I", ids),
-        "logprobs": logprobs,
-        "finish": "stop",
-        "state": "Done",
-        "seen": 1,
-        **more,
-    }
+    values |= {"id": f"r{order}", "finish": "stop", "state": "Done", "seen": 1}
+    return {**values, "ids": array("I", ids), "logprobs": logprobs, **more}
 
 
 def write(writer: Writer, order: int, prompt: list[int], ids: list[int], **more: Any) -> None:
@@ -208,14 +200,12 @@ READ = """
 import resource, sys
 from pathlib import Path
 from multistep.token_records.read_file import read
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (320 << 20),) * 2)
 print(read(Path(sys.argv[1])).why)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
-
-
 HOSTILE = {
-    "zeros": (zstandard.compress(bytes(1 << 30)), "has more than 67108864 bytes"),
+    "zeros": (zstandard.compress(bytes(256 << 20)), "has more than 67108864 bytes"),
     "many objects": (frame_of([{"t": "head", "v": 1}]) + zstandard.compress(b"\x80" * (60 << 20)), "'t'"),
     "long list": (zstandard.compress(b"\xdd\xff\xff\xff\xff"), "exceeds max_array_len"),
     "deep list": (zstandard.compress(b"\x91" * (60 << 20)), "an object is invalid"),
@@ -232,5 +222,4 @@ def test_a_forged_file_costs_bounded_memory(tmp_path: Path, kind: str) -> None:
     content, why = HOSTILE[kind]
     (tmp_path / "tokens").write_bytes(content)
     done = subprocess.run([sys.executable, "-c", READ, tmp_path / "tokens"], capture_output=True, text=True, check=True)
-    found, mebibytes = done.stdout.splitlines()
-    assert why in found and int(mebibytes) < 320
+    assert why in done.stdout
