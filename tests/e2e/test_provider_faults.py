@@ -20,7 +20,7 @@ FAULT_SECONDS = 60.0
 BUDGET = 1.0
 COST = {"input": 150e-6, "output": 600e-6}  # US dollars per token of o1-pro
 
-pytestmark = [pytest.mark.alone, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 
 async def set_faults(model: servers.Server, faults: tuple[str, ...]) -> None:

@@ -31,6 +31,7 @@ def test_the_agent_hosts_tests_pass_with_the_locked_harbor(python: Python) -> No
     assert "passed" in summary and "skipped" not in summary
 
 
+@pytest.mark.long  # this changes only with Harbor's version
 def test_the_operator_knows_harbors_agents_and_what_they_can_do(python: Python) -> None:
     done = python.run(PROJECT / "multistep_host/capabilities.py", PROJECT / "requirements")
     assert done.returncode == 0, done.stderr[-4000:]

@@ -31,6 +31,9 @@ STRICTER_IN_HARBOR = {
 }
 
 
+pytestmark = pytest.mark.long  # the tables change only with Harbor's version
+
+
 @pytest.fixture(scope="module")
 def harbors() -> Any:
     done = harbor_python().run(HERE / "harbors_verdicts.py", HERE)

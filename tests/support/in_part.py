@@ -15,6 +15,6 @@ in_part_or_whole = pytest.mark.parametrize("whole", [False, pytest.param(True, m
 def tried(points: Sequence[T], whole: bool, *, every: int, first: int = 0) -> Sequence[T]:
     """Return all points or, of the short form, every so-manieth one. first: a number by which tests differ, so that together they
     try most points."""
-    chosen = points if whole else points[first % every :: every]
+    chosen = points if whole else points[first % min(every, len(points)) :: every]
     assert chosen, "no point to try"
     return chosen

@@ -95,10 +95,9 @@ def test_a_file_of_tests_that_several_steps_share_is_named_once(task: Path, invo
     ],
 )
 def test_files_that_are_hard_to_parse_take_little_time(task: Path, invoke: Invoke, text: str) -> None:
-    files = {f"steps/a/tests/test_{number}.py": text for number in range(3)}
     started = time.process_time()
-    warnings_of(task, invoke, {**files, "steps/a/instruction.md": "a." * 100_000})
-    assert time.process_time() - started < 10
+    warnings_of(task, invoke, {"steps/a/tests/test_it.py": text, "steps/a/instruction.md": "a." * 100_000})
+    assert time.process_time() - started < 4
 
 
 def test_the_examples_import_no_code_of_the_agent(invoke: Invoke) -> None:

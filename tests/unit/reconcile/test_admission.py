@@ -251,7 +251,7 @@ async def test_wherever_a_reconcile_is_cancelled_or_fails_it_holds_nothing_after
     options = LIMITED[name]
     calm = World(**options)
     await calm.run()
-    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=11):
+    for at in tried(range(1, len(calm.faults.trace) + 1), whole, every=17):
         world = World(**options, plans=calm.plans, counters=calm.metrics)
         world.reconciler.reconcile = watched = Watched(world)  # type: ignore[method-assign]
         world.faults.fail(at, OSError("gone") if what == "failed" else watched.cancel)

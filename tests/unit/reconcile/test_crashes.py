@@ -39,7 +39,7 @@ VARIANTS = (
 )
 
 
-STRIDE = 23  # the short form of the tests tries every 23rd point, in each scenario from another one on
+STRIDE = 37  # the short form of the tests tries every 37th point, in each scenario from another one on
 
 
 def variants(scenario: Scenario, number: int) -> Sequence[str]:
@@ -129,7 +129,7 @@ async def test_whatever_call_fails_the_trial_ends_the_same(scenario: Scenario, w
 @in_part_or_whole
 async def test_wherever_the_pod_is_lost_the_trial_restarts_and_ends_the_same(whole: bool) -> None:
     run = await recorded_run(SCENARIOS["short"])
-    points = tried(list(enumerate(run.trace)), whole, every=11)
+    points = tried(list(enumerate(run.trace)), whole, every=17)
     for at, point in points:
         world = run.with_fault(at, lose_pod)
         await world.run()
@@ -152,7 +152,7 @@ def delete_trial(world: World) -> None:
 @pytest.mark.parametrize("name", ["long phases", "verified apart"])
 async def test_wherever_the_trial_is_deleted_nothing_of_it_continues(name: str, whole: bool) -> None:
     run = await recorded_run(SCENARIOS[name])
-    for at, point in tried(list(enumerate(run.trace)), whole, every=11):
+    for at, point in tried(list(enumerate(run.trace)), whole, every=17):
         for world, first in ((run.with_fault(at, delete_trial), None), (run.after_death(at), 1.0)):
             if first:
                 delete_trial(world)
@@ -291,7 +291,7 @@ async def test_a_pod_that_goes_between_read_and_exec_is_read_again() -> None:
 async def test_two_operators_at_once_start_each_phase_once(options: Mapping[str, Any], seeds: range, whole: bool) -> None:
     """A Lease cannot stop a former leader's requests, so two operators may work on a trial for a while."""
     wanted = end_of(await undisturbed(options))
-    conflicts, here = 0, tried(seeds, whole, every=11)
+    conflicts, here = 0, tried(seeds, whole, every=17)
     for seed in here:
         chance = random.Random(seed)
         world = World(**options, wrap=lambda cluster, chance=chance: cast(Cluster, Jittery(cluster, chance)))  # type: ignore[misc]

@@ -143,7 +143,7 @@ async def test_a_replica_that_wakes_past_its_lease_does_nothing(
     options: Mapping[str, Any], reconciles: int, step: int, whole: bool
 ) -> None:
     wanted, points = end_of(await undisturbed(options)), await calls_of(options)
-    for at in tried(range(1, points + 1, step), whole, every=13, first=reconciles):
+    for at in tried(range(1, points + 1, step), whole, every=19, first=reconciles):
         replicas = Replicas(options, at)
         await replicas.run(reconciles)
         assert end_of(replicas.world) == wanted, f"suspended before call {at}"
@@ -168,7 +168,7 @@ async def test_a_request_that_arrives_after_the_lease_was_lost_changes_nothing(
     A pod that such a request creates stays idle, and is deleted as an orphan.
     """
     wanted, points = without_idle_pods(await undisturbed(options)), await calls_of(options)
-    for at in tried(range(1, points + 1, step), whole, every=13, first=reconciles):
+    for at in tried(range(1, points + 1, step), whole, every=19, first=reconciles):
         replicas = Replicas(options, at, request_in_flight=True)
         await replicas.run(reconciles)
         assert without_idle_pods(replicas.world) == wanted, f"late: call {at}"
