@@ -8,6 +8,7 @@ pass_at_k     pass@k and mean scores by task, without an interval
 summary       leaderboard, steps, durations, failures; report_warnings: why means may be invalid
 statistics    means, pass@k, differences with intervals
 branches      branches of a sweep
+agreement     agreement of the verdicts of two judges
 excerpts      ends of outputs and failing tests
 stream_json   lines of Claude Code's JSON as text
 html_page     HTML page; cost_picture: its picture of score against cost

@@ -46,6 +46,7 @@ def report_json(about: ReportedSweep, summary: Summary) -> dict[str, Any]:
         "differences": [{**asdict(comparison), "is_real": comparison.is_real} for comparison in summary.pairs],
         "tasks": [asdict(task) for task in summary.tasks],
         **_branches(summary.branches),
+        **({"agreement": asdict(summary.agreement)} if summary.agreement else {}),
         "durations": [asdict(duration) for duration in summary.durations],
         "failures": [
             {"failure_class": failure.failure_class, "reason": failure.reason, "trials": [row.trial for row in failure.trials]}

@@ -49,6 +49,7 @@ def report_page(about: ReportedSweep, summary: Summary, excerpts: Mapping[str, E
         "omission": omission,
         "place": _place,
         "signed": signed_text,
+        "interval": interval_text,
     }
     return environment.get_template("report.html").render(
         about=about,

@@ -14,6 +14,7 @@ from multistep.api.common.plural import plural
 from multistep.api.sweep.sweep import Scoring
 from multistep.api.trial.values import PHASES
 from multistep.engine.score.usage_totals import omission
+from multistep.report.agreement import Agreement
 from multistep.report.branches import Branches, branches_of
 from multistep.report.pass_at_k import pass_at_ks, task_means
 from multistep.report.report_warnings import BrokenTask, branch_warnings, broken_tasks, warnings
@@ -47,6 +48,12 @@ class ReportedSweep:
     """Number of trials that were run again."""
     replaced: Sequence[TrialRow] = ()
     """Trials that a retry replaced, which only add to their agents' costs."""
+    judge: str = ""
+    """Model of the judge in the template, or ""."""
+    regraded: str = ""
+    """Name of the sweep that this sweep regrades, or ""."""
+    regraded_uid: str | None = None
+    """UID of that sweep, if it existed when this sweep started."""
 
     @property
     def retries(self) -> str:
@@ -189,6 +196,8 @@ class Summary:
     """All trials, sorted."""
     branches: Branches = field(default_factory=Branches)
     """The trials of single steps. The other fields, except failures and rows, do not include the branches."""
+    agreement: Agreement | None = None
+    """The agreement with the sweep that this sweep regrades; None if there is none."""
 
 
 def summarize(rows: Iterable[TrialRow], replaced: Sequence[TrialRow] = ()) -> Summary:

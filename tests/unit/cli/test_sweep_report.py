@@ -79,6 +79,37 @@ def test_the_table_says_that_trials_are_missing_as_the_page_does(invoke: Invoke,
     assert "Failed: 32 of 40 trials were created and exist" in invoke("sweep", "report", "s").stdout.splitlines()
 
 
+def put_graded(cluster: CliCluster, sweep: str, judge: str, rewards: Mapping[str, float], **spec: Any) -> None:
+    """Create a sweep with a judge, and a trial with one step of each task. rewards: by task."""
+    put(cluster, sweep, {(task, "mine"): [reward] for task, reward in rewards.items()}, sourceUID="uid-first")
+    for task, reward in rewards.items():
+        cluster.objects["MultiStepTrial", f"{sweep}-s-{task}-mine-1"]["status"]["steps"] = [step("one", reward)]
+    template = {"spec": {"models": {"judge": {"model": judge}}}}
+    cluster.objects["TrialSweep", sweep] |= {"spec": {"template": template, **spec}}
+
+
+def test_the_report_of_a_regrade_shows_how_far_its_judge_agrees_with_the_former_one(invoke: Invoke, cluster: CliCluster) -> None:
+    first = {f"t{n}": float(n % 2) for n in range(10)}
+    put_graded(cluster, "first", "openai/one", first)
+    put_graded(cluster, "second", "openai/two", {**first, "t0": 1.0}, regrade={"sweep": "first"})
+    lines = [" ".join(line.split()) for line in invoke("sweep", "report", "second").stdout.splitlines()]
+    start = lines.index(
+        "agreement with first, judged by openai/one and now by openai/two: 9 of 10 steps of 10 tasks passed in both or in none"
+    )
+    assert lines[start + 1 : start + 4] == [
+        "VERDICT ALPHA 95 % INTERVAL",
+        "passed or not 0.808 0.370 to 1.000",
+        "score of a step 0.808 0.370 to 1.000",
+    ]
+    found = json.loads(invoke("sweep", "report", "second", "-o", "json").stdout)["agreement"]
+    assert (found["judge"], found["alike"], round(found["passes"]["value"], 3)) == ("openai/two", 9, 0.808)
+    assert "Agreement with first" in invoke("sweep", "report", "second", "-o", "html").stdout
+    assert "agreement" not in json.loads(invoke("sweep", "report", "first", "-o", "json").stdout)
+    cluster.objects["TrialSweep", "first"]["metadata"]["uid"] = "another"
+    result = invoke("sweep", "report", "second")
+    assert result.exit_code == 0 and "sweep first, whose trials this one regrades, was deleted" in result.stderr
+
+
 def put_branches(cluster: CliCluster, sweep: str, task: str, state: str, *rewards: float | None) -> None:
     """Create branches of an existing sweep at step "two". rewards: the step's reward in each branch; None: not finished."""
     uid = cluster.objects["TrialSweep", sweep]["metadata"]["uid"]

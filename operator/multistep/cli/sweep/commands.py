@@ -97,6 +97,7 @@ Examples:
 OUTPUT is a file that ends in .html, .csv, .json or .parquet, or one of table (default), html, csv, json, parquet for stdout.
 html is one page that needs nothing else. Of the first 200 trials without a pass it has the last 4 KiB of what agent and verifier
 printed in the steps without a pass, and the failing tests that a verifier left in ctrf.json or junit.xml, unless --no-logs.
+A regrade's report has the agreement of its verdicts with its source's.
 csv and parquet have a row for each trial; json has all of the report, and `multistep sweep compare` reads it.
 An active sweep has a report, too.
 

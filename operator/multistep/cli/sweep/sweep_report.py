@@ -33,6 +33,7 @@ from multistep.client.sweep_trials import Owned, owned_trials
 from multistep.errors import ClusterError, UsageError
 from multistep.kube.cluster_protocols import Object
 from multistep.kube.list_objects import GONE
+from multistep.report.agreement import Agreement, agreement
 from multistep.report.branches import BranchedStep, Branches, Group
 from multistep.report.excerpts import Excerpts
 from multistep.report.files import csv_text, json_text, parquet_bytes, report_json
@@ -60,6 +61,7 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[ReportedSw
     """
     found = await find_sweep(cluster, namespace, sweep)
     status = parse_sweep_status(found) if found else None
+    spec = (found or {}).get("spec") or {}
     about = ReportedSweep(
         sweep,
         namespace,
@@ -69,6 +71,9 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[ReportedSw
         scoring=parse_scoring(found) if found else Scoring(),
         cost_usd=status.cost_usd if status else None,
         budget_usd=status.budget.cost_usd if status and status.budget else None,
+        judge=_judge(spec.get("template") or {}),
+        regraded=(spec.get("regrade") or {}).get("sweep", ""),
+        regraded_uid=status.source_uid if status else None,
     )
     read = await _rows(cluster, namespace, sweep, found, about.scoring)
     owned = read.trials
@@ -82,6 +87,23 @@ async def read(cluster: Cluster, namespace: str, sweep: str) -> tuple[ReportedSw
     kept = set(map(id, rows))
     replaced = [each for each in created if id(each) not in kept]
     return replace(about, retried=sum(each.retry_of is not None for each in created), replaced=replaced), rows
+
+
+def _judge(template: Object) -> str:
+    models = (template.get("spec") or {}).get("models") or {}
+    return str((models.get("judge") or {}).get("model", ""))
+
+
+async def _with_agreement(cluster: Cluster, about: ReportedSweep, summary: Summary) -> Summary:
+    """Return the summary with the agreement of a regrade's verdicts with those of its source, if that still exists."""
+    if not about.regraded:
+        return summary
+    source = await find_sweep(cluster, about.namespace, about.regraded)
+    if source is None or source["metadata"]["uid"] != about.regraded_uid:
+        print_warning(f"sweep {about.regraded}, whose trials this one regrades, was deleted: the verdicts are not compared")
+        return summary
+    former, rows = await read(cluster, about.namespace, about.regraded)
+    return replace(summary, agreement=agreement(former.sweep, (former.judge, about.judge), rows, summary.rows))
 
 
 def _only_owner(sweep: str, owned: Sequence[_Owned]) -> str | None:
@@ -194,7 +216,7 @@ async def write_report(cluster: Cluster, sweep: str, texts: Sequence[str], *, lo
         if each.path and not each.path.absolute().parent.is_dir():
             raise UsageError(f"-o {each.path}: directory {each.path.parent} does not exist")
     about, rows = await read(cluster, cluster.namespace, sweep)
-    summary = summarize(rows, about.replaced)
+    summary = await _with_agreement(cluster, about, summarize(rows, about.replaced))
     wanted = logs and any(each.form == "html" for each in outputs)
     excerpts = await read_excerpts(cluster, summary.rows) if wanted else {}
     for warning in summary.warnings:
@@ -203,7 +225,13 @@ async def write_report(cluster: Cluster, sweep: str, texts: Sequence[str], *, lo
         if each.form == "table":
             omissions = [f"cost of {clean(each.agent)}: {each.omission}" for each in summary.standings if each.omission]
             notes = [Text(each) for each in (_missing(about, summary), *omissions, about.spending, about.retries) if each]
-            print_out(standings_table(summary), *notes, *differences(summary), *branch_tables(summary.branches))
+            print_out(
+                standings_table(summary),
+                *notes,
+                *differences(summary),
+                *agreement_table(summary.agreement),
+                *branch_tables(summary.branches),
+            )
         elif each.path:
             _write(each.path, _content(each.form, about, summary, excerpts))
             print_err(f"wrote {each.path}")
@@ -292,3 +320,16 @@ def pairs_table(pairs: Sequence[AgentComparison]) -> Table:
         row = (signed_text(estimate.value), interval_text(estimate), p_value_text(each.p), str(estimate.tasks), verdict)
         found.add_row(Text(clean(each.first)), Text(clean(each.second)), *row)
     return found
+
+
+def agreement_table(found: Agreement | None) -> list[Text | Table]:
+    """Return the table of the agreement with the regraded sweep, below a line of what was compared; an empty list without one."""
+    if found is None:
+        return []
+    judges = f", judged by {found.former_judge or 'no model'} and now by {found.judge}" if found.judge else ""
+    over = f"{plural(found.steps, 'step')} of {plural(found.tasks, 'task')}"
+    alphas = table("VERDICT", "ALPHA", "95 % INTERVAL", numbers=("ALPHA",))
+    for name, estimate in (("passed or not", found.passes), ("score of a step", found.scores)):
+        alphas.add_row(name, number_text(estimate.value if estimate else None), interval_text(estimate))
+    alike = f"{found.alike} of {over} passed in both or in none"
+    return [Text(), Text(clean(f"agreement with {found.source}{judges}: {alike}")), alphas]
