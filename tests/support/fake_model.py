@@ -14,6 +14,7 @@ suffixes of the model's name select faults:
     -quota[-retry]    answers 429, as OpenAI does if the account has no credit; with -retry it sends a Retry-After
     -too-large        answers 429, as OpenAI does if the request alone exceeds a rate limit
     -echo             answers 400 with the request's headers in the message
+    -vllm             answers chat completions as vLLM does, with token ids if they are asked for
 
 PUT /_faults sets a list of such suffixes; each later request gets the next one, and after the last one
 the list repeats. The suffix "" selects no fault.

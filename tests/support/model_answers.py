@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tests.support.model_script import Item, Turn, next_turn, plain_text, shell_arguments, shell_tool, text_of
+from tests.support.vllm_answers import vllm_chat
 
 Api = Literal["chat", "responses", "messages", "gemini"]
 Asked = Mapping[str, Any]
@@ -131,6 +132,8 @@ _CONVERSATIONS = {"chat": _of_chat, "responses": _of_responses, "messages": _of_
 
 
 def _chat(said: _Said, model: str, asked: Asked) -> Answer:
+    if "vllm" in model:
+        return _vllm(said, model, asked)
     usage = {
         "prompt_tokens": said.tokens.input,
         "completion_tokens": said.tokens.output,
@@ -153,6 +156,12 @@ def _chat(said: _Said, model: str, asked: Asked) -> Answer:
     chunks = [{**chunk, "choices": each, **({"usage": None} if wants_usage else {})} for each in choices]
     chunks += [{**chunk, "choices": [], "usage": usage}] if wants_usage else []
     return Answer(document, [*(("", json.dumps(each)) for each in chunks), ("", "[DONE]")], said.tokens)
+
+
+def _vllm(said: _Said, model: str, asked: Asked) -> Answer:
+    document, events = vllm_chat(asked, model, json.dumps(said.arguments) if said.tool else said.text, said.tool)
+    usage = document["usage"]
+    return Answer(document, events, Tokens(usage["prompt_tokens"], 0, 0, usage["completion_tokens"]))
 
 
 # -- OpenAI responses

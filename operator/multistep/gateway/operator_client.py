@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -19,7 +20,9 @@ from multistep.gateway.pace import ModelLoad
 
 CLOSE_TIMEOUT_SECONDS = 100.0
 """Longer than the gateway waits for a step's open requests before it answers."""
+CAPTURE_TIMEOUT_SECONDS = 100.0
 _TIMEOUT_SECONDS = 15.0
+_PIECE_BYTES: Final = 1 << 20
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 _MISSED: Final = TypeAdapter(list[Missed])
 # The gateway answers 401 while only one of the two processes has restarted with a new admin token, and 409 after a signing key was
@@ -87,6 +90,40 @@ class GatewayAdmin:
         """
         return StepUsage.model_validate(await self._call("PUT", f"{_path(step)}/close", CLOSE_TIMEOUT_SECONDS))
 
+    async def save_capture(self, step: StepKey, path: Path) -> None:
+        """Write the token records of a closed step to a file. Raises GatewayUnavailable, OSError, and StepUnknownToGateway if the
+        step has none."""
+        url = f"{self._url}{_path(step)}/capture"
+        try:
+            async with self._http.get(url, headers=self._headers, timeout=ClientTimeout(total=CAPTURE_TIMEOUT_SECONDS)) as answer:
+                if answer.status != 200:
+                    await _result(answer, url)
+                with path.open("wb") as file:
+                    async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                        file.write(piece)
+        except (ClientError, TimeoutError) as error:
+            raise GatewayUnavailable(
+                f"the model gateway at {self._url} did not send token records: {type(error).__name__}"
+            ) from error
+
+    async def delete_capture(self, step: StepKey) -> None:
+        """Delete the token records of a closed step. The call is idempotent. Raises GatewayUnavailable."""
+        await self._call("DELETE", f"{_path(step)}/capture", _TIMEOUT_SECONDS)
+
+    async def set_weights(self, credential: str, version: str) -> None:
+        """Set the version of the weights that answer a credential's requests from now on. Raises GatewayUnavailable."""
+        await self._call("PUT", f"{_lane(credential)}/weights", _TIMEOUT_SECONDS, json={"version": version})
+
+    async def pause_lane(self, credential: str, seconds: float) -> int:
+        """Hold a credential's requests that are not sent yet. Return how many requests are in flight after at most ``seconds``. The
+        call is idempotent. Raises GatewayUnavailable."""
+        answer = await self._call("PUT", f"{_lane(credential)}/pause", seconds + _TIMEOUT_SECONDS, json={"seconds": seconds})
+        return int(answer["inFlight"])
+
+    async def resume_lane(self, credential: str) -> None:
+        """Send a credential's requests that wait. The call is idempotent. Raises GatewayUnavailable."""
+        await self._call("PUT", f"{_lane(credential)}/resume", _TIMEOUT_SECONDS)
+
     async def _call(self, method: str, path: str, seconds: float, *, json: Any = None) -> Any:
         limit = ClientTimeout(total=seconds)
         try:
@@ -98,6 +135,10 @@ class GatewayAdmin:
 
 def _path(step: StepKey) -> str:
     return "/steps/" + "/".join(quote(part, safe="") for part in step)
+
+
+def _lane(credential: str) -> str:
+    return f"/lanes/{quote(credential, safe='')}"
 
 
 async def _result(answer: ClientResponse, path: str) -> Any:

@@ -48,6 +48,8 @@ class GatewaySettings(BaseSettings):
     """Maximum number of requests in flight per credential and model."""
     body_bytes: int = Field(default=32 << 20, ge=1 << 16)
     """Maximum bytes of a request's body."""
+    capture_step_bytes: int = Field(default=256 << 20, ge=0)
+    """Maximum bytes of the token records of a step. A record that exceeds it is dropped, and the step's records are incomplete."""
     metrics_label_sets: int = Field(default=200, ge=1)
     """Maximum number of different pairs of agent and model in the metrics. Further pairs are counted as "other"."""
     settle_seconds: float = Field(default=5.0, ge=0)

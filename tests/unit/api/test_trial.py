@@ -121,7 +121,8 @@ def test_null_is_absent() -> None:
             "spec.agent: limits need the model gateway: access must be Gateway",
         ),
         *(
-            ({"agent": {**agent, "providerTools": "Refuse"}}, "spec.agent: providerTools Refuse needs the model gateway")
+            ({"agent": {**agent, **field}}, f"spec.agent: {message} needs the model gateway")
+            for field, message in (({"providerTools": "Refuse"}, "providerTools Refuse"), ({"capture": "Tokens"}, "capture Tokens"))
             for agent in ({"name": "nop"}, {"name": "codex", "model": "a/b", "access": "Direct"})
         ),
         ({"agent": {"name": "nop", "limits": {"costUSD": 1}}}, "spec.agent: limits is not allowed: the nop agent uses no model"),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from multistep.gateway.accounting.upper_bounds import cost_usd
 from multistep.gateway.model_api.answer_parsers import TokenUsage
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.settings import GatewaySettings
+from multistep.token_records.read_file import read
 from tests.support.fake_model import fake_model
 from tests.support.servers import ROOT, free_port
+from tests.support.vllm_answers import tokens_of
 from tests.unit.gateway.world import ADMIN_TOKEN, MODELS, Seen, World, step_of, token_for, write_secrets
 
 STREAMS, REQUESTS = 20, 6
@@ -134,6 +137,32 @@ async def test_two_kills_under_twenty_streams_neither_lose_nor_double_a_request(
     assert sum(each.requests for each in usages) >= len(entries)
     assert sum(each.input_tokens for each in usages) == recorded * entries[0].input
     assert [each.last_failure for each in usages] == [None] * STREAMS
+
+
+async def test_a_kill_under_twenty_streams_leaves_whole_records_and_marks_the_other_steps_as_incomplete(tmp_path: Path) -> None:
+    async with process(tmp_path) as (it, gateway):
+
+        def ask(number: int) -> asyncio.Task[Seen]:
+            slow, token = "-slow-100" * (number % 2), token_for("chat", uid=f"uid-{number}", captures=True)
+            return asyncio.create_task(it.send("chat", f"policy-vllm{slow}", stream=True, token=token, text=LONG))
+
+        calls = [ask(number) for number in range(STREAMS)]
+        await asyncio.gather(*calls[::2])
+        while sum("return_token_ids" in each.body and each.status == 200 for each in it.model.entries) < STREAMS:
+            await asyncio.sleep(0.005)
+        await gateway.stop(signal.SIGKILL)
+        await asyncio.gather(*calls)
+        await gateway.start()
+        found = []
+        for number in range(STREAMS):
+            facts = (await it.admin.close(step_of(f"uid-{number}"))).capture
+            assert facts is not None
+            await it.admin.save_capture(step_of(f"uid-{number}"), tmp_path / "records")
+            records = read(tmp_path / "records")
+            assert (facts.sha256, facts.complete) == (sha256((tmp_path / "records").read_bytes()).hexdigest(), records.complete)
+            found.append((records.complete, [(each.state, len(each.ids)) for each in records.records]))
+    whole = (True, [("Done", len(tokens_of(LONG.removeprefix("say: ").rstrip())))])
+    assert found == [whole, (False, [])] * (STREAMS // 2)
 
 
 async def test_a_lost_request_is_the_providers_failure_and_not_zero(tmp_path: Path) -> None:

@@ -188,6 +188,9 @@ class AgentSpec(Model):
     """With Refuse, the model gateway refuses requests that use tools of the provider, such as web search, or files that the
     provider fetches by URL, because the network of a step does not limit the provider. This needs access Gateway. With Allow, it
     forwards them."""
+    capture: Literal["None", "Tokens"] = "None"
+    """With Tokens, the model gateway records the token ids and log-probabilities of the agent's chat completions, for training.
+    This needs access Gateway, and baseURL must be the URL of a server of vLLM or SGLang."""
     limits: ModelLimits | None = None
     """Budget of the trial's model requests. The model gateway refuses a request that might exceed it. This needs access Gateway."""
     preinstalled: bool = False
@@ -284,6 +287,15 @@ class AgentSpec(Model):
     def _gateway_refuses_tools(self) -> Self:
         if self.provider_tools == "Refuse" and not self.uses_gateway:
             raise ValueError("providerTools Refuse needs the model gateway: access must be Gateway, with credentials")
+        return self
+
+    @model_validator(mode="after")
+    def _server_gives_tokens(self) -> Self:
+        if self.capture == "Tokens" and not (self.uses_gateway and self.base_url):
+            raise ValueError(
+                "capture Tokens needs the model gateway, and a server that gives token ids: access must be Gateway, with "
+                "credentials, and baseURL must be the URL of a server of vLLM or SGLang"
+            )
         return self
 
     @model_validator(mode="after")

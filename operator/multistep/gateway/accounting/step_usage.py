@@ -58,6 +58,19 @@ class ModelUsage(_Model):
     """Number of requests whose usage is unknown (lost, cut, or left by the agent). The other fields do not count them."""
 
 
+class CaptureFacts(_Model):
+    """The file with the token records of a step."""
+
+    bytes: int
+    sha256: str
+    records: int
+    """Number of choices that have a record."""
+    tokens: int
+    """Number of sampled tokens in all records."""
+    complete: bool
+    """Whether no request lacks a record."""
+
+
 class StepUsage(ModelUsage):
     """Usage of a step and role. Times are in seconds since the epoch."""
 
@@ -85,6 +98,8 @@ class StepUsage(ModelUsage):
     """The requests of a judge that got no answer."""
     silent_until: float | None = Field(default=None, alias="silentUntil")
     """When the agent left, or when the operator reported that the agent had ended."""
+    capture: CaptureFacts | None = None
+    """The step's token records, or None if the gateway does not record the step's tokens."""
 
 
 def usage_of(

@@ -29,6 +29,8 @@ class ClientConnection:
         """When the agent disconnected, in seconds since the epoch; None if it has not."""
         self.sent = False
         """Whether the provider may charge for the request, because it may have received the request and has not refused it."""
+        self.ends_on_leave = False
+        """Whether the gateway closes the provider's answer when the agent disconnects, instead of reading it for its usage."""
         self.stalled_seconds = 0.0
         """Time for which the gateway could not send the answer, because the agent did not read."""
 

@@ -6,6 +6,7 @@ counts even if the agent then disconnects. If the provider's answer is cut off, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
@@ -15,12 +16,14 @@ from multidict import CIMultiDict
 
 from multistep.gateway.accounting.ledger_rows import Kind, State
 from multistep.gateway.accounting.open_steps import LARGE_BYTES
+from multistep.gateway.capture.request_capture import RequestCapture
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.request_outcome import RequestOutcome
 from multistep.gateway.model_api.answer_parsers import AnswerEvent, AnswerParser, ApiFormat, EventReader, TokenUsage
 from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
 from multistep.gateway.model_api.forwarded_headers import answer_headers
 from multistep.gateway.model_api.request_parsers import ParsedRequest
+from multistep.gateway.model_api.token_fields import IDS_FIELD
 from multistep.gateway.model_api.usage_chunks import UsageChunks
 
 REDACTED: Final = "[REDACTED]"
@@ -31,6 +34,8 @@ _KINDS: Final[Mapping[Blamed, Kind]] = {
     "Account": "Configuration",
     "Request": "",
 }
+NO_IDS: Final = "capture Tokens: the model server gives no token ids; it must be vLLM from 0.10.2, or SGLang"
+"""The message of a failure whose cause is that the server does not know the field of token_fields.IDS_FIELD."""
 SLOW_SECONDS: Final = 5.0
 """If the agent read its answer with a longer delay, the delay may be why the provider cut the answer off."""
 
@@ -47,9 +52,10 @@ class Relay:
         parsed: ParsedRequest,
         outcome: RequestOutcome,
         start: bytes = b"",
+        capture: RequestCapture | None = None,
     ) -> None:
         """Prepare to forward an answer. ``key`` is the provider's key, which must not reach the agent. ``start`` has the bytes of
-        the answer that were already read."""
+        the answer that were already read. With ``capture``, record the answer's tokens."""
         self._client = client
         self._answer = answer
         self._parser = AnswerParser(api, reads_model=bool(parsed.others))
@@ -57,6 +63,7 @@ class Relay:
         self._parsed = parsed
         self._outcome = outcome
         self._start = start
+        self._capture = capture
         self._usage_chunks = UsageChunks() if parsed.strips_usage else None
         self._recorded: TokenUsage | None = None
         self._ended = False
@@ -75,12 +82,15 @@ class Relay:
             return await self._cut(web.Response(status=502), error)
         self._outcome.heard()
         response = web.Response(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
-        response.body = self._redacted(body)
         if self._answer.status >= 400:
+            response.body = self._redacted(body)
             await self._record_error(body)
             return response
         async with self._parsing(body):
+            if self._capture is not None and not self._encoded:
+                body = self._capture.cut_document(body)
             self._parser.document(body)
+        response.body = self._redacted(body)
         if not self._parser.ended and not self._encoded:
             return await self._cut(response, None)
         await self._record(self._parser.usage)
@@ -95,6 +105,10 @@ class Relay:
 
     async def _stream(self, headers: Sequence[tuple[str, str]]) -> web.StreamResponse:
         response = web.StreamResponse(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
+        if self._capture is not None:
+            self._client.ends_on_leave = True
+            if self._client.disconnected:
+                raise asyncio.CancelledError
         await self._client.start(response)
         events = EventReader()
         broken: Exception | None = None
@@ -127,6 +141,8 @@ class Relay:
                 kept.append(self._read(event))
         await self._record_end()
         await self._client.write(response, self._redacted(b"".join(kept)))
+        if self._capture is not None and not self._client.disconnected:
+            self._capture.passed_on()
 
     def _parsing(self, data: bytes) -> AbstractAsyncContextManager[None]:
         return self._outcome.parsing(len(data)) if len(data) > LARGE_BYTES else nullcontext()
@@ -135,8 +151,11 @@ class Relay:
         """Parse an event for its usage, and return the bytes to forward to the agent."""
         if event.data and event.name != b"ping":  # comments and pings show only that the connection exists
             self._outcome.heard()
-        self._parser.event(event.data, event.name)
-        return event.raw if self._usage_chunks is None else self._usage_chunks.feed(event)
+        forwarded = event if self._capture is None else self._capture.cut_event(event)
+        if forwarded is None:
+            return b""
+        self._parser.event(forwarded.data, forwarded.name)
+        return forwarded.raw if self._usage_chunks is None else self._usage_chunks.feed(forwarded)
 
     async def _record_end(self) -> None:
         """Record the usage as soon as the answer's end is read, and again if a later event corrects the usage."""
@@ -163,11 +182,17 @@ class Relay:
             message = "the provider's answer has an event that is no JSON"
         else:
             state, kind = "done", ""
+        if self._capture is not None:
+            if state == "done" and self._capture.lacks_ids:
+                state, kind, message = "failed", "Configuration", NO_IDS
+            self._capture.end("Aborted" if self._client.disconnected else "Done" if state == "done" else "Cut", usage)
         await self._outcome.finish(state, self._answer.status, usage, kind, message, self._parser.model)
 
     async def _record_error(self, body: bytes) -> None:
         status = self._answer.status
         kind = await self._kind_of(status, error_in_body(body))
+        if IDS_FIELD in self._parsed.added and IDS_FIELD.encode() in body and not await self._outcome.model_works(for_others=False):
+            kind = "Configuration"
         await self._outcome.finish("failed", status, TokenUsage(), kind, error_message(body, self._key))
 
     async def _kind_of(self, status: int, error: ProviderError) -> Kind:
@@ -186,6 +211,8 @@ class Relay:
         why = f"has no end{f': {type(error).__name__}' if error else ''}"
         if self._answer.content_type == "text/html":  # e.g. a proxy's error page, or a web page to which baseURL leads
             why = "is text/html and no JSON"
+        if self._capture is not None:
+            self._capture.end("Cut")
         await self._outcome.finish("cut", self._answer.status, None, self._kind_of_cut(error), f"the provider's answer {why}")
         self._client.abort()
         return response

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Final
 
 from aiohttp import ClientConnectorError, ClientError, ClientResponse, ConnectionTimeoutError, web
@@ -15,6 +16,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientResponse, Connectio
 from multistep.gateway.accounting.budgets import Reservation
 from multistep.gateway.accounting.ledger_rows import Kind
 from multistep.gateway.accounting.upper_bounds import upper_bound
+from multistep.gateway.capture.request_capture import RequestCapture
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.forward_answer import Relay, error_message, is_silence
 from multistep.gateway.http.refusals import OTHERS_REFUSED, REFUSALS, Refusal, kind_of_refusal, pause_after, pause_without_advice
@@ -23,7 +25,7 @@ from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.http.reserve_budget import BudgetRefusal, reserve
 from multistep.gateway.http.send_upstream import UpstreamRequest, start_of
 from multistep.gateway.model_api.answer_memory import AnswerTooLarge
-from multistep.gateway.model_api.answer_parsers import TokenUsage
+from multistep.gateway.model_api.answer_parsers import CHAT, TokenUsage
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
 from multistep.gateway.pace import HoldExpired, stopwatch
 
@@ -46,6 +48,7 @@ class Exchange:
         self._upstream = UpstreamRequest(services, client.request, allowed, self._lane)
         self._bound = upper_bound(route.provider, allowed.parsed, long_context=allowed.long_context)
         self._outcome = RequestOutcome(services, client, allowed, self._lane, self._bound.most)
+        self._capture = self._new_capture() if allowed.claims.captures and route.counted else None
         self._refusal: Refusal | None = None  # the provider's last refusal of this request
         self._held_by: Refusal | None = None  # the refusal for which the request waits, or waited when the agent left
         self._budget_seconds = 0.0  # time for which the request waited for room in a budget
@@ -60,6 +63,7 @@ class Exchange:
         self._lost_seconds = max(0.0, waited - _AFTER_BUDGET) - max(0.0, waited - reservation.own_seconds - _AFTER_BUDGET)
         try:
             await self._outcome.write()
+            await self._refuse_uncaptured()
             return await self._send()
         except HoldExpired as error:
             raise await self._held_too_long(error) from None
@@ -68,6 +72,8 @@ class Exchange:
                 await self._leave()
             raise
         finally:
+            if self._capture is not None:
+                self._capture.end("Cut")
             self._outcome.free_memory()
             self._stop_waiting()
             try:
@@ -80,7 +86,8 @@ class Exchange:
 
     @property
     def _usage_without_answer(self) -> TokenUsage | None:
-        return None if self._client.sent else TokenUsage()
+        captured = None if self._capture is None else self._capture.usage
+        return captured if self._client.sent else TokenUsage()
 
     @property
     def _held_seconds(self) -> float:
@@ -99,9 +106,16 @@ class Exchange:
     # -- waiting for the turn
 
     async def _send(self) -> web.StreamResponse:
+        weights, credential = self._services.weights, self._allowed.claims.credential
         while True:
             await self._enter()
-            response = await self._attempt()
+            if weights.is_paused(credential):
+                self._lane.give_back(self._step.uid)
+                async with self._services.stalls.waiting(self._step):
+                    await weights.wait_while_paused(credential)
+                continue
+            with weights.sending(credential):
+                response = await self._attempt()
             if response is not None:
                 return response
             if self._client.disconnected:
@@ -168,6 +182,8 @@ class Exchange:
         """Record that the agent left, or that the step was closed, before the answer's end. This is the provider's failure if the
         provider had refused the request until then."""
         kind, message = self._blame_hold()
+        if self._capture is not None:
+            self._capture.end("Aborted")
         status = 0 if self._held_by is None else self._held_by.status
         await self._outcome.finish("gone", status, self._usage_without_answer, kind, message)
 
@@ -203,6 +219,33 @@ class Exchange:
             self._outcome.heard()
         self._services.silence.end_wait(self._step)
 
+    # -- recording tokens
+
+    def _new_capture(self) -> RequestCapture:
+        weights, claims = self._services.weights, self._allowed.claims
+        version = partial(weights.version, claims.credential)
+        return RequestCapture(self._services.files, self._step, self._outcome.row.id, self._allowed.parsed, version)
+
+    async def _refuse_uncaptured(self) -> None:
+        """Raise Refused if the tokens of the request must be recorded and cannot."""
+        if self._capture is None:
+            return
+        route = self._allowed.route
+        if self._allowed.credential.base_url is None:
+            message = f"capture Tokens: {route.provider} gives no token ids; baseURL must be the URL of a server of vLLM or SGLang"
+        elif route.api is not CHAT:
+            message = f"capture Tokens: the tokens of {route.path} are not recorded, only those of chat completions"
+        else:
+            return
+        kind: Kind = "" if await self._outcome.model_works(for_others=False) else "Configuration"
+        await self._outcome.finish("failed", 400, TokenUsage(), kind, message)
+        raise Refused(400, message)
+
+    async def _start_capture(self) -> None:
+        if self._capture is not None:
+            forms = await self._services.forms.get(self._upstream.url, self._upstream.credential, self._allowed.parsed.model)
+            await self._capture.start(self._upstream.parsed, forms)
+
     # -- sending
 
     async def _attempt(self) -> web.StreamResponse | None:
@@ -210,6 +253,7 @@ class Exchange:
         refusal: Refusal | None = None
         try:
             await self._refuse_closed()
+            await self._start_capture()
             answer = await self._answer()
             if isinstance(answer, Refusal):
                 self._refusal = refusal = answer
@@ -276,7 +320,9 @@ class Exchange:
     async def _relayed(self, answer: ClientResponse) -> web.StreamResponse:
         api, upstream = self._allowed.route.api, self._upstream
         try:
-            return await Relay(self._client, answer, api, self._key, upstream.parsed, self._outcome, upstream.start).run()
+            return await Relay(
+                self._client, answer, api, self._key, upstream.parsed, self._outcome, upstream.start, self._capture
+            ).run()
         except AnswerTooLarge as error:
             await self._outcome.finish("cut", answer.status, None, "Provider" if error.crowded else "", str(error))
             self._client.abort()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, get_args
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.step_usage import StepUsage, judge_failures, usage_of
@@ -22,6 +22,8 @@ from multistep.telemetry.metric_types import CONTENT_TYPE
 _OPEN_PATH: Final = "/metrics"
 MARGIN_SECONDS: Final = 10.0
 """When the operator closes a step, the gateway waits for the step's open requests for drain_seconds and this time."""
+_ABANDON_SECONDS: Final = 5.0  # time in which cancelled requests record their end
+_MAX_PAUSE_SECONDS: Final = 60.0
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,6 +37,19 @@ class Opening(BaseModel):
     """When the token expires, in seconds since the epoch."""
     fingerprint: str
     """Fingerprint of the signing key."""
+
+
+class WeightVersion(BaseModel):
+    """The body of the request that sets the version of a model's weights."""
+
+    version: str = Field(max_length=100)
+
+
+class Pause(BaseModel):
+    """The body of the request that holds a credential's requests."""
+
+    seconds: float = Field(default=0.0, ge=0, le=_MAX_PAUSE_SECONDS)
+    """Maximum time to wait until no request is in flight. 0 if the server itself pauses its streams."""
 
 
 class OperatorPort:
@@ -59,6 +74,11 @@ class OperatorPort:
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/open", self._open)
         app.router.add_put("/steps/{uid}/{attempt}/{step}/{role}/close", self._close)
         app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/missed", self._missed)
+        app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/capture", self._send_capture)
+        app.router.add_delete("/steps/{uid}/{attempt}/{step}/{role}/capture", self._delete_capture)
+        app.router.add_put("/lanes/{credential}/weights", self._set_weights)
+        app.router.add_put("/lanes/{credential}/pause", self._pause)
+        app.router.add_put("/lanes/{credential}/resume", self._resume)
         return app
 
     @web.middleware
@@ -145,7 +165,43 @@ class OperatorPort:
         if not rows:
             return _error(404, "the step sent no request that this gateway knows of")
         usage = await self._usage(step, rows)
+        await self._services.steps.wait(step, _ABANDON_SECONDS)
+        captured = await self._services.files.close(step, await self._services.ledger.rows_of(step))
+        usage = usage.model_copy(update={"capture": captured})
         return web.json_response(usage.model_dump(mode="json", by_alias=True))
+
+    async def _send_capture(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the token records of a closed step."""
+        path = self._services.files.path(_step(request))
+        return web.FileResponse(path) if path.exists() else _error(404, "the step has no token records")
+
+    async def _delete_capture(self, request: web.Request) -> web.Response:
+        self._services.files.delete(_step(request))
+        return web.Response(status=204)
+
+    async def _set_weights(self, request: web.Request) -> web.Response:
+        """Set the version with which the tokens of a credential's answers are stamped from now on."""
+        try:
+            version = WeightVersion.model_validate_json(await request.read()).version
+        except ValidationError:
+            return _error(400, "the body must have version, a text of at most 100 characters")
+        self._services.weights.set_version(request.match_info["credential"], version)
+        return web.Response(status=204)
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        """Hold a credential's requests that are not sent yet. Answer with the number of requests that are in flight after at most
+        ``seconds``."""
+        try:
+            seconds = Pause.model_validate_json(await request.read()).seconds
+        except ValidationError:
+            return _error(400, f"the body must have seconds, from 0 to {_MAX_PAUSE_SECONDS:g}")
+        credential = request.match_info["credential"]
+        self._services.weights.pause(credential)
+        return web.json_response({"inFlight": await self._services.weights.drained(credential, seconds)})
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        self._services.weights.resume(request.match_info["credential"])
+        return web.Response(status=204)
 
     async def _usage(self, step: StepKey, rows: Sequence[RequestRow]) -> StepUsage:
         services = self._services

@@ -10,6 +10,9 @@ from multistep.gateway.accounting.budgets import Budgets
 from multistep.gateway.accounting.open_steps import OpenSteps
 from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
+from multistep.gateway.capture.step_files import StepFiles
+from multistep.gateway.capture.weights import Weights
+from multistep.gateway.http.answer_forms import ServerForms
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
 from multistep.gateway.keys.credentials import Credential, Credentials
 from multistep.gateway.keys.tokens import StepClaims
@@ -35,6 +38,9 @@ class GatewayServices:
     stalls: Stalls
     silence: Silence
     answers: AnswerMemory
+    files: StepFiles
+    weights: Weights
+    forms: ServerForms
     http: ClientSession
 
 

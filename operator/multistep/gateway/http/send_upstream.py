@@ -58,6 +58,13 @@ class UpstreamRequest:
         self._restore_body()
         return await self._send_with_current_key(seconds)
 
+    @property
+    def url(self) -> str:
+        """The URL to which the request is sent, without its query."""
+        route = self._allowed.route
+        base = self.credential.base_url or self._services.settings.base_urls[route.provider]
+        return f"{base.rstrip('/')}{route.path}"
+
     def _restore_body(self) -> None:
         """Remove the gateway's field from the body to send."""
         if self.parsed.original is not None:
@@ -81,13 +88,11 @@ class UpstreamRequest:
         return await self._send()
 
     async def _send(self) -> ClientResponse:
-        route = self._allowed.route
-        base = self.credential.base_url or self._services.settings.base_urls[route.provider]
         query = upstream_query(self._request.rel_url.raw_query_string)
         headers = upstream_headers(self._request.headers.items(), self.credential.header())
         return await self._services.http.request(
             self._request.method,
-            URL(f"{base.rstrip('/')}{route.path}{'?' + query if query else ''}", encoded=True),
+            URL(f"{self.url}{'?' + query if query else ''}", encoded=True),
             headers=CIMultiDict(headers),
             data=self.parsed.body or None,
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),

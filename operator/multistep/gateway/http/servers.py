@@ -20,13 +20,16 @@ from multistep.gateway.accounting.budgets import Budgets
 from multistep.gateway.accounting.open_steps import OpenSteps
 from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, RequestLedger
 from multistep.gateway.accounting.waiting_seconds import Silence, Stalls
+from multistep.gateway.capture.step_files import StepFiles
+from multistep.gateway.capture.weights import Weights
 from multistep.gateway.http.agent_port import AgentPort
+from multistep.gateway.http.answer_forms import ServerForms
 from multistep.gateway.http.gateway_metrics import GatewayMetrics
 from multistep.gateway.http.limit_connections import listen
 from multistep.gateway.http.operator_port import OperatorPort
 from multistep.gateway.http.request_types import GatewayServices
 from multistep.gateway.keys.credentials import Credentials
-from multistep.gateway.keys.tokens import Keyring
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, Keyring
 from multistep.gateway.model_api.answer_memory import AnswerMemory
 from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.pace import AnswerCounts, Lanes
@@ -71,7 +74,7 @@ async def running_gateway(settings: GatewaySettings, damaged: Callable[[], objec
         admin_port = await _listen(stack, OperatorPort(services, keyring, token).app(), settings, settings.admin_port)
         stack.push_async_callback(services.steps.wait_all, settings.stop_seconds)
         port = await _listen(stack, public, settings, settings.port)
-        for work in (_forget(services.ledger), _shrink(services), _beat(services.ledger)):
+        for work in (_forget(services), _shrink(services), _beat(services.ledger)):
             stack.callback(asyncio.create_task(work).cancel)
         stack.callback(services.ledger.drain)  # runs first on exit, because the downtime starts when agents can no longer connect
         yield GatewayPorts(port, admin_port, await _listen(stack, _probes(), settings, settings.probe_port))
@@ -97,12 +100,13 @@ async def _beat(ledger: RequestLedger) -> None:
         await asyncio.sleep(_BEAT_SECONDS)
 
 
-async def _forget(ledger: RequestLedger) -> None:
+async def _forget(services: GatewayServices) -> None:
     while True:
         await asyncio.sleep(_FORGET_SECONDS)
         try:
-            await ledger.forget(time.time() - RETENTION_SECONDS)
-        except sqlite3.Error as error:
+            services.files.forget(time.time() - 2 * LONGEST_SECONDS)
+            await services.ledger.forget(time.time() - RETENTION_SECONDS)
+        except (sqlite3.Error, OSError) as error:
             _log.error("cannot delete old rows of the ledger: %s", error)
 
 
@@ -118,6 +122,7 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
     ledger = await asyncio.to_thread(RequestLedger, settings.ledger_file, damaged)
     stack.push_async_callback(asyncio.to_thread, ledger.stop)
     lanes = Lanes(settings.lane_requests)
+    files = StepFiles(settings.ledger_file.parent / "capture", settings.capture_step_bytes)
     timeout = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=settings.answer_timeout_seconds)
     http = await stack.enter_async_context(
         ClientSession(
@@ -140,6 +145,9 @@ async def _services(settings: GatewaySettings, stack: AsyncExitStack, damaged: C
         stalls=Stalls(ledger, await ledger.stalls()),
         silence=Silence(),
         answers=AnswerMemory(),
+        files=files,
+        weights=Weights(settings.ledger_file.parent / "weights.json"),
+        forms=ServerForms(http),
         http=http,
     )
 

@@ -91,6 +91,8 @@ class StepClaims(_Model):
     """The budget of all trials of the sweep together."""
     refuses_tools: bool = Field(default=False, alias="refusesTools")
     """Whether the gateway refuses requests that use tools of the provider."""
+    captures: bool = False
+    """Whether the gateway records the token ids of the step's requests."""
     credential: str = Field(min_length=1, max_length=253)
     """Id of the provider's key."""
     exp: int

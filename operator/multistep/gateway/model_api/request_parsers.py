@@ -1,25 +1,27 @@
 """Parses the bodies of requests for the requested model, and for the fields that limit the request's tokens.
 
-The gateway changes a body only to ask the provider for the token usage of a chat stream.
+The gateway changes a body only to ask the provider for the token usage of a chat stream, and for token ids if it records them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]  # not in typeshed
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from multistep.gateway.model_api.answer_memory import MAX_PARTS, has_too_many_parts
 from multistep.gateway.model_api.answer_parsers import CHAT
 from multistep.gateway.model_api.costly_content import asks_for_caching, asks_for_tier, is_opaque, other_models, provider_content
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
+from multistep.gateway.model_api.json_text import past, space
 from multistep.gateway.model_api.routes import Route
+from multistep.gateway.model_api.token_fields import FIELDS
 
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _USAGE_WANTED: Final = '{"include_usage":true}'
 _NAME: Final = 201  # other models' names are cut to one character more than a valid name has, so that a longer name stays invalid
@@ -41,8 +43,7 @@ class ParsedRequest:
     """The bytes to send to the provider."""
     model: str
     original: bytes | None = None
-    """The body as the agent sent it. It is set if ``body`` differs, because the gateway added a field that asks for the usage of a
-    stream."""
+    """The body without the field that asks for the usage of a stream. It is set if the gateway added the field to ``body``."""
     strips_usage: bool = False
     """Whether to remove the event with the usage from the answer, because the agent did not ask for the usage."""
     output_tokens: int | None = None
@@ -57,8 +58,22 @@ class ParsedRequest:
     """Whether the request names a service tier that may cost more than the usual one."""
     others: tuple[str, ...] = ()
     """Names of other models that may answer the request."""
+    added: frozenset[str] = frozenset()
+    """The fields that the gateway added to record tokens (token_fields.FIELDS)."""
+    context: str = ""
+    """Digest of the system prompt and the tools of a request whose tokens are recorded."""
+    sampling: Mapping[str, Any] = _NOTHING
+    """The numbers in a request whose tokens are recorded, such as ``temperature``."""
     by_provider: str = ""
     """What the request asks the provider to run or to fetch (costly_content.provider_content). "" without ``searches_tools``."""
+
+
+class _Edit(NamedTuple):
+    """A change to a body's text: what stands in place of the characters from ``start`` to ``end``."""
+
+    start: int
+    end: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -68,8 +83,9 @@ class _Member:
     value: Any
 
 
-def parse_request(body: bytes, route: Route, *, searches_tools: bool = False) -> ParsedRequest:
-    """Parse a request's body. With ``searches_tools``, also search it for tools of the provider. Raises InvalidBody."""
+def parse_request(body: bytes, route: Route, *, searches_tools: bool = False, captures: bool = False) -> ParsedRequest:
+    """Parse a request's body. With ``searches_tools``, also search it for tools of the provider. With ``captures``, ask for token
+    ids and log-probabilities. Raises InvalidBody."""
     if not body:
         return ParsedRequest(body, route.model)
     text, members = _members(body)
@@ -78,11 +94,13 @@ def parse_request(body: bytes, route: Route, *, searches_tools: bool = False) ->
     if not isinstance(model, str) or not _MODEL.fullmatch(model):
         raise InvalidBody("the body's field model must be a model's name: at most 200 visible ASCII characters")
     strips = route.api is CHAT and values.get("stream") is True and not _wants_usage(values)
+    usage = [_usage_edit(text, members)] if strips else []
+    tokens = _token_edits(text, members) if captures else {}
     limit, answers = route.api.output_limit(values), route.api.answers(values)
     return ParsedRequest(
-        body=_asking_for_usage(text, members).encode() if strips else body,
+        body=_edited(body, text, [*usage, *tokens.values()]),
         model=model,
-        original=body if strips else None,
+        original=_edited(body, text, list(tokens.values())) if strips else None,
         strips_usage=strips,
         output_tokens=None if limit is None else limit * answers,
         answers=answers,
@@ -90,6 +108,9 @@ def parse_request(body: bytes, route: Route, *, searches_tools: bool = False) ->
         caches=asks_for_caching(values),
         tier=asks_for_tier(values),
         others=_others(values, model),
+        added=frozenset(tokens),
+        context=_context(values) if captures else "",
+        sampling={name: value for name, value in values.items() if type(value) in (int, float)} if captures else _NOTHING,
         by_provider=provider_content(values, model) if searches_tools else "",
     )
 
@@ -105,14 +126,45 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
-def _asking_for_usage(text: str, members: Mapping[str, _Member]) -> str:
-    """Return the body's text with stream_options.include_usage set. All other text stays as the agent wrote it."""
+def _usage_edit(text: str, members: Mapping[str, _Member]) -> _Edit:
+    """Return the change to a body's text that sets stream_options.include_usage."""
     member = members.get("stream_options")
     if member is None:
-        start = text.index("{") + 1
-        return f'{text[:start]}"stream_options":{_USAGE_WANTED},{text[start:]}'
+        return _insertion(text, "stream_options", _USAGE_WANTED)
     options = member.value if isinstance(member.value, Mapping) else _NOTHING
-    return f"{text[: member.start]}{json.dumps({**options, 'include_usage': True})}{text[member.end :]}"
+    return _Edit(member.start, member.end, json.dumps({**options, "include_usage": True}))
+
+
+def _token_edits(text: str, members: Mapping[str, _Member]) -> dict[str, _Edit]:
+    """Return the changes to a body's text that ask for tokens, by the field, without those that the agent asks for itself."""
+    edits = {}
+    for name in FIELDS:
+        member = members.get(name)
+        if member is None:
+            edits[name] = _insertion(text, name, "true")
+        elif not member.value:
+            edits[name] = _Edit(member.start, member.end, "true")
+    return edits
+
+
+def _insertion(text: str, name: str, value: str) -> _Edit:
+    start = text.index("{") + 1
+    return _Edit(start, start, f'"{name}":{value},')
+
+
+def _edited(body: bytes, text: str, edits: Sequence[_Edit]) -> bytes:
+    """Return the body with these changes to its text. All other text stays as the agent wrote it."""
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = f"{text[: edit.start]}{edit.text}{text[edit.end :]}"
+    return text.encode() if edits else body
+
+
+def _context(values: Mapping[str, Any]) -> str:
+    messages = values.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages and isinstance(messages[0], Mapping) else _NOTHING
+    leading = first if first.get("role") in ("system", "developer") else None
+    text = json.dumps([leading, values.get("tools")], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
@@ -134,14 +186,14 @@ def _members(body: bytes) -> tuple[str, dict[str, _Member]]:
 
 def _scanned(text: str) -> dict[str, _Member]:
     members: dict[str, _Member] = {}
-    at = _past(text, _space(text, 0), "{")
+    at = past(text, space(text, 0), "{")
     if text[at] == "}":
         _end(text, at + 1)
         return members
     names: set[str] = set()
     while True:
-        name, at = scanstring(text, _past(text, at, '"'), True)
-        start = _past(text, _space(text, at), ":")
+        name, at = scanstring(text, past(text, at, '"'), True)
+        start = past(text, space(text, at), ":")
         value, end = _DECODER.raw_decode(text, start)
         if name.casefold() in names:
             raise InvalidBody(f"the body has the field {name[:64]!r} twice")
@@ -151,25 +203,13 @@ def _scanned(text: str) -> dict[str, _Member]:
             raise InvalidBody(f"the body has more than {_MAX_FIELDS} fields")
         names.add(name.casefold())
         members[name] = _Member(start, end, value)
-        at = _space(text, end)
+        at = space(text, end)
         if text[at] == "}":
             _end(text, at + 1)
             return members
-        at = _past(text, at, ",")
-
-
-def _space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-def _past(text: str, at: int, wanted: str) -> int:
-    """Return the position after the character ``wanted`` and, unless it is a quote, after the white space that follows."""
-    if text[at] != wanted:
-        raise ValueError(f"expected {wanted!r} at character {at}")
-    return at + 1 if wanted == '"' else _space(text, at + 1)
+        at = past(text, at, ",")
 
 
 def _end(text: str, at: int) -> None:
-    if _space(text, at) != len(text):
+    if space(text, at) != len(text):
         raise ValueError(f"unexpected text at character {at}")

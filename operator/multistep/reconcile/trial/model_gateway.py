@@ -55,7 +55,7 @@ _log: Final = logging.getLogger(__name__)
 _KEY_REJECTED: Final = 401
 _FORBIDDEN: Final = 403
 _OF_ANY_MODEL: Final = ("Budget", "SweepBudget", "Unbounded", "Path")
-_NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault", "unanswered"}
+_NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault", "unanswered", "capture"}
 _FIELDS: Final[Mapping[Role, str]] = {"agent": "spec.agent", "judge": "spec.models.judge"}
 ModelUser: TypeAlias = HostedAgent | JudgePlan
 """Who of a trial calls a model."""
@@ -164,6 +164,7 @@ class ModelGateway:
                 limits=_limits(spec.limits),
                 sweep_limits=sweep_limits,
                 refuses_tools=spec.provider_tools == "Refuse",
+                captures=isinstance(spec, AgentSpec) and spec.capture == "Tokens",
                 credential=id,
                 exp=until,
             )

@@ -1,0 +1,210 @@
+"""The gateway records the tokens of a step's requests, and the agent gets the bytes that it would have got without that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from multistep.gateway.accounting.step_usage import CaptureFacts
+from multistep.token_records.read_file import read
+from multistep.token_records.record import Record, StepRecords
+from tests.support.vllm_answers import logprob_of, prompt_of, tokens_of
+from tests.unit.gateway.world import Seen, World, request_of, step_of, token_for, world
+
+MODEL = "policy-vllm"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}},
+    }
+]
+SAY, RUN = "say: hello world", "run: echo hello > hello.txt"
+
+
+async def ask(
+    it: World,
+    text: str = SAY,
+    *,
+    captures: bool = True,
+    uid: str = "uid-1",
+    model: str = MODEL,
+    after: int = 0,
+    then: Callable[[], Awaitable[object]] | None = None,
+    **more: Any,
+) -> Seen:
+    """Send a chat completion with these further members. After so many pieces of the answer, disconnect or call ``then``."""
+    path, headers, body = request_of("chat", model, token_for("chat", uid=uid, captures=captures), text=text)
+    got, pieces = b"", 0
+    async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json={**body, **more}) as answer:
+        try:
+            async for piece in answer.content.iter_any():
+                got, pieces = got + piece, pieces + 1
+                if pieces == after and then is None:
+                    answer.close()
+                    break
+                if pieces == after and then is not None:
+                    await then()
+        except (aiohttp.ClientError, OSError) as error:
+            return Seen(answer.status, got, error=type(error).__name__)
+    return Seen(answer.status, got)
+
+
+async def held(it: World) -> asyncio.Task[Seen]:
+    """Send a request to whose answer the provider holds until it.model.open is set, and wait until the provider has it."""
+    model = MODEL + "-cap-9-1"
+    await ask(it, model=model, uid="uid-0")  # the gateway learns how the server answers
+    it.model.open.clear()
+    sent = len(it.model.entries)
+    call = asyncio.create_task(ask(it, model=model))
+    while len(it.model.entries) == sent:
+        await asyncio.sleep(0.01)
+    return call
+
+
+async def records(it: World, uid: str = "uid-1") -> tuple[CaptureFacts, StepRecords]:
+    """Close a step; return what the gateway reports of its file, and the file's records."""
+    usage = await it.admin.close(step_of(uid))
+    assert usage.capture is not None
+    file = it.settings.ledger_file.parent / f"{uid}.msgpack.zst"
+    await it.admin.save_capture(step_of(uid), file)
+    assert file.stat().st_size == usage.capture.bytes
+    return usage.capture, read(file)
+
+
+def sampled(found: Sequence[Record]) -> list[tuple[list[int], list[int], str, int]]:
+    return [(list(each.prompt), list(each.ids), each.state, each.seen) for each in found]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", [SAY, RUN])
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"stream_options": {"include_usage": True}}, {"logprobs": False}])
+async def test_the_agent_gets_the_same_bytes_and_the_file_has_the_tokens(
+    tmp_path: Path, stream: bool, text: str, more: dict[str, Any]
+) -> None:
+    asked = {**more, **({"stream": True} if stream else {}), **({"tools": TOOLS} if text == RUN else {})}
+    async with world(tmp_path) as it:
+        plain = await ask(it, text, captures=False, uid="uid-2", **asked)
+        seen = await ask(it, text, **asked)
+        assert (seen.status, seen.body) == (200, plain.body)
+        facts, found = await records(it)
+        without = await it.admin.close(step_of("uid-2"))
+    count = more.get("n", 1)
+    answer = "hello world" if text == SAY else json.dumps({"command": "echo hello > hello.txt"})
+    ids = tokens_of(answer)
+    prompt = prompt_of({"messages": [{"role": "user", "content": text}]})
+    assert sampled(found.records) == [(prompt, ids, "Done", len(ids))] * count
+    assert list(found.records[0].logprobs) == [pytest.approx(logprob_of(token)) for token in ids]
+    assert (found.complete, facts.complete, facts.records, facts.tokens) == (True, True, count, count * len(ids))
+    assert without.capture is None
+
+
+async def test_requests_that_the_provider_refused_leave_no_record(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        assert (await ask(it, model=MODEL + "-fail-429-3")).status == 200  # two of them are the gateway's own requests
+        assert (await ask(it, model=MODEL + "-fail-400")).status == 400
+        facts, found = await records(it)
+    assert [each.state for each in found.records] == ["Done"]
+    assert facts.complete
+
+
+async def test_a_stream_that_the_agent_leaves_has_the_tokens_that_it_got(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await ask(it, "say: " + "word " * 50, model=MODEL + "-slow-20", stream=True, after=5)
+        facts, found = await records(it)
+        usage = await it.admin.close(step_of())
+        assert it.model.entries[-1].outcome == "left"
+    (record,) = found.records
+    assert (record.state, facts.complete) == ("Aborted", True)
+    assert 0 < record.seen <= len(record.ids) < 60
+    assert (usage.output_tokens, usage.incomplete) == (len(record.ids), 0)
+
+
+@pytest.mark.parametrize("fault", ["-cut", "-short", "-error"])
+async def test_a_stream_that_the_server_breaks_is_cut(tmp_path: Path, fault: str) -> None:
+    async with world(tmp_path) as it:
+        await ask(it, model=MODEL + fault, stream=True)
+        _, found = await records(it)
+    assert [each.state for each in found.records] == ["Cut"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_without_token_ids_is_a_wrong_configuration(tmp_path: Path, stream: bool) -> None:
+    async with world(tmp_path) as it:
+        await ask(it, model="gpt-5", stream=stream)
+        usage = await it.admin.close(step_of())
+    assert usage.last_failure is not None
+    assert (usage.last_failure.kind, usage.last_failure.message[:14]) == ("Configuration", "capture Tokens")
+
+
+async def test_a_provider_without_token_ids_is_a_wrong_configuration(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.admin.register("openai", it.credential("openai", base_url=None))
+        seen = await ask(it)
+        usage = await it.admin.close(step_of())
+    assert (seen.status, it.model.entries) == (400, [])
+    assert usage.last_failure is not None
+    assert (usage.last_failure.kind, usage.last_failure.message[:35]) == ("Configuration", "capture Tokens: openai gives no tok")
+
+
+async def test_a_record_beyond_the_limit_makes_the_file_incomplete(tmp_path: Path) -> None:
+    async with world(tmp_path, capture_step_bytes=10) as it:
+        await ask(it)
+        facts, found = await records(it)
+    assert (facts.complete, found.complete, found.records) == (False, False, [])
+
+
+async def test_tokens_of_a_stream_have_the_version_of_the_weights(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.admin.set_weights("openai", "7")
+        change = partial(it.admin.set_weights, "openai", "8")
+        await ask(it, "say: " + "word " * 20, model=MODEL + "-slow-20", stream=True, after=8, then=change)
+        _, found = await records(it)
+    (record,) = found.records
+    (_, first), (start, second) = record.versions
+    assert (first, second, record.state) == ("7", "8", "Done")
+    assert 0 < start < len(record.ids)
+
+
+async def test_a_whole_answer_during_which_the_weights_changed_is_mixed(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.admin.set_weights("openai", "7")
+        await ask(it)
+        call = await held(it)
+        await it.admin.set_weights("openai", "8")
+        it.model.open.set()
+        await call
+        _, found = await records(it)
+    assert [(each.state, each.versions) for each in found.records] == [("Done", [(0, "7")]), ("Mixed", [(0, "7")])]
+
+
+async def test_a_pause_holds_requests_until_it_ends(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        running = await held(it)
+        assert await it.admin.pause_lane("openai", 0.0) == 1
+        waiting = asyncio.create_task(ask(it))
+        drained = asyncio.create_task(it.admin.pause_lane("openai", 30.0))
+        it.model.open.set()
+        assert await drained == 0
+        assert (await running).status == 200
+        await it.admin.set_weights("openai", "2")
+        await it.admin.resume_lane("openai")
+        assert (await waiting).status == 200
+        _, found = await records(it)
+    assert [each.versions for each in found.records] == [[], [(0, "2")]]
+
+
+async def test_a_file_is_kept_until_it_is_deleted(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await ask(it)
+        first = await records(it)
+        assert await records(it) == first
+        for _ in range(2):
+            await it.admin.delete_capture(step_of())
+        assert not list((it.settings.ledger_file.parent / "capture").iterdir())
