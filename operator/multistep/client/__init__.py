@@ -4,6 +4,7 @@ For users it is the Python client (docs/how-to/python.md): ``Client`` and ``Asyn
 training loops. The command line calls the other modules. Open async_client.py first.
 
 async_client, blocking    the Python client, asynchronous and blocking; the sweeps that it submits
+rollouts/                 training samples of a trial
 run                       a sweep that it created, and its trials as they finish
 trl                       a reward function for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster

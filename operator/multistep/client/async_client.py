@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -17,7 +18,9 @@ from multistep.client.connection import open_client
 from multistep.client.objects import existing_sweep
 from multistep.client.options import JudgeOptions, Target
 from multistep.client.reconnecting_watch import WatchingClient
-from multistep.client.results.fetch import download, read_file
+from multistep.client.results.fetch import download, download_file, read_file
+from multistep.client.rollouts.read_samples import read_samples, records_path
+from multistep.client.rollouts.sample import Credit, Samples
 from multistep.client.run import AsyncRun, Rollout
 from multistep.client.submit.create import submit
 from multistep.client.submit.judge_choice import with_judge
@@ -139,6 +142,18 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError if the trial has no
         results."""
         await download(self._cluster, _results(rollout), Path(directory))
+
+    async def samples(self, rollout: Rollout, credit: Credit = "ToGo") -> Samples:
+        """Return the training samples of a trial: the token records of its model requests as sequences with masks.
+
+        credit: which steps' parts of the reward a token is credited with. Raises StoreError if the trial has no results, and
+        ClusterError.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            for step in rollout.steps:
+                path = records_path(step.name)
+                await download_file(self._cluster, _results(rollout), path, Path(directory, path))
+            return await asyncio.to_thread(read_samples, rollout, Path(directory), credit)
 
     async def _renew(self, run: AsyncRun, seconds: float) -> None:
         """Renew the lease until the sweep is finished or deleted. Failures are logged and retried; the lease outlasts two failures

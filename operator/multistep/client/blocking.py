@@ -77,6 +77,7 @@ class Client(AbstractContextManager["Client"]):
     get = _run_of_client(AsyncClient.get)
     file = _of_client(AsyncClient.file)
     fetch = _of_client(AsyncClient.fetch)
+    samples = _of_client(AsyncClient.samples)
 
     def __enter__(self) -> Self:
         self._connect()

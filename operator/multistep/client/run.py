@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from multistep.api.common.labels import SWEEP
 from multistep.api.sweep.sweep import Scoring, SweepStatus, TrialSweep, parse_sweep_status
+from multistep.api.trial.score import ScoreRule
 from multistep.api.trial.status import is_finished
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
@@ -33,7 +35,9 @@ class Step:
     rewards: Mapping[str, float] | None
     """The verifier's rewards by key; None without a verdict."""
     score: float
-    """The step's part of the trial's reward."""
+    """The step's score: its reward, or the mean of its rewards, but at least 0."""
+    part: float | None
+    """What the step adds to the trial's reward: the parts of all steps sum up to it. None if the trial is not valid."""
     passed: bool
     """Whether the step met its gate or, without a gate, has a reward >= 1."""
     exception: str
@@ -101,7 +105,7 @@ def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
         passed=found.passed,
         outcome=found.outcome or "Excluded",
         rewards=found.rewards,
-        steps=_steps(found),
+        steps=_steps(found, status.score_rule),
         failure_class=found.failure_class,
         reason=found.reason,
         message=found.message,
@@ -112,8 +116,22 @@ def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
     )
 
 
-def _steps(found: TrialRow) -> tuple[Step, ...]:
-    return tuple(Step(each.name, each.rewards, each.score, each.passed, each.exception) for each in found.steps)
+def _steps(found: TrialRow, rule: ScoreRule | None) -> tuple[Step, ...]:
+    return tuple(
+        Step(each.name, each.rewards, each.score, part, each.passed, each.exception)
+        for each, part in zip(found.steps, _parts(found, rule), strict=True)
+    )
+
+
+def _parts(found: TrialRow, rule: ScoreRule | None) -> Sequence[float | None]:
+    """Return what each step adds to the reward. If the reward is not the mean of the steps' scores, it is the last step's."""
+    if found.counts is None:
+        return [None] * len(found.steps)
+    if rule is not None and rule.strategy == "Mean" and rule.steps:
+        parts = [each.score / rule.steps for each in found.steps]
+        if math.isclose(math.fsum(parts), found.counts, abs_tol=1e-9):
+            return parts
+    return [0.0] * (len(found.steps) - 1) + [found.counts] * bool(found.steps)
 
 
 class AsyncRun:

@@ -15,11 +15,15 @@ from typing import Any, cast
 import pytest
 
 import multistep
+from multistep.api.sweep.sweep import Scoring
 from multistep.client import AsyncClient, Client, JudgeOptions
+from multistep.client.run import rollout
 from multistep.client.trl import TrialReward
 from multistep.errors import InvalidSpec, InvalidTask, NotFound, StoreError, Unavailable, UsageError
 from multistep.kube.client import ClusterClient
+from multistep.token_records.write_file import Writer
 from tests.support.waiting import eventually
+from tests.unit.token_records.test_file import write
 
 from .fakes import FakeCluster, excluded, scored
 
@@ -240,6 +244,62 @@ async def test_files_are_read_on_demand(client: AsyncClient, cluster: FakeCluste
         await client.file(one, "none")
     with pytest.raises(StoreError, match=f"trial {two.name} has no results"):
         await client.fetch(two, "out")
+
+
+TOKENS = "/api/v1/namespaces/m/services/o:1/proxy/results/x/files/steps/only/agent/tokens.msgpack.zst?offset=0&limit=1048576"
+
+
+async def test_samples_are_read_from_the_token_records_of_the_steps(
+    client: AsyncClient, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    run = await client.submit([TASK], name="s", attempts=2)
+    for name in ("one", "two"):
+        cluster.trial("s", name, scored(0.5) | {"results": "service://m/o:1/results/x"})
+    cluster.finish("s")
+    one, two = await run.results()
+    writer = Writer(tmp_path / "tokens", {})
+    write(writer, 0, [1, 2], [3])
+    writer.close()
+    cluster.files = {TOKENS: (tmp_path / "tokens").read_bytes()}
+    found = await client.samples(one)
+    (sequence,) = found.sequences
+    assert (list(sequence.ids), list(sequence.mask), list(sequence.credit or [])) == ([1, 2, 3], [0, 0, 1], [0, 0, 0.5])
+    assert (found.reward, found.steps, found.missing) == (0.5, ["only"], {})
+    cluster.files = {}
+    without = await client.samples(two)
+    assert (without.sequences, without.reward, without.missing) == ([], 0.5, {"only": "the step has no token records"})
+
+
+STEPS = [{"name": name, "phase": "Complete", "rewards": {"reward": score}} for name, score in (("a", 0.5), ("b", 1.0))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"score": 0.75, "scoreRule": {"steps": 2, "strategy": "Mean"}}, [0.25, 0.5]),
+        ({"score": 0.375, "scoreRule": {"steps": 4, "strategy": "Mean"}}, [0.125, 0.25]),
+        ({"score": 1.0, "scoreRule": {"steps": 2, "strategy": "Final"}}, [0.0, 1.0]),
+        ({"score": 0.3, "scoreRule": None}, [0.0, 0.3]),
+    ],
+)
+def test_the_parts_of_the_steps_sum_up_to_the_reward(changes: dict[str, Any], parts: list[float]) -> None:
+    trial = {"metadata": {"name": "t"}, "status": {**scored(1.0), "steps": STEPS, **changes}}
+    found = rollout(trial, Scoring())
+    assert [each.part for each in found.steps] == parts and found.reward == sum(parts)
+
+
+def test_the_steps_of_an_excluded_trial_have_no_part_of_a_reward() -> None:
+    found = rollout({"metadata": {"name": "t"}, "status": {**excluded(), "steps": STEPS}}, Scoring())
+    assert found.reward is None and [each.part for each in found.steps] == [None, None]
+
+
+async def test_a_file_that_is_deleted_while_it_is_read_is_an_error(client: AsyncClient, cluster: FakeCluster) -> None:
+    run = await client.submit([TASK], name="s")
+    cluster.trial("s", "one", scored(1.0) | {"results": "service://m/o:1/results/x"})
+    cluster.finish("s")
+    cluster.files = {FILE.format(0): b"x" * (1 << 20)}
+    with pytest.raises(StoreError, match="was deleted while it was read"):
+        await client.file((await run.results())[0], "a b/c.txt")
 
 
 def test_the_blocking_client_renews_in_its_own_thread_and_iterates(cluster: FakeCluster) -> None:

@@ -93,14 +93,31 @@ async def read_log(cluster: Cluster, uri: str, offset: int, limit: int) -> bytes
 
 async def read_file(cluster: Cluster, uri: str, path: str) -> bytes | None:
     """Return a result file; None if the file is missing. path: the path of the file, not quoted."""
-    found = b""
+    found = [part async for part in _parts(cluster, uri, path)]
+    return b"".join(found) if found else None
+
+
+async def download_file(cluster: Cluster, uri: str, path: str, file: Path) -> None:
+    """Write a result file to ``file``, whose directory is created; write nothing if it is missing. path: as for ``read_file``."""
+    async for part in _parts(cluster, uri, path):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as target:
+            target.write(part)
+
+
+async def _parts(cluster: Cluster, uri: str, path: str) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of a result file; nothing if it is missing. Raises StoreError if it is deleted meanwhile."""
+    offset = 0
     while True:
-        part = await read_part(cluster, uri, quote(path), len(found), _PART_BYTES)
+        part = await read_part(cluster, uri, quote(path), offset, _PART_BYTES)
+        if part is None and offset:
+            raise StoreError(f"{path} was deleted while it was read")
         if part is None:
-            return None
-        found += part
+            return
+        yield part
+        offset += len(part)
         if len(part) < _PART_BYTES:
-            return found
+            return
 
 
 async def _part(cluster: Cluster, uri: str, query: str, limit: int) -> bytes | None:
