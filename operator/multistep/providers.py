@@ -82,6 +82,20 @@ def provider_of(model: str | None) -> Provider | None:
     return next((each for each in PROVIDERS if each.name == _NAMES.get(name, name)), None)
 
 
+def names_of(model: str | None) -> tuple[str, ...]:
+    """Return the names under which programs request a model, whose own name may have the provider as a prefix.
+
+    claude-code removes the suffix with which it selects a large context window.
+    """
+    name = (model or "").removesuffix("[1m]")
+    return tuple(dict.fromkeys((name, name.partition("/")[2] or name, name.rpartition("/")[2])))
+
+
+def is_name_of(model: str | None, requested: str) -> bool:
+    """Return whether a request was for the model."""
+    return bool(requested) and requested in names_of(model)
+
+
 def url_variables(model: str | None) -> tuple[str, ...]:
     """Return the variables for the base URL of a model's provider, () for a model without a provider."""
     if (known := provider_of(model)) is not None:

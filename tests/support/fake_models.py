@@ -52,7 +52,9 @@ class FakeModels:
         self.judged.append(start.model_access)
         return {name: f"{name} of {start.model_access}" for name in judge.spec.sources}
 
-    async def close_judge(self, trial: MultiStepTrial, access: str, lost: Collection[str] = ()) -> Mapping[str, Any]:
+    async def close_judge(
+        self, trial: MultiStepTrial, access: str, judge: JudgePlan | None = None, lost: Collection[str] = ()
+    ) -> Mapping[str, Any]:
         self.lost.append(tuple(lost))
         return await self.close(trial, f"{access}/judge")
 

@@ -23,6 +23,7 @@ CLOSE_TIMEOUT_SECONDS = 100.0
 CAPTURE_TIMEOUT_SECONDS = 100.0
 _TIMEOUT_SECONDS = 15.0
 _PIECE_BYTES: Final = 1 << 20
+_ASK_SECONDS: Final = 90.0  # longer than the gateway waits for the credential, and for the model's answer
 _LOADS: Final = TypeAdapter(dict[str, ModelLoad])
 _MISSED: Final = TypeAdapter(list[Missed])
 # The gateway answers 401 while only one of the two processes has restarted with a new admin token, and 409 after a signing key was
@@ -76,6 +77,11 @@ class GatewayAdmin:
         this id."""
         body = {"key": key.id, "until": until, "fingerprint": fingerprint(key.secret)}
         await self._call("PUT", f"{_path(step)}/open", _TIMEOUT_SECONDS, json=body)
+
+    async def ask(self, token: str, path: str, body: Mapping[str, Any]) -> None:
+        """Send a request to a model, and wait for its end, which the usage of the token's step shows. Raises GatewayUnavailable."""
+        question = {"token": token, "path": path, "body": body}
+        await self._call("POST", "/ask", _ASK_SECONDS, json=question)
 
     async def missed_by(self, step: StepKey) -> Sequence[Missed]:
         """Return the times since the step's start in which the gateway may not have answered the step's requests, earliest

@@ -122,7 +122,7 @@ def test_a_verdict_without_an_answer_is_not_taken_and_the_verification_alone_is_
     reset = played.operation(f"{there}verify-2")
     assert isinstance(reset, Reset) and "/logs/verifier" in [each.path for each in reset.directories]
     assert played.ids.index(f"{there}verify-2") < played.ids.index(f"{there}verifier-2")
-    lost = (name,) if cause != "Left" else ()
+    lost = (name,) if cause == "Outage" else ()
     assert played.operation(f"{there}judge-usage-2").lost == lost
 
 
@@ -147,6 +147,7 @@ def test_each_run_of_a_verification_has_an_access_of_its_own() -> None:
         ("Budget", 1, None, "JudgeBudgetExceededError"),
         ("LostBudget", 1, ("BudgetUsedByLostAttempts", True), None),
         ("Configuration", 1, ("ModelAccessDenied", True), None),
+        ("Request", 1, ("ModelAccessDenied", True), None),
     ],
 )
 def test_the_repetitions_end_and_no_verdict_is_taken(
@@ -161,6 +162,29 @@ def test_the_repetitions_end_and_no_verdict_is_taken(
     assert run.rewards is None
     pauses = [each.not_before for each in played.operations if isinstance(each, Note) and each.not_before]
     assert pauses == [1010.0, 1020.0, 1040.0, 1080.0, 1120.0][: runs - 1]
+
+
+@pytest.mark.parametrize(
+    ("causes", "end"),
+    [
+        (("Outage", "Provider", "Provider", "Provider", "Provider", "Provider"), "ProviderFailed"),
+        (("Provider", "Outage", "Left"), "ProviderFailed"),
+        (("Provider", "Provider", "Left"), "JudgeFailedError"),
+        (("Outage", "Budget"), "JudgeBudgetExceededError"),
+    ],
+)
+def test_an_outage_in_one_run_explains_why_later_ones_lack_answers(causes: tuple[str, ...], end: str) -> None:
+    ids = [f"a/judge-usage{'' if number == 1 else f'-{number}'}" for number in range(1, 7)]
+    (run,) = play(judged(), {each: doubted(cause) for each, cause in zip(ids, causes, strict=False)}).journal.steps
+    found = run.lost.reason if run.lost is not None else run.exception.type if run.exception is not None else None
+    assert (found, run.rewards) == (end, None)
+
+
+def test_requests_that_nothing_can_answer_are_no_wrong_configuration_if_a_process_of_the_agent_may_have_sent_them() -> None:
+    """Otherwise a process that the agent left could have its trial excluded, whose tests ask no judge, instead of scored 0."""
+    survivor = {"findings": [], "processes": ["sleep"], "processCount": 1}
+    (run,) = play(judged(), {"a/inspect": survivor, "a/judge-usage": doubted("Request")}).journal.steps
+    assert run.lost is None and run.exception is not None and run.exception.type == "JudgeFailedError"
 
 
 def test_a_downtime_of_the_gateway_during_the_phase_repeats_it_and_then_loses_the_attempt() -> None:

@@ -436,6 +436,6 @@ async def test_a_judges_requests_are_counted_apart_from_those_of_the_agent_in_th
         only = JudgePlan(judge.spec.model_copy(update={"model": "openai/other", "other_models": "Refuse"}), judge.credentials)
         assert await ask(here, await ours.judge_variables(trial(), only, start("b"))) == 403
         found = parse_judge_report(await ours.close_judge(trial(), "b"), 0.0).doubt
-        assert found is not None and found.cause == "Configuration" and "only openai/other, other" in found.message
+        assert found is not None and found.cause == "Request" and "only openai/other, other" in found.message
         with pytest.raises(InvalidSpec, match=r"spec\.models\.judge\.credentials\[OPENAI_API_KEY\]"):
             await ours.judge_variables(trial(), JudgePlan(judge.spec, {"OPENAI_API_KEY": "two words"}), start("a"))

@@ -462,7 +462,7 @@ EXCEPTIONS = (
         "JudgeFailedError",
         "Verifier",
         "requests of the [judge](../how-to/judges.md) got no answer in each run of the verification, while the provider answered "
-        "others, or the tests left them; the verdict was not taken",
+        "the operator's own, or the tests left them; the verdict was not taken",
         "read the message; raise the timeout of the tests' requests; `multistep regrade`",
     ),
     Failure(

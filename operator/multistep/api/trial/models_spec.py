@@ -19,7 +19,7 @@ class JudgeSpec(Model):
     """The model that the task's verifiers call to grade a step, through the model gateway."""
 
     model: Annotated[str, Field(pattern=r"^[!-~]+$", max_length=512)]
-    """Model as PROVIDER/NAME, such as openai/gpt-5-mini: the one whose rejection by the provider ends the trial."""
+    """Model as PROVIDER/NAME, such as openai/gpt-5-mini: the one whose rejection or outage ends the trial."""
     credentials: Annotated[EnvVars, Field(min_length=1)]
     """Variables with the providers' keys, such as OPENAI_API_KEY; at most one of each provider."""
     base_url: Annotated[str | None, Field(alias="baseURL", pattern=r"^https?://", max_length=2048)] = None

@@ -1,8 +1,8 @@
 """Decides whether a verdict counts, by what the model gateway saw of the judge's requests, and what becomes of one that does not.
 
 A verdict that lacks an answer of the judge is not taken, whatever it is: a program may note a lost answer as a 0. The verification
-alone is repeated, a few times. While the provider answers other requests of the judge, no agent can have another end of this than
-a 0: the trial is excluded only if the provider answered none, or rejected key or model.
+alone is repeated, a few times. A process that the agent left can send requests that fail, so the trial is excluded only if the
+operator's own request to the model failed, too, or was rejected.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from multistep.engine.score.usage_totals import parse_report
 
 JUDGE_FAILED: Final = "JudgeFailedError"
 JUDGE_BUDGET_EXCEEDED: Final = "JudgeBudgetExceededError"
-Cause: TypeAlias = Literal["Configuration", "Downtime", "Outage", "Provider", "LostBudget", "Budget", "Left"]
-"""Why the judge got no answer to a request. Configuration: key or model is rejected; Downtime: the gateway was down; Outage: the
-provider failed, and answered no other request for the model; Provider: it failed, but answered others; LostBudget: the budget is
-used up, and lost runs and attempts used a part of it; Budget: it is used up; Left: the program that asked left the request."""
+Cause: TypeAlias = Literal["Configuration", "Request", "Downtime", "Outage", "Provider", "LostBudget", "Budget", "Left"]
+"""Why the judge got no answer to a request. Configuration: key or model is rejected, also in the operator's own request; Request:
+no request was answered, as their path, their model or a missing maximum of tokens is wrong; Downtime: the gateway was down; Outage:
+the provider failed, and answered no request of the operator's; Provider: it failed, but answered that one; LostBudget: the budget
+is used up, and lost runs and attempts used a part of it; Budget: it is used up; Left: the program that asked left the request."""
 _RUNS: Final[Mapping[Cause, int]] = {"Downtime": MAX_RUNS, "Outage": MAX_RUNS, "Provider": MAX_RUNS, "Left": 3}
 """How many times a verification may run, by the cause for which the last one does not count; 1 for the others."""
 _PAUSES: Final = Backoff(first=10.0, last=120.0)  # without jitter, as the script is deterministic
@@ -45,16 +46,23 @@ class Doubt:
 
     @property
     def by_others(self) -> bool:
-        """Return whether no process of the trial can have caused it alone, so that what the run used is lost."""
-        return self.cause in ("Downtime", "Outage", "Provider")
+        """Return whether no process of the trial can have caused it, so that what the run used is lost."""
+        return self.cause in ("Downtime", "Outage")
 
     def repeats(self, run: int) -> bool:
         """Return whether the verification runs again. run: number of the last run, from 1."""
         return run < _RUNS.get(self.cause, 1)
 
-    def end(self) -> AttemptLost | StepException:
-        """Return what becomes of a step whose verification does not run again."""
+    def after(self, before: Doubt | None) -> Doubt:
+        """Return the doubt that decides the end, if ``before`` is that of an earlier run: an outage, if there was one."""
+        return before if before is not None and before.cause == "Outage" and self.cause in ("Provider", "Left") else self
+
+    def end(self, *, suspect: bool) -> AttemptLost | StepException:
+        """Return what becomes of a step whose verification does not run again. suspect: whether a process of the agent may have
+        sent the requests."""
         match self.cause:
+            case "Request" if not suspect:
+                return AttemptLost(MODEL_ACCESS_DENIED, f"{self.message}; check what the tests request", final=True)
             case "Configuration":
                 return AttemptLost(MODEL_ACCESS_DENIED, f"{self.message}; check spec.models.judge", final=True)
             case "Downtime":

@@ -87,9 +87,12 @@ def _judge(
     record = yield _run_tests(scope, verifier, env)
     run.timed(VERIFIER, record)
     lost: tuple[str, ...] = ()
+    doubt: Doubt | None = None
     while (report := (yield from _end_access(scope, run, record, lost))) is not None and report.doubt is not None:
+        doubt = report.doubt.after(doubt)
         if not report.doubt.repeats(scope.run):
-            return _untaken(verifier, report.doubt, PhaseResult.from_record(record), run)
+            suspect = bool(run.findings) and not scope.isolated
+            return _untaken(verifier, doubt.end(suspect=suspect), PhaseResult.from_record(record), run)
         lost += (_access_name(scope),) if report.doubt.by_others else ()
         yield Note(scope.id("judge-pause"), {}, report.next_run(scope.run), report.doubt.message, where=scope.where)
         scope = replace(scope, run=scope.run + 1)
@@ -113,9 +116,8 @@ def _prepare_again(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script
     return (yield from _upload_tests(scope, scope.step, verifier, run))
 
 
-def _untaken(verifier: VerifierPlan, doubt: Doubt, result: PhaseResult, run: StepRun) -> bool:
+def _untaken(verifier: VerifierPlan, end: AttemptLost | StepException, result: PhaseResult, run: StepRun) -> bool:
     """Record what becomes of a step whose verdict does not count. Return whether the tests ran."""
-    end = doubt.end()
     if isinstance(end, AttemptLost):
         run.lost = end
         return False

@@ -1,7 +1,8 @@
 """Finds the requests of a judge that got no answer. A verdict that the judge gave without these answers does not count.
 
 A program that grades may note the lack of an answer as a 0, and go on. So each request must have an answer. The program may get it
-when it sends the same content again in a later request.
+when it sends the same content again in a later request. Only a request that the program need not have left may lack it, e.g. the
+slower one of two.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ def unanswered(rows: Sequence[RequestRow]) -> list[Unanswered]:
     by_content: defaultdict[tuple[str, str], list[RequestRow]] = defaultdict(list)
     for row in rows:
         by_content[row.model, row.content].append(row)
-    answered = {row.model for row in rows if _is_answered(row)}
+    answered = _longest_answers(rows)
     found: defaultdict[tuple[str, Cause], list[RequestRow]] = defaultdict(list)
     for (model, _), alike in by_content.items():
         for row in _not_repeated(alike):
-            found[model, _cause(row, answered=model in answered)].append(row)
+            if not _left_by_choice(row, answered.get(model)):
+                found[model, _cause(row, answered=model in answered)].append(row)
     return [
         Unanswered(
             cause=cause,
@@ -75,6 +77,26 @@ def unanswered(rows: Sequence[RequestRow]) -> list[Unanswered]:
 def _is_answered(row: RequestRow) -> bool:
     """Return whether the client got a complete answer, or an error that blames its request."""
     return row.left_at is None and not row.kind and row.state in ("done", "failed")
+
+
+def _longest_answers(rows: Sequence[RequestRow]) -> dict[str, float]:
+    """Return for how many seconds the client waited for the slowest answer that it got, by model."""
+    longest = dict[str, float]()
+    for row in rows:
+        if _is_answered(row):
+            longest[row.model] = max(longest.get(row.model, 0.0), (row.ended or row.began) - row.began)
+    return longest
+
+
+def _left_by_choice(row: RequestRow, longest: float | None) -> bool:
+    """Return whether the client did not leave the request at a timeout of its own, because it has waited longer for another answer.
+
+    longest: seconds of the slowest answer that it got from the model, None without one. A request that was queued is never left by
+    choice: an agent could send so many requests that those of the tests wait.
+    """
+    if row.left_at is None or row.kind or longest is None or row.held_seconds > _NOTICED_SECONDS:
+        return False
+    return row.left_at - row.began <= longest + _NOTICED_SECONDS
 
 
 def _not_repeated(alike: Sequence[RequestRow]) -> list[RequestRow]:

@@ -18,8 +18,10 @@ STALLED_SECONDS = 60.0
 class ClientConnection:
     """The agent's connection for one request."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, *, relays: bool = True) -> None:
+        """Create the connection. relays: whether the agent gets the answer; the operator waits for its end only."""
         self.request = request
+        self._relays = relays
         self.arrived = time.time()
         """When the request arrived, in seconds since the epoch."""
         self.on_leave: Callable[[], None] | None = None
@@ -83,5 +85,5 @@ class ClientConnection:
     def abort(self) -> None:
         """Abort the connection, so that the agent does not mistake a cut-off answer for a complete one."""
         self.leave()
-        if self.request.transport is not None:
+        if self._relays and self.request.transport is not None:
             self.request.transport.abort()

@@ -14,9 +14,11 @@ from multistep.gateway.accounting.ledger_rows import RequestRow
 from multistep.gateway.accounting.step_usage import StepUsage, judge_failures, usage_of
 from multistep.gateway.accounting.unanswered import unanswered
 from multistep.gateway.accounting.upper_bounds import TABLE
+from multistep.gateway.http.ask_model import Question, ask_model
 from multistep.gateway.http.request_types import GatewayServices
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import Keyring, Role, StepKey, account_of, fingerprint
+from multistep.gateway.keys.tokens import InvalidToken, Keyring, Role, StepKey, account_of, fingerprint, verify_token
+from multistep.gateway.model_api.request_parsers import InvalidBody
 from multistep.telemetry.metric_types import CONTENT_TYPE
 
 _OPEN_PATH: Final = "/metrics"
@@ -79,6 +81,7 @@ class OperatorPort:
         app.router.add_put("/lanes/{credential}/weights", self._set_weights)
         app.router.add_put("/lanes/{credential}/pause", self._pause)
         app.router.add_put("/lanes/{credential}/resume", self._resume)
+        app.router.add_post("/ask", self._ask)
         return app
 
     @web.middleware
@@ -149,6 +152,15 @@ class OperatorPort:
     async def _missed(self, request: web.Request) -> web.Response:
         """Answer with the times since the step's start in which the gateway may not have answered its requests."""
         return web.json_response(await self._services.ledger.missed_by(_step(request), self._keyring.absences))
+
+    async def _ask(self, request: web.Request) -> web.Response:
+        """Send a request of the operator's to a model. The usage of its token's step has how it ended."""
+        try:
+            question = Question.model_validate_json(await request.read())
+            sent = await ask_model(self._services, request, question, verify_token(question.token, self._keyring.secrets()))
+        except (ValidationError, InvalidBody, InvalidToken) as error:
+            return _error(400, f"invalid question: {type(error).__name__}")
+        return web.Response(status=204) if sent else _error(503, "the question's path or credential is not known")
 
     async def _close(self, request: web.Request) -> web.Response:
         """Block the step's token, wait for the step's open requests, and answer with the step's usage. The call is idempotent."""

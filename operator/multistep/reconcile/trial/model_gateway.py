@@ -6,6 +6,7 @@ process reconciles every trial at its start, and so gets all keys again.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -25,26 +26,19 @@ from multistep.api.trial.models_spec import JudgeSpec
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.plan.judge_plan import JudgePlan
+from multistep.engine.plan.judge_plan import JudgePlan, check_name
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.score.usage_totals import (
-    MAX_DOWNTIMES,
-    FailureKind,
-    lost_attempts_used_budget,
-    lost_runs_used_budget,
-    step_segment,
-)
-from multistep.engine.script.judge_requests import Cause
+from multistep.engine.score.usage_totals import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
-from multistep.gateway.accounting.unanswered import Unanswered
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import LONGEST_SECONDS, BudgetLimits, Keyring, Role, SigningKey, StepClaims, StepKey, sign_token
 from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
-from multistep.providers import BY_KEY_VARIABLE, Provider, judge_variables
+from multistep.providers import BY_KEY_VARIABLE, Provider, is_name_of, judge_variables, names_of, provider_of
+from multistep.reconcile.trial.judge_doubt import confirmed, is_checked, question, unanswered_cause, with_usage_of
 
 ADMIN_TOKEN: Final = "admin-token"  # file with the operator's bearer token, in the same Secret as the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
@@ -82,9 +76,11 @@ class ModelAccess(Protocol):
         """Block the step's token, and return the gateway's report, which engine.score.usage_totals parses. Raises
         GatewayUnavailable."""
 
-    async def close_judge(self, trial: MultiStepTrial, access: str, lost: Collection[str] = ()) -> Mapping[str, Any]:
+    async def close_judge(
+        self, trial: MultiStepTrial, access: str, judge: JudgePlan | None = None, lost: Collection[str] = ()
+    ) -> Mapping[str, Any]:
         """Block the judge's token of a run of a verification, and return its usage and the requests that got no answer, for
-        parse_judge_report. lost: as in CloseModelAccess. Raises GatewayUnavailable."""
+        parse_judge_report. judge: None if only the usage is needed; lost: as in CloseModelAccess. Raises GatewayUnavailable."""
 
 
 class ModelGateway:
@@ -116,8 +112,9 @@ class ModelGateway:
         found, sweep = dict[str, str](), owning_sweep(trial.metadata.owner_references)
         name_of_sweep = "" if sweep is None else "/".join((trial.metadata.namespace, *sweep))
         limits = await self._sweep_limits(trial)
+        spec, until = trial.spec.agent, self._expiry(call)
         for name, provider, token in await self._tokens(
-            trial, hosted, call, trial.spec.agent, sweep=name_of_sweep, sweep_limits=limits
+            trial, hosted, spec, call.model_access, until, limits=spec.limits, sweep=name_of_sweep, sweep_limits=limits
         ):
             found[name] = token
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
@@ -125,8 +122,10 @@ class ModelGateway:
 
     async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
         """Register the keys, and return the variables of judge.spec.sources. Their requests use the judge's budget only."""
-        found = dict[str, str]()
-        for name, provider, token in await self._tokens(trial, judge, start, judge.spec, models=judge.spec.allowed_models):
+        found, spec = dict[str, str](), judge.spec
+        for name, provider, token in await self._tokens(
+            trial, judge, spec, start.model_access, self._expiry(start), models=spec.allowed_models, limits=spec.limits
+        ):
             url = f"{self._url}{provider.path}"
             found |= {variable: token if is_key else url for variable, is_key in judge_variables(name).items()}
         return found
@@ -135,22 +134,24 @@ class ModelGateway:
         self,
         trial: MultiStepTrial,
         user: ModelUser,
-        call: HostCall | Start,
         spec: AgentSpec | JudgeSpec,
+        access: str,
+        until: int,
         *,
         models: Sequence[str] = (),
+        limits: ModelLimits | None = None,
         sweep: str = "",
         sweep_limits: BudgetLimits = BudgetLimits(),  # noqa: B008 - it is frozen
     ) -> list[tuple[str, Provider, str]]:
         """Register the keys, and return the variable of each key with its provider and a token in its place.
 
-        spec: has the user's limits. For an agent it is that of the trial, as a plan may have an older one. models: the only models
-        that the requests may name, () for any. sweep, sweep_limits: the
-        sweep whose budget the requests use, as NAMESPACE/NAME/UID, and its budget; "" for none.
+        spec: the user's. For an agent it is that of the trial, as a plan may have an older one. access: name of the access; until:
+        when the tokens expire, in seconds since the epoch; models: the only ones that they may name, () for any; limits: the
+        budget. sweep, sweep_limits: the sweep whose budget the requests use, as NAMESPACE/NAME/UID, and its budget; "" for none.
         """
         self.remember(user, trial.metadata.namespace)
         signing, role = await self._signing_key(), _role(user)
-        key, until = _key(trial, call.model_access, role), self._expiry(call)
+        key = _key(trial, access, role)
         await self._admin.open(key, signing, until)
         found = []
         for name, provider, credential in _credentials(user, trial.metadata.namespace):
@@ -161,7 +162,7 @@ class ModelGateway:
                 sweep=sweep,
                 agent=spec.label,
                 models=tuple(models),
-                limits=_limits(spec.limits),
+                limits=_limits(limits),
                 sweep_limits=sweep_limits,
                 refuses_tools=spec.provider_tools == "Refuse",
                 captures=isinstance(spec, AgentSpec) and spec.capture == "Tokens",
@@ -227,7 +228,9 @@ class ModelGateway:
             "downtimes": await self._downtimes(key),
         }
 
-    async def close_judge(self, trial: MultiStepTrial, access: str, lost: Collection[str] = ()) -> Mapping[str, Any]:
+    async def close_judge(
+        self, trial: MultiStepTrial, access: str, judge: JudgePlan | None = None, lost: Collection[str] = ()
+    ) -> Mapping[str, Any]:
         """Return the usage of a run of a verification and why requests of its judge got no answer, and block its token."""
         key = _key(trial, access, "judge")
         try:
@@ -235,12 +238,30 @@ class ModelGateway:
         except StepUnknownToGateway:
             return {"downtimes": await self._downtimes(key), "at": self._clock()}
         found = unanswered_cause(trial, usage, lost)
+        if judge is not None and found is not None and is_checked(found[0], usage):
+            check = await self._check(trial, judge, access)
+            usage, found = with_usage_of(usage, check), (confirmed(found[0], check), found[1])
         return {
             "usage": _document(usage),
             "unanswered": found and {"cause": found[0], "message": found[1][:2000]},
             "downtimes": await self._downtimes(key),
             "at": self._clock(),
         }
+
+    async def _check(self, trial: MultiStepTrial, judge: JudgePlan, access: str) -> StepUsage:
+        """Ask the judge's model for a word, and return the usage of this request, which shows whether its provider answers.
+
+        A process of the trial can send requests that fail, but has no influence on this one. The request counts for the judge's
+        budget, but is sent also if the budget is used up.
+        """
+        check = check_name(access)
+        until = int(self._clock() + GRACE_SECONDS)
+        tokens = {provider: token for _, provider, token in await self._tokens(trial, judge, judge.spec, check, until)}
+        asked = provider_of(judge.spec.model)
+        provider = asked if asked in tokens else next(iter(tokens))
+        questions = [question(provider, name) for name in names_of(judge.spec.model)]
+        await asyncio.gather(*(self._admin.ask(tokens[provider], path, body) for path, body in questions))
+        return await self._admin.close(_key(trial, check, "judge"))
 
     async def _downtimes(self, key: StepKey) -> Sequence[Mapping[str, Any]]:
         """Return the gateway's first downtimes since the step's start.
@@ -380,45 +401,6 @@ def _document(usage: StepUsage) -> dict[str, Any]:
     return usage.model_dump(mode="json", by_alias=True, exclude=_NOT_REPORTED)
 
 
-def unanswered_cause(trial: MultiStepTrial, usage: StepUsage, lost: Collection[str]) -> tuple[Cause, str] | None:
-    """Return the first of _CAUSES for which requests of a judge got no answer, and the gateway's message; None if each got one.
-
-    lost: as in CloseModelAccess.
-    """
-    failed = {each.model for each in usage.unanswered}
-    worked = bool(usage.models.keys() - failed) or any(each.others_answered for each in usage.unanswered)
-    found = dict[Cause, str]()
-    for each in usage.unanswered:
-        if (cause := _cause(trial, usage, each, lost, worked=worked)) is not None:
-            found.setdefault(cause, each.message or f"status {each.status}")
-    return next(((cause, found[cause]) for cause in _CAUSES if cause in found), None)
-
-
-_CAUSES: Final[tuple[Cause, ...]] = ("Configuration", "Outage", "Provider", "LostBudget", "Budget", "Left")
-
-
-def _cause(trial: MultiStepTrial, usage: StepUsage, found: Unanswered, lost: Collection[str], *, worked: bool) -> Cause | None:
-    """Return why requests got no answer, None if that does not matter. worked: whether the provider answered any request.
-
-    A program of the trial's can send any request with the judge's token. So only a request for the judge's own model, or a run
-    without any answer, shows that the trial is configured wrongly, or that the provider failed.
-    """
-    judge = trial.spec.models.judge
-    own = judge is not None and _is_of_trial(judge.model, found.model)
-    match found.cause:
-        case "Path":
-            return None if worked else "Configuration"
-        case "Configuration":
-            return "Configuration" if own or not worked else "Left"
-        case "Unbounded" if not worked:
-            return "Configuration"
-        case "Budget" | "Unbounded":
-            return "LostBudget" if lost_runs_used_budget(trial, usage.spent, found.most, lost) else "Budget"
-        case "Provider":
-            return "Provider" if found.others_answered or (worked and not own) else "Outage"
-    return "Left"
-
-
 def _is_answer(error: ClusterError) -> bool:
     """Return whether the API server answered that a Secret does not exist or that the operator may not read it.
 
@@ -454,7 +436,7 @@ def _failure(usage: StepUsage, model: str | None) -> LastFailure | None:
     if rejected or last is None:
         return rejected[0] if rejected else None
     if last.kind != "Provider":
-        return last if _is_of_trial(model, last.model) or last.kind in _OF_ANY_MODEL else None
+        return last if is_name_of(model, last.model) or last.kind in _OF_ANY_MODEL else None
     return last if _counts(usage, model, last) else None
 
 
@@ -463,8 +445,8 @@ def _counts(usage: StepUsage, model: str | None, failure: LastFailure) -> bool:
 
     It does not if the provider never answered the requested model, which is not the trial's, while the trial's own model works.
     """
-    worked = any(_is_of_trial(model, name) and name not in usage.failures for name in usage.models)
-    return _is_of_trial(model, failure.model) or failure.answered or not worked
+    worked = any(is_name_of(model, name) and name not in usage.failures for name in usage.models)
+    return is_name_of(model, failure.model) or failure.answered or not worked
 
 
 def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> FailureKind:
@@ -473,7 +455,7 @@ def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> Fail
     A request for another model than the trial's does not count as spending the sweep's budget, because an agent may choose the most
     expensive model.
     """
-    own = _is_of_trial(trial.spec.agent.model, failure.model) or trial.spec.agent.model is None
+    own = is_name_of(trial.spec.agent.model, failure.model) or trial.spec.agent.model is None
     match failure.kind:
         case "Path":
             return "Configuration"
@@ -493,13 +475,4 @@ def _shows(model: str | None, failure: LastFailure, keys_work: bool) -> bool:
     """
     if model is None:
         return failure.status == _KEY_REJECTED and not keys_work
-    return _is_of_trial(model, failure.model)
-
-
-def _is_of_trial(model: str | None, requested: str) -> bool:
-    """Return whether a request was for the trial's model, whose name may have the provider as a prefix.
-
-    claude-code removes the suffix with which it selects a large context window.
-    """
-    name = (model or "").removesuffix("[1m]")
-    return bool(requested) and requested in (name, name.partition("/")[2], name.rpartition("/")[2])
+    return is_name_of(model, failure.model)

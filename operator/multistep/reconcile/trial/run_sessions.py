@@ -380,7 +380,7 @@ class Driver:
     async def _close_access(self, drive: DriveState, closing: CloseModelAccess) -> Mapping[str, Any]:
         assert self._models is not None  # the manifests of pods reject such a trial if no gateway is configured
         if closing.role == "judge":
-            return await self._models.close_judge(drive.trial, closing.step, closing.lost)
+            return await self._models.close_judge(drive.trial, closing.step, drive.loaded.plan.judge, closing.lost)
         return await self._models.close(drive.trial, closing.step)
 
     async def _with_judge(self, drive: DriveState, start: Start) -> Start:
