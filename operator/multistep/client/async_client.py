@@ -6,7 +6,7 @@ import asyncio
 import logging
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
@@ -19,6 +19,7 @@ from multistep.client.objects import existing_sweep
 from multistep.client.options import JudgeOptions, Target
 from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.results.fetch import download, download_file, read_file
+from multistep.client.rollouts.groups import Group, run_groups
 from multistep.client.rollouts.read_samples import read_samples, records_path
 from multistep.client.rollouts.sample import Credit, Samples
 from multistep.client.run import AsyncRun, Rollout
@@ -34,6 +35,8 @@ from multistep.kube.resources import SWEEPS
 logger = logging.getLogger(__name__)
 
 _FIELD_MANAGER: Final = "multistep-python"
+TTL_SECONDS: Final = 3600
+"""Seconds after which a finished sweep of a training run is deleted."""
 _ARGUMENTS: Final = ("tasks", "agents", "attempts", "parallelism")  # fields of the spec that are arguments of submit
 _RENEWALS: Final = 3  # number of renewals per lease duration, so that two of them may fail
 
@@ -142,6 +145,46 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         """Fetch all files of the trial into a directory, as `multistep results` does. Raises StoreError if the trial has no
         results."""
         await download(self._cluster, _results(rollout), Path(directory))
+
+    def rollouts(
+        self,
+        tasks: Iterable[Task],
+        *,
+        agent: Agent = "oracle",
+        group: int = 8,
+        ahead: int = 2,
+        image: str | None = None,
+        lease_seconds: int = 60,
+        spec: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[Group[Task], None]:
+        """Run each task ``group`` times, and yield the groups as they finish. Active groups are stopped when the loop ends.
+
+        Args:
+            tasks: Directories of tasks, or entries of spec.tasks. It may be endless: a task is taken when its group is submitted.
+            agent: As for ``submit``.
+            group: Trials per task. All trials of a group may be active at once.
+            ahead: How many groups may be active, or finished and not yet taken: more keep the cluster busy while the caller trains,
+                with older weights.
+            image, lease_seconds, spec: As for ``submit``. A group's sweep is deleted an hour after its end, unless spec has another
+                ttlSecondsAfterFinished.
+
+        Raises UsageError if a number is too small, and the errors of ``submit``; NotFound if a group's sweep is deleted.
+        """
+        if min(group, ahead) < 1:
+            raise UsageError(f"group and ahead must be at least 1: {group}, {ahead}")
+
+        async def submit_group(task: Task) -> AsyncRun:
+            return await self.submit(
+                [task],
+                agents=[agent],
+                attempts=group,
+                parallelism=group,
+                image=image,
+                lease_seconds=lease_seconds,
+                spec={"ttlSecondsAfterFinished": TTL_SECONDS, **(spec or {})},
+            )
+
+        return run_groups(tasks, submit_group, ahead)
 
     async def samples(self, rollout: Rollout, credit: Credit = "ToGo") -> Samples:
         """Return the training samples of a trial: the token records of its model requests as sequences with masks.

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -38,6 +38,18 @@ def _run_of_client(
 
     signature = inspect.signature(method).replace(return_annotation="Run")
     blocking.__signature__ = signature  # type: ignore[attr-defined]  # for help() and IPython
+    return blocking
+
+
+def _iterator_of_client(
+    method: Callable[Concatenate[AsyncClient, _P], AsyncGenerator[_T, None]],
+) -> Callable[Concatenate[Client, _P], Iterator[_T]]:
+    """Do the same for a method that returns an asynchronous generator: the blocking method returns an iterator."""
+
+    @functools.wraps(method)
+    def blocking(client: Client, /, *args: _P.args, **options: _P.kwargs) -> Iterator[_T]:
+        return _iterate(client, method(client._client, *args, **options))
+
     return blocking
 
 
@@ -78,6 +90,7 @@ class Client(AbstractContextManager["Client"]):
     file = _of_client(AsyncClient.file)
     fetch = _of_client(AsyncClient.fetch)
     samples = _of_client(AsyncClient.samples)
+    rollouts = _iterator_of_client(AsyncClient.rollouts)
 
     def __enter__(self) -> Self:
         self._connect()
@@ -147,12 +160,7 @@ class Run:
         return f"Run(name={self.name!r}, namespace={self.namespace!r})"
 
     def __iter__(self) -> Iterator[Rollout]:
-        found = self._run.__aiter__()
-        try:
-            while (each := self._client._wait(_next(found))) is not None:
-                yield each
-        finally:
-            self._client._wait(found.aclose())
+        return _iterate(self._client, self._run.__aiter__())
 
     status = _of_run(AsyncRun.status)
     results = _of_run(AsyncRun.results)
@@ -160,6 +168,14 @@ class Run:
     delete = _of_run(AsyncRun.delete)
 
 
-async def _next(rollouts: Any) -> Rollout | None:
-    found: Rollout | None = await anext(rollouts, None)
-    return found
+def _iterate(client: Client, found: AsyncGenerator[_T, None]) -> Iterator[_T]:
+    """Yield the items of an asynchronous generator, and close it at the end of the loop."""
+    try:
+        while (each := client._wait(_next(found))) is not None:
+            yield each
+    finally:
+        client._wait(found.aclose())
+
+
+async def _next(found: AsyncGenerator[_T, None]) -> _T | None:
+    return await anext(found, None)

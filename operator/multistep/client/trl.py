@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.client.async_client import Task
+from multistep.client.async_client import TTL_SECONDS, Task
 from multistep.client.blocking import Client, Run
 from multistep.client.run import Rollout
 
 _MAX_AGENTS: Final = 64  # maximum number of agents of a sweep
-_TTL_SECONDS: Final = 3600
 
 
 class TrialReward:
@@ -44,7 +43,7 @@ class TrialReward:
         ``AsyncClient.submit``. A finished sweep is deleted after an hour, unless spec has another ttlSecondsAfterFinished."""
         self._client, self._command = client, list(command)
         self._parallelism, self._image, self._lease_seconds = parallelism, image, lease_seconds
-        self._spec = {"ttlSecondsAfterFinished": _TTL_SECONDS, **(spec or {})}
+        self._spec = {"ttlSecondsAfterFinished": TTL_SECONDS, **(spec or {})}
         self.rollouts: list[Rollout | None] = []
         """The trials of the last call, in the order of its completions; None if a trial was not created."""
 

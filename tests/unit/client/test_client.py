@@ -421,7 +421,7 @@ async def test_a_client_names_the_kubeconfig_that_does_not_exist(tmp_path: Path)
             pass
 
 
-@pytest.mark.parametrize("name", ["submit", "get", "file", "fetch"])
+@pytest.mark.parametrize("name", ["submit", "get", "file", "fetch", "samples", "rollouts"])
 def test_a_blocking_method_has_the_parameters_and_the_docstring_of_the_asynchronous_one(name: str) -> None:
     blocking, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
     assert inspect.signature(blocking).parameters == inspect.signature(asynchronous).parameters

@@ -1,6 +1,7 @@
-"""Training samples of a rollout, from the token records of its steps. Open read_samples.py first.
+"""Rollouts for training: groups of trials, and the samples of a trial from its token records. Open read_samples.py first.
 
 read_samples     reads the records of a trial's steps, and returns its samples
 merge_records    records -> sequences with masks
+groups           runs groups of trials
 sample           a sequence, and all sequences of a rollout
 """
