@@ -11,7 +11,7 @@ from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.errors import GatewayUnavailable
-from multistep.reconcile.trial.model_gateway import ModelUser
+from multistep.reconcile.trial.model_gateway import ModelUser, Write
 from tests.support.faults import Faults
 
 
@@ -29,10 +29,13 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 @dataclass
 class FakeModels:
     """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP", or by "ATTEMPT/NAME/judge"
-    for judges. down: number of upcoming calls that raise GatewayUnavailable. faults: those of the world that uses it."""
+    for judges. tokens: token records by "ATTEMPT/STEP"; deleted: the steps whose records were deleted. down: number of upcoming
+    calls that raise GatewayUnavailable. faults: those of the world that uses it."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0
+    tokens: Mapping[str, bytes] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     judged: list[str] = field(default_factory=list)
@@ -51,6 +54,13 @@ class FakeModels:
         self._answer("judge variables")
         self.judged.append(start.model_access)
         return {name: f"{name} of {start.model_access}" for name in judge.spec.sources}
+
+    async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
+        self._answer("tokens")
+        await write(self.tokens.get(f"{trial.status.attempt}/{step}", b""))
+
+    async def delete_tokens(self, trial: MultiStepTrial, step: str) -> None:
+        self.deleted.append(f"{trial.status.attempt}/{step}")
 
     async def close_judge(
         self, trial: MultiStepTrial, access: str, judge: JudgePlan | None = None, lost: Collection[str] = ()

@@ -46,13 +46,15 @@ class Results:
     """The stored results of one trial.
 
     steps: digest of the files collected from a step, by STEP (STEP/PART if its verifier is separate). earlier: the `steps` of
-    earlier attempts, by attempt. records: records of separate verifiers, by attempt and step. indexes: indexes of steps, by name.
-    shipped: number of uploads to the object store. evidence: the unsigned statement about the results, parsed from JSON.
+    earlier attempts, by attempt. tokens: token records, by step. records: records of separate verifiers, by attempt and step.
+    indexes: indexes of steps, by name. shipped: number of uploads to the object store. evidence: the unsigned statement about the
+    results, parsed from JSON.
     """
 
     attempt: int = 0
     steps: dict[str, str] = field(default_factory=dict)
     earlier: dict[int, dict[str, str]] = field(default_factory=dict)
+    tokens: dict[str, bytes] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     directories: list[str] = field(default_factory=list)
     records: dict[tuple[int, str], list[Any]] = field(default_factory=dict)
@@ -262,6 +264,7 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         part: Part = "all",
         sent: Mapping[str, UploadedObject] | None = None,
         received: DownloadFacts | None = None,
+        tokens: FakeSpool | None = None,
     ) -> Collected:
         place = step.name if part == "all" else f"{step.name}/{part}"
         with self._write(f"store_step {place}"):
@@ -270,6 +273,8 @@ class FakeVolume(FakeRoom, FakeResultsStore):
             found.indexes[step.name] = step.index
             found.steps[place] = hashlib.sha256(bytes(spool.data)).hexdigest()
             found.pointers[place] = dict(sent or {})
+            if tokens is not None:
+                found.tokens[place] = bytes(tokens.data)
         lost = (
             (received.changed, received.unreadable, tuple(received.left_out), (received.cut,) * bool(received.cut))
             if received

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -96,17 +95,16 @@ class GatewayAdmin:
         """
         return StepUsage.model_validate(await self._call("PUT", f"{_path(step)}/close", CLOSE_TIMEOUT_SECONDS))
 
-    async def save_capture(self, step: StepKey, path: Path) -> None:
-        """Write the token records of a closed step to a file. Raises GatewayUnavailable, OSError, and StepUnknownToGateway if the
-        step has none."""
+    async def read_capture(self, step: StepKey) -> AsyncIterator[bytes]:
+        """Yield the token records of a closed step in pieces. Raises GatewayUnavailable, and StepUnknownToGateway if the step has
+        none."""
         url = f"{self._url}{_path(step)}/capture"
         try:
             async with self._http.get(url, headers=self._headers, timeout=ClientTimeout(total=CAPTURE_TIMEOUT_SECONDS)) as answer:
                 if answer.status != 200:
                     await _result(answer, url)
-                with path.open("wb") as file:
-                    async for piece in answer.content.iter_chunked(_PIECE_BYTES):
-                        file.write(piece)
+                async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                    yield piece
         except (ClientError, TimeoutError) as error:
             raise GatewayUnavailable(
                 f"the model gateway at {self._url} did not send token records: {type(error).__name__}"

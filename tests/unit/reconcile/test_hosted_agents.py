@@ -89,6 +89,26 @@ async def test_with_the_gateway_the_key_is_in_no_request_and_the_usage_is_the_wi
     assert used[1] is not None and used[1].incomplete == 2
 
 
+CAPTURING = {"agent": {**WITH_GATEWAY["agent"], "capture": "Tokens", "baseURL": "https://policy.example/v1"}}
+
+
+async def test_the_token_records_of_each_step_are_stored_with_it_and_then_deleted_at_the_gateway() -> None:
+    models = FakeModels({"1/a": counted((100, 10, 5)), "1/b": counted((50, 0, 1))}, tokens={"1/a": b"of a", "1/b": b"of b"})
+    world = World(trial=manifest(CAPTURING), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)
+    await world.run()
+    assert world.kept.tokens == {"a": b"of a", "b": b"of b", "c": b""}
+    assert models.deleted == ["1/a", "1/b", "1/c"]
+
+
+async def test_the_token_records_of_a_step_that_lost_its_pod_are_deleted_at_the_gateway() -> None:
+    models = FakeModels({"1/a": counted((100, 10, 5)), "2/a": counted((200, 20, 7))}, tokens={"1/a": b"lost"})
+    options = {**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS, "happens": {50.0: lose_pod}}
+    world = World(trial=manifest({**CAPTURING, "infrastructureRetries": 1}), **options, models=models)
+    await world.run()
+    assert models.deleted == ["1/a", "2/a", "2/b", "2/c"]
+    assert world.kept.tokens == dict.fromkeys("abc", b"")
+
+
 async def test_a_trial_waits_for_a_gateway_that_does_not_answer() -> None:
     models = FakeModels(down=3)
     world = World(trial=manifest(WITH_GATEWAY), **{**HOSTED_OPTIONS, "settings": GATEWAY_SETTINGS}, models=models)

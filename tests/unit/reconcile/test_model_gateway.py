@@ -17,12 +17,13 @@ from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.engine.plan.plan import TrialEnv
-from multistep.engine.score.usage_totals import parse_report
+from multistep.engine.score.usage_totals import SETUP_ACCESS, parse_report
 from multistep.engine.script.judge_requests import parse_judge_report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
 from multistep.gateway.keys.tokens import Keyring, verify_token
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.reconcile.trial.model_gateway import ModelGateway, connect, with_model_access
+from multistep.token_records.read_file import read
 from tests.support.played import plan
 from tests.support.world import manifest
 from tests.unit.gateway.world import ADMIN_TOKEN, KEY, MODELS, World, request_of, world
@@ -200,6 +201,35 @@ async def test_the_gateway_refuses_tools_of_the_provider_if_the_trial_does(tmp_p
         body["tools"] = [{"type": "web_search"}]
         async with here.http.post(f"http://127.0.0.1:{here.port}{path}", headers=headers, json=body) as answer:
             assert answer.status == 400
+
+
+async def test_the_token_records_of_a_step_are_read_until_they_are_deleted(tmp_path: Path) -> None:
+    agent = {"name": "codex", "model": "openai/m", "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+    capturing = {"agent": {**agent, "capture": "Tokens", "baseURL": "https://policy.example"}}
+    trained = parse_trial({**manifest(capturing), "status": {"attempt": 1}})
+
+    async def saved(ours: ModelGateway, most: int, step: str = "a") -> bytes:
+        data = bytearray()
+
+        async def write(piece: bytes) -> None:
+            data.extend(piece)
+
+        await ours.save_tokens(trained, step, most, write)
+        return bytes(data)
+
+    async with world(tmp_path) as here:
+        ours = gateway(here)
+        assert await saved(ours, 10**6, "b") == b"", "the step made no request"
+        setup = await ours.variables(trained, hosted(f"{here.model.url}/v1"), replace(CALL, model_access=SETUP_ACCESS))
+        assert not verify_token(setup["OPENAI_API_KEY"], {KEY.id: KEY.secret}).captures
+        variables = await ours.variables(trained, hosted(f"{here.model.url}/v1"), CALL)
+        assert (await here.send("chat", "policy-vllm", stream=True, token=variables["OPENAI_API_KEY"])).status == 200
+        (tmp_path / "records").write_bytes(await saved(ours, 10**6))
+        records = read(tmp_path / "records")
+        assert (records.complete, [each.state for each in records.records]) == (True, ["Done"])
+        assert await saved(ours, 10) == b"", "the records exceed the results limits"
+        await ours.delete_tokens(trained, "a")
+        assert await saved(ours, 10**6) == b""
 
 
 async def test_a_new_signing_key_is_not_used_before_the_gateway_has_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from multistep.engine.journal.operations import Part
 from multistep.errors import StoreError
 from multistep.store.results_volume import ResultsVolume
-from tests.unit.store.helpers import KEY, Step, directory, entries, link, member, tar
+from tests.unit.store.helpers import KEY, Step, directory, entries, link, member, tar, trial_path
 
 ENTRIES = entries("/logs/artifacts", "/app/out", "/app/dir", "/app/none")
 STEP = Step(artifacts=ENTRIES)
@@ -49,6 +49,27 @@ async def handed_over(volume: ResultsVolume, entry: int) -> dict[str, bytes | st
             each.name: each.linkname if each.issym() else file.read() if (file := stream.extractfile(each)) else None
             for each in stream.getmembers()
         }
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [member("0/tokens.msgpack.zst", b"forged"), directory("0/tokens.msgpack.zst"), link("0/tokens.msgpack.zst", "log.txt")],
+    ids=["file", "directory", "link"],
+)
+@pytest.mark.parametrize("records", [b"", b"records"], ids=["without", "with"])
+async def test_token_records_replace_what_the_agent_wrote_in_their_place(
+    volume: ResultsVolume, forged: bytes, records: bytes
+) -> None:
+    async with volume.collections.spool(KEY) as spool, volume.collections.spool(KEY) as tokens:
+        await spool.write(tar(directory("0"), forged, member("0/log.txt", b"agents log")))
+        await tokens.write(records)
+        types = ("directory", *["missing"] * (len(TYPES) - 1))
+        await volume.collections.store_step(KEY, spool, attempt=1, step=STEP, types=types, part="agent", tokens=tokens)
+    (agent,) = trial_path(volume).rglob("agent")
+    assert {path.name: path.read_bytes() for path in agent.iterdir()} == {
+        "log.txt": b"agents log",
+        **({"tokens.msgpack.zst": records} if records else {}),
+    }
 
 
 async def test_each_entry_is_handed_over_without_what_leads_out_of_it(volume: ResultsVolume) -> None:

@@ -228,6 +228,11 @@ class AgentSpec(Model):
         return self.access == "Gateway" and bool(self.credentials)
 
     @property
+    def captures(self) -> bool:
+        """Return whether the model gateway records the agent's tokens."""
+        return self.capture == "Tokens"
+
+    @property
     def url_variables(self) -> Sequence[str]:
         """Return the names of the variables for the URL of the model's API.
 
@@ -291,7 +296,7 @@ class AgentSpec(Model):
 
     @model_validator(mode="after")
     def _server_gives_tokens(self) -> Self:
-        if self.capture == "Tokens" and not (self.uses_gateway and self.base_url):
+        if self.captures and not (self.uses_gateway and self.base_url):
             raise ValueError(
                 "capture Tokens needs the model gateway, and a server that gives token ids: access must be Gateway, with "
                 "credentials, and baseURL must be the URL of a server of vLLM or SGLang"

@@ -82,6 +82,8 @@ async def _end_model_access(
     if not run.trial.spec.agent.uses_gateway:
         return None, None
     found = await _count_interrupted_usage(run, models)
+    if run.trial.spec.agent.captures and run.trial.status.has_own_step:  # its attempt has no samples
+        await models.delete_tokens(run.trial, run.trial.status.steps[-1].name)
     began = run.trial.status.node_name is not None  # written with the first progress of the attempt
     if began and (died or not run.trial.status.has_own_step):
         return found, parse_report(await models.close(run.trial, SETUP_ACCESS)).usage  # usually the script does this

@@ -28,7 +28,7 @@ from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.judge_plan import JudgePlan, check_name
 from multistep.engine.plan.plan import TrialPlan
-from multistep.engine.score.usage_totals import MAX_DOWNTIMES, FailureKind, lost_attempts_used_budget, step_segment
+from multistep.engine.score.usage_totals import MAX_DOWNTIMES, SETUP_ACCESS, FailureKind, lost_attempts_used_budget, step_segment
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
@@ -53,6 +53,7 @@ _NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent
 _FIELDS: Final[Mapping[Role, str]] = {"agent": "spec.agent", "judge": "spec.models.judge"}
 ModelUser: TypeAlias = HostedAgent | JudgePlan
 """Who of a trial calls a model."""
+Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 RENEW_SECONDS: Final = 5.0  # interval at which the operator queries which keys the gateway lacks
 
 
@@ -75,6 +76,13 @@ class ModelAccess(Protocol):
     async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
         """Block the step's token, and return the gateway's report, which engine.score.usage_totals parses. Raises
         GatewayUnavailable."""
+
+    async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
+        """Write the token records of a step with ``write``, if it has any and they have at most ``most`` bytes. Raises
+        GatewayUnavailable."""
+
+    async def delete_tokens(self, trial: MultiStepTrial, step: str) -> None:
+        """Delete the token records of a step at the gateway, which otherwise deletes them after 14 days."""
 
     async def close_judge(
         self, trial: MultiStepTrial, access: str, judge: JudgePlan | None = None, lost: Collection[str] = ()
@@ -165,7 +173,7 @@ class ModelGateway:
                 limits=_limits(limits),
                 sweep_limits=sweep_limits,
                 refuses_tools=spec.provider_tools == "Refuse",
-                captures=isinstance(spec, AgentSpec) and spec.capture == "Tokens",
+                captures=isinstance(spec, AgentSpec) and spec.captures and access != SETUP_ACCESS,
                 credential=id,
                 exp=until,
             )
@@ -227,6 +235,33 @@ class ModelGateway:
             "fault": fault and {"kind": "Provider", "message": fault.message[:2000], "atTimeout": fault.at_timeout},
             "downtimes": await self._downtimes(key),
         }
+
+    async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
+        """Write the step's token records, as the gateway's report describes them."""
+        key = _key(trial, step, "agent")
+        try:
+            facts = (await self._admin.close(key)).capture
+        except StepUnknownToGateway:
+            return
+        if facts is None:
+            return
+        if facts.bytes > most:
+            _log.warning("step %s: %d bytes of token records exceed the results limits, so they are not stored", key, facts.bytes)
+            return
+        digest = hashlib.sha256()
+        async for piece in self._admin.read_capture(key):
+            digest.update(piece)
+            await write(piece)
+        if digest.hexdigest() != facts.sha256:
+            raise GatewayUnavailable(f"step {key}: the token records that the model gateway sent differ from its report")
+
+    async def delete_tokens(self, trial: MultiStepTrial, step: str) -> None:
+        """Delete the step's token records at the gateway."""
+        key = _key(trial, step, "agent")
+        try:
+            await self._admin.delete_capture(key)
+        except GatewayError as error:
+            _log.warning("step %s: cannot delete its token records at the model gateway: %s", key, error)
 
     async def close_judge(
         self, trial: MultiStepTrial, access: str, judge: JudgePlan | None = None, lost: Collection[str] = ()

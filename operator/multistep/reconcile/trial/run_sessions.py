@@ -31,6 +31,7 @@ from multistep.engine.journal.operations import (
     Transfer,
     place_of,
 )
+from multistep.engine.journal.results_limits import Headroom
 from multistep.engine.lifecycle.decisions import PodFacts
 from multistep.engine.lifecycle.stop_and_suspend import prestarts
 from multistep.engine.plan.plan import TrialPlan, isolation, users_of
@@ -82,6 +83,7 @@ from multistep.runner_client.session import Session
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.files.thread_pool import Spool
 from multistep.store.harbor import secret_variables
 from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
@@ -421,14 +423,17 @@ class Driver:
         space = await FreeSpace.of(self._collections, drive, operation)
         headroom, left_out = space.now, await space.left_out(drive, session, of_main(sources))
         asked = marked_as_sent(sources, {**sent, **left_out})
-        async with self._collections.spool(drive.key, headroom=headroom) as spool:
+        async with AsyncExitStack() as stack:
+            spool = await stack.enter_async_context(self._collections.spool(drive.key, headroom=headroom))
+            tokens = await self._tokens(drive, operation, stack, headroom)
             joined = Joined(spool.write)
             found = await session.download(of_main(asked), joined.write, timeout_seconds=self._settings.results_collect_seconds)
             found = await self._services.collect(drive.trial.metadata.namespace, drive.pods.agent, asked, found, joined)
             received = DownloadFacts(found.changed, found.unreadable, left_out, found.cut, headroom, space.alone)
             collected = await self._collections.store_step(
-                drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received
-            )
+                drive.key, spool, attempt=attempt, step=step, types=found.types, part=operation.part, sent=sent, received=received,
+                tokens=tokens,
+            )  # fmt: skip
         if found.cut:
             session = await self._reopen(drive, operation.where)
         self._metrics.collected_bytes.inc(found.size)
@@ -436,7 +441,19 @@ class Driver:
         data = {"types": list(found.types), "count": collected.count, "bytes": collected.bytes, "seconds": seconds}
         if collected.incomplete:
             data["incomplete"] = shortened(collected.incomplete)
-        return await session.note(operation.id, data)
+        record = await session.note(operation.id, data)
+        if tokens is not None and self._models is not None:  # not before the record, because a repetition needs them
+            await self._models.delete_tokens(drive.trial, step.name)
+        return record
+
+    async def _tokens(self, drive: DriveState, operation: Collect, stack: AsyncExitStack, headroom: Headroom) -> Spool | None:
+        """Return a file with the token records of the step, None if the gateway does not record the step's tokens."""
+        if not drive.trial.spec.agent.captures or operation.part == "verifier" or drive.loaded.plan.regrade:
+            return None
+        assert self._models is not None  # the manifests of pods reject such a trial if no gateway is configured
+        spool = await stack.enter_async_context(self._collections.spool(drive.key))
+        await self._models.save_tokens(drive.trial, drive.step(operation.step).name, headroom.bytes, spool.write)
+        return spool
 
     async def _transfer(self, drive: DriveState, operation: Checkpoint | Restore) -> Record:
         """Store or restore a checkpoint, and release its slot."""

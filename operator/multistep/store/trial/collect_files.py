@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from multistep.api.task.task_toml import ArtifactConfig
 from multistep.engine.journal.journal import Collected
 from multistep.engine.journal.operations import Part
-from multistep.engine.journal.results_limits import Headroom
+from multistep.engine.journal.results_limits import Amount, Headroom
 from multistep.errors import RunnerError, StoreError
 from multistep.store.files import known_digests
 from multistep.store.files.read_tar import InvalidTar
@@ -26,6 +29,8 @@ from multistep.store.trial.listing import picked_chunks
 from multistep.store.trial.unpack_download import DownloadFacts, EntryFiles, UnpackedStep, UploadedObject, unpack
 from multistep.store.trial.volume_usage import Collection, Counts, DownloadReservation, VolumeUsage, usage_on_disk, write_note
 
+TOKENS = "agent/tokens.msgpack.zst"
+"""Path of a step's token records in the step's results."""
 _MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (TrialDirectory.store_step_data)
 
 
@@ -52,11 +57,15 @@ def unpack_step(
     part: Part,
     sent: Mapping[str, UploadedObject],
     received: DownloadFacts,
+    tokens: int | None = None,
 ) -> UnpackedStep:
-    """Unpack a step's download into the trial's directory. ``fd`` is the descriptor of the file with the download."""
+    """Unpack a step's download into the trial's directory. ``fd`` is the descriptor of the file with the download. ``tokens`` is
+    that of the token records, which replace a file of the same name that the agent wrote."""
     to.start_attempt(attempt)
     with to.work() as work:
         unpacked = unpack(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
+        if tokens is not None:
+            unpacked = _with_tokens(unpacked, work / TOKENS, tokens)
         if unpacked.pointers or to.step_data(_POINTERS, attempt):
             pointers = {f"{_prefix(step)}{path}": asdict(uploaded) for path, uploaded in unpacked.pointers.items()}
             to.store_step_data(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
@@ -73,6 +82,21 @@ def unpack_step(
     to.log((f"step {step.name}: {note}" for note in unpacked.notes), time.time())
     write_note(to, Collection(attempt, step.index, part), unpacked.used)
     return unpacked
+
+
+def _with_tokens(unpacked: UnpackedStep, path: Path, fd: int) -> UnpackedStep:
+    """Copy the token records to the path, unless the file with the descriptor ``fd`` is empty."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    size = os.fstat(fd).st_size
+    if size:
+        with path.open("xb") as file, open(fd, "rb", closefd=False) as source:
+            source.seek(0)
+            shutil.copyfileobj(source, file)
+    pointers = {name: uploaded for name, uploaded in unpacked.pointers.items() if name != TOKENS}
+    return replace(unpacked, pointers=pointers, used=unpacked.used + Amount(size, int(size > 0)))
 
 
 def uploaded_objects(to: TrialDirectory) -> dict[str, UploadedObject]:
@@ -141,6 +165,7 @@ class Collections:
         part: Part = "all",
         sent: Mapping[str, UploadedObject] | None = None,
         received: DownloadFacts | None = None,
+        tokens: Spool | None = None,
     ) -> Collected:
         """Unpack a step's logs and artifacts into the trial's directory, in place of an earlier collection of the same part.
 
@@ -148,14 +173,17 @@ class Collections:
             part: With a separate verifier, "agent" (with the artifacts) and "verifier" are collected one after the other.
             types: File type of each downloaded source, as the runner reported it, logs first. The result omits the logs' types.
             sent: Objects of the files that the pod uploaded directly to the object store, by the file's name in the download.
+            tokens: The token records of a step whose tokens are recorded. It is empty if there are none.
 
         Raises StoreError if the disk is full, if a later attempt has started, or if other trials leave no room for files that a
         verifier needs (DownloadFacts.alone). Raises RunnerError if the stream is invalid.
         """
         await spool.flush()
+        if tokens is not None:
+            await tokens.flush()
         unpack = partial(
             unpack_step, fd=spool.fileno(), attempt=attempt, step=step, types=types, part=part, sent=sent or {},
-            received=received or DownloadFacts(),
+            received=received or DownloadFacts(), tokens=None if tokens is None else tokens.fileno(),
         )  # fmt: skip
         await self._read_usage(key.namespace)
         try:
