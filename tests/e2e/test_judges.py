@@ -49,5 +49,5 @@ async def test_a_provider_that_fails_at_first_costs_no_verdict_and_no_run_of_the
     found = await given.ended(trial(Step("one", test=ASK), **await judged(given, model)))
     status = found["status"]
     assert status["rewards"] == {"reward": 1.0} and status.get("attempts", []) == [], status
-    assert status["judgeUsage"]["requests"] == 2
+    assert status["judgeUsage"]["requests"] == len(await ledger(model)) > 2  # the operator has asked, too
     await set_faults(model, ())

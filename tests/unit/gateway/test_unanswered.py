@@ -67,6 +67,22 @@ def test_each_request_must_have_an_answer_of_its_own_or_of_its_repetition(case: 
     assert [(each.cause, each.requests) for each in unanswered(rows)] == wanted
 
 
+@pytest.mark.parametrize(
+    ("rows", "elsewhere", "found"),
+    [
+        ([cut("a", 1, 2)], {"a"}, True),
+        ([cut("a", 1, 2)], {"b"}, False),
+        ([cut("a", 1, 2), cut("b", 1, 2)], {"a"}, False),
+        ([left("a", 1, 9)], {"a"}, False),
+        ([row("a", 1, 2, state="failed", kind="Provider", held_seconds=10.0)], {"a"}, False),
+    ],
+)
+def test_a_provider_that_answers_the_same_content_elsewhere_fails_not_because_of_it(
+    rows: list[RequestRow], elsewhere: set[str], found: bool
+) -> None:
+    assert [each.answered_elsewhere for each in unanswered(rows, elsewhere)] == [found]
+
+
 async def test_the_gateway_tells_requests_apart_by_their_content(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.model.faults = ["-fail-500", "", "-cut", ""]

@@ -33,8 +33,9 @@ class Verification:
         self.judge = JudgePlan(JudgeSpec.model_validate(given), {given["credentials"][0]["name"]: "sk-judge"})
         self.trial: MultiStepTrial = parse_trial({**manifest({"models": {"judge": given}}), "status": {"attempt": 1}})
 
-    async def begin(self) -> Verification:
-        self.variables = await self.ours.judge_variables(self.trial, self.judge, start("a"))
+    async def begin(self, access: str = "a") -> Verification:
+        self.access = access
+        self.variables = await self.ours.judge_variables(self.trial, self.judge, start(access))
         return self
 
     async def ask(self, suffix: str = "", **more: Any) -> int:
@@ -46,7 +47,7 @@ class Verification:
             return answer.status
 
     async def end(self) -> Mapping[str, Any]:
-        return await self.ours.close_judge(self.trial, "a", self.judge)
+        return await self.ours.close_judge(self.trial, self.access, self.judge)
 
     async def cause(self) -> str | None:
         unanswered = (await self.end())["unanswered"]
@@ -89,6 +90,21 @@ async def test_a_failure_is_the_providers_or_the_configurations_only_if_the_oper
         await run.ask()
         here.model.faults = faults[1:] or faults
         assert await run.cause() == cause
+
+
+async def test_requests_of_which_a_part_fails_in_each_run_are_no_failure_of_the_step(tmp_path: Path) -> None:
+    """The provider fails some requests and answers others, so that no run gets all answers. The operator's are answered, too."""
+    async with world(tmp_path) as here:
+        run = Verification(here, spec(here))
+        causes = []
+        for number, failing in enumerate(("say: one", "say: two", "say: three"), 1):
+            await run.begin("a" if number == 1 else f"a/{number}")
+            for text in ("say: one", "say: two"):
+                here.model.faults = ["-fail-500"] if text == failing else []
+                await run.ask(text=text)
+            here.model.faults = []
+            causes.append(await run.cause())
+        assert causes == ["Provider", "Outage", None]
 
 
 @pytest.mark.parametrize(("faults", "cause"), [(["-drop"], "Outage"), (["-drop", ""], "Budget"), ([""], "Budget")])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
-from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey
+from multistep.gateway.keys.tokens import LONGEST_SECONDS, StepKey, account_of
 
 RETENTION_SECONDS: Final = 30 * 86400.0
 DOWN_SECONDS: Final = 30.0
@@ -204,6 +204,12 @@ class RequestLedger:
         """Return the models for which the provider completely answered a request of a trial, in any step or attempt."""
         rows = await self._rows(f"select distinct model from requests where {_OF_TRIAL} and state = 'done'", *_steps_of(uid))
         return {model for (model,) in rows}
+
+    async def answered_contents(self, step: StepKey) -> set[str]:
+        """Return the contents that the provider answered in other steps of the same role of the trial (RequestRow.content)."""
+        query = f"select distinct content from requests where {_OF_ROLE} and step != ? and state = 'done' and kind = ''"
+        rows = await self._rows(f"{query} and content != '' and left_at is null", *_steps_of_role(account_of(step)), str(step))
+        return {content for (content,) in rows}
 
     async def spent(self, scope: Literal["trial", "sweep"], name: str) -> Spent:
         """Return the amounts that a role of a trial, in all its steps and attempts, or a sweep used, without open requests.

@@ -8,7 +8,7 @@ slower one of two.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -45,12 +45,16 @@ class Unanswered(BaseModel):
     requests: int = 1
     others_answered: bool = Field(default=False, alias="othersAnswered")
     """Whether the provider answered another request of the step for the model."""
+    answered_elsewhere: bool = Field(default=False, alias="answeredElsewhere")
+    """Whether the provider failed each of these requests, and answered the same content in another run of a verification. Then not
+    the content is why it failed."""
     most: Spent = Spent()
     """The upper bound of the last request's usage, or 0 if the program's own choice was the reason, e.g. several answers."""
 
 
-def unanswered(rows: Sequence[RequestRow]) -> list[Unanswered]:
-    """Return the requests that got no answer, by model and cause. ``rows`` has all requests of a judge's step."""
+def unanswered(rows: Sequence[RequestRow], elsewhere: Collection[str] = ()) -> list[Unanswered]:
+    """Return the requests that got no answer, by model and cause. ``rows`` has all requests of a judge's step, ``elsewhere`` the
+    contents that the provider answered in the judge's other steps."""
     by_content: defaultdict[tuple[str, str], list[RequestRow]] = defaultdict(list)
     for row in rows:
         by_content[row.model, row.content].append(row)
@@ -68,6 +72,7 @@ def unanswered(rows: Sequence[RequestRow]) -> list[Unanswered]:
             message=failed[-1].message or _how(failed[-1]),
             requests=len(failed),
             others_answered=model in answered,
+            answered_elsewhere=all(_fails_sometimes(row, elsewhere) for row in failed),
             most=failed[-1].reserved,
         )
         for (model, cause), failed in sorted(found.items())
@@ -114,6 +119,11 @@ def _not_repeated(alike: Sequence[RequestRow]) -> list[RequestRow]:
         else:
             missing.append(row)
     return missing[::-1]
+
+
+def _fails_sometimes(row: RequestRow, elsewhere: Collection[str]) -> bool:
+    """Return whether the provider failed the request, but not because of its content, nor of requests that it had to wait for."""
+    return row.kind == "Provider" and row.held_seconds < SILENT_SECONDS and row.content in elsewhere
 
 
 def _failed_at(row: RequestRow) -> float:

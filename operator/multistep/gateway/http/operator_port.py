@@ -221,7 +221,7 @@ class OperatorPort:
         usage = usage_of(rows, TABLE, stalled, services.silence.seconds(step), services.silence.until(step))
         usage = judge_failures(usage, await services.ledger.answered(step.uid))
         if step.role == "judge":
-            usage = usage.model_copy(update={"unanswered": unanswered(rows)})
+            usage = usage.model_copy(update={"unanswered": unanswered(rows, await services.ledger.answered_contents(step))})
         refused = usage.last_failure is not None and usage.last_failure.kind == "Budget"
         if not refused and not any(each.cause == "Budget" for each in usage.unanswered):
             return usage

@@ -17,7 +17,7 @@ from multistep.gateway.accounting.unanswered import Unanswered
 from multistep.providers import Provider, is_name_of
 
 _CHECKED: Final[frozenset[Cause]] = frozenset(("Configuration", "Provider", "Left"))
-_ORDER: Final[tuple[Cause, ...]] = ("Configuration", "Request", "Provider", "LostBudget", "Budget", "Left")
+_ORDER: Final[tuple[Cause, ...]] = ("Configuration", "Request", "Provider", "Outage", "LostBudget", "Budget", "Left")
 _TEXT: Final = "Reply with the word yes."
 _MAX_OUTPUT_TOKENS: Final = 256  # a model may think before it answers
 
@@ -47,6 +47,8 @@ def _cause(trial: MultiStepTrial, usage: StepUsage, found: Unanswered, lost: Col
             return "Left" if worked else "Request"
         case "Unbounded" if not worked:
             return "Request"
+        case "Provider" if found.answered_elsewhere:
+            return "Outage"
         case "Budget" | "Unbounded":
             return "LostBudget" if lost_runs_used_budget(trial, usage.spent, found.most, lost) else "Budget"
     return found.cause
