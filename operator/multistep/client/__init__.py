@@ -6,7 +6,7 @@ training loops. The command line calls the other modules. Open async_client.py f
 async_client, blocking    the Python client, asynchronous and blocking; the sweeps that it submits
 rollouts/                 training samples of a trial
 run                       a sweep that it created, and its trials as they finish
-trl                       a reward function for TRL
+trl                       a reward function and a rollout_func for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster
 objects                   finds trials and sweeps by name, stops them
 watch                     watches one trial or sweep until it has finished

@@ -1,16 +1,23 @@
-"""A reward function for trl.GRPOTrainer that runs each completion as a trial. Imports nothing of TRL; tested with TRL 1.16."""
+"""Training with trl.GRPOTrainer: a reward function that runs each completion as a trial, and a rollout_func whose completions are
+what the agents of trials sampled. Imports nothing of TRL; made for TRL 1.16."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from multistep.client.async_client import TTL_SECONDS, Task
+from multistep.client.async_client import TTL_SECONDS, Agent, Task
 from multistep.client.blocking import Client, Run
+from multistep.client.rollouts.sample import Samples
 from multistep.client.run import Rollout
+from multistep.errors import MultistepError
 
+logger = logging.getLogger(__name__)
+
+_COLUMNS: Final = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "score", "left_out")
 _MAX_AGENTS: Final = 64  # maximum number of agents of a sweep
 
 
@@ -71,6 +78,101 @@ class TrialReward:
 
     def _agent(self, text: str) -> dict[str, Any]:
         return {"name": "command", "command": [*self._command, text.replace("\0", "\ufffd")]}  # no argument can contain NUL
+
+
+class TrialRollouts:
+    """A rollout_func of trl.GRPOTrainer: each completion is a trial, whose agent calls the trainer's model by the model gateway.
+
+        rollouts = TrialRollouts(client, agent, task_of={"fix the build": "tasks/build"}.__getitem__)
+        trainer = GRPOTrainer(model, reward_funcs=rollout_score, rollout_func=rollouts, train_dataset=dataset, args=config)
+
+    The agent needs ``capture: Tokens``. TRL trains one sequence per completion: that with the most trained tokens. The column
+    ``left_out`` has the number of trained tokens in the others. A rollout that is not valid, or whose token records cannot be read,
+    has the reward None and a sequence without trained tokens.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        agent: Agent,
+        task_of: Callable[[Any], Task],
+        *,
+        parallelism: int = 8,
+        image: str | None = None,
+        lease_seconds: int = 60,
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:
+        """task_of: the task of a prompt of the dataset. The other arguments are those of TrialReward and ``AsyncClient.submit``."""
+        self._client, self._agent, self._task_of = client, agent, task_of
+        self._parallelism, self._image, self._lease_seconds = parallelism, image, lease_seconds
+        self._spec = {"ttlSecondsAfterFinished": TTL_SECONDS, **(spec or {})}
+        self.rollouts: list[Rollout | None] = []
+        """The trials of the last call, in the order of its prompts; None if a trial was not created."""
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
+        """Run a trial for each prompt, and return TRL's columns and the columns of ``rollout_score``. Raises ClusterError,
+        UsageError and InvalidSpec as ``AsyncClient.submit``."""
+        runs = [(numbers, self._submit(prompts[numbers[0]], len(numbers))) for numbers in _equal(prompts)]
+        self.rollouts = [None] * len(prompts)
+        for numbers, run in runs:
+            for rollout in run:
+                self.rollouts[numbers[rollout.attempt - 1]] = rollout
+        return columns([self._samples(each) for each in self.rollouts], trainer.processing_class.pad_token_id)
+
+    def _submit(self, prompt: Any, attempts: int) -> Run:
+        return self._client.submit(
+            [self._task_of(prompt)],
+            agents=[self._agent],
+            attempts=attempts,
+            parallelism=self._parallelism,
+            image=self._image,
+            lease_seconds=self._lease_seconds,
+            spec=self._spec,
+        )
+
+    def _samples(self, rollout: Rollout | None) -> Samples | None:
+        if rollout is None or not rollout.valid:
+            return None
+        try:
+            return self._client.samples(rollout)
+        except MultistepError as error:
+            logger.warning("the token records of trial %s cannot be read, so it is masked: %s", rollout.name, error)
+            return None
+
+
+def columns(rollouts: Sequence[Samples | None], padding: int) -> dict[str, list[Any]]:
+    """Return the columns of TRL's rollout_func, one item per rollout, and ``score`` and ``left_out``, which TRL passes to reward
+    functions. padding: id of a token for rollouts without trained tokens."""
+    rows = [_row(each, padding) for each in rollouts]
+    return {name: [row[name] for row in rows] for name in _COLUMNS}
+
+
+def _row(samples: Samples | None, padding: int) -> dict[str, Any]:
+    trained = [sum(each.mask) for each in samples.sequences] if samples else []
+    row = {"score": samples.reward if samples else None, "left_out": sum(trained) - max(trained, default=0)}
+    if samples is None or not any(trained):
+        return row | {"prompt_ids": [padding], "completion_ids": [padding], "logprobs": [0.0], "env_mask": [0]}
+    best = samples.sequences[trained.index(max(trained))]
+    start = best.mask.index(1)
+    return row | {
+        "prompt_ids": list(best.ids[:start]),
+        "completion_ids": list(best.ids[start:]),
+        "logprobs": list(best.logprobs[start:]),
+        "env_mask": list(best.mask[start:]),
+    }
+
+
+def rollout_score(*, score: Sequence[float | None], **_: Any) -> list[float | None]:
+    """A reward function of trl.GRPOTrainer: the rewards of the trials of ``TrialRollouts``; None masks a completion."""
+    return list(score)
+
+
+def _equal(prompts: Sequence[Any]) -> Iterable[list[int]]:
+    """Return the indexes of equal prompts: TRL repeats a prompt for each completion."""
+    found: dict[str, list[int]] = {}
+    for number, each in enumerate(prompts):
+        found.setdefault(json.dumps(each, sort_keys=True, default=str), []).append(number)
+    return found.values()
 
 
 def _groups(tasks: Sequence[Any]) -> list[tuple[Task, list[int]]]:
