@@ -27,7 +27,7 @@ from multistep_host.frames import GuestError, RefusedError
 from multistep_host.logs import AgentLogs
 from multistep_host.outcome import Outcome, error_of, host_error, outcome
 from multistep_host.phase_requests import PhaseRequest, SetupRequest, StepRequest
-from multistep_host.stalls import pin, stalled_seconds
+from multistep_host.provider_stalls import pin, stalled_seconds
 from multistep_host.transcript import Send, discard, transcript
 from multistep_host.variables import Variables
 

@@ -15,7 +15,7 @@ import pytest
 from harbor.models.trial.paths import EnvironmentPaths
 
 from multistep_host.phase_requests import SetupRequest, StallsRequest, StepRequest
-from multistep_host.stalls import stalled_seconds
+from multistep_host.provider_stalls import stalled_seconds
 from multistep_host.trial import TrialAgent, create_agent
 from multistep_host.variables import Variables
 from runner import TOKEN, Runner
@@ -213,9 +213,10 @@ async def test_an_agent_cannot_redirect_the_question_to_a_server_of_its_own(
 ) -> None:
     """The containers of a pod share /etc/hosts, which an agent that is root can change in an earlier step."""
     hosts = {"gateway.system": "127.0.0.1"}
-    monkeypatch.setattr("multistep_host.stalls._addresses", {})
+    monkeypatch.setattr("multistep_host.provider_stalls._addresses", {})
     monkeypatch.setattr(
-        "multistep_host.stalls.socket.getaddrinfo", lambda name, port, *_, **__: [(2, 1, 6, "", (hosts.get(name, name), port or 0))]
+        "multistep_host.provider_stalls.socket.getaddrinfo",
+        lambda name, port, *_, **__: [(2, 1, 6, "", (hosts.get(name, name), port or 0))],
     )
     with gateway([0, 0]) as (url, asked):
         stalls = {"url": url.replace("127.0.0.1", "gateway.system"), "token": "t", "maxSeconds": 60}

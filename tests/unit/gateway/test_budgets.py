@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from multistep.gateway.accounting.budgets import Budgets, BudgetSpent, Reservation
 from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
+from multistep.gateway.accounting.prices import cost_usd
 from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, RequestLedger
 from multistep.gateway.accounting.step_usage import StepUsage
-from multistep.gateway.accounting.upper_bounds import cost_usd
 from multistep.gateway.keys.tokens import StepClaims, StepKey
 from multistep.gateway.model_api.answer_parsers import TokenUsage
 from tests.support.virtual_time import in_virtual_time

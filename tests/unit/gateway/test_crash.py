@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from multistep.errors import GatewayUnavailable
-from multistep.gateway.accounting.upper_bounds import cost_usd
+from multistep.gateway.accounting.prices import cost_usd
 from multistep.gateway.model_api.answer_parsers import TokenUsage
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.settings import GatewaySettings

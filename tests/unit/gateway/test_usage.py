@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multistep.gateway.accounting.upper_bounds import cost_usd
+from multistep.gateway.accounting.prices import cost_usd
 from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES, AnswerParser, TokenUsage
 from tests.support.model_answers import Api
 from tests.unit.gateway.world import MODELS, PROVIDERS, step_of, token_for, world

@@ -13,7 +13,7 @@ import pytest
 
 from multistep.reconcile.queue.work_queue import SOON_SECONDS
 from multistep.reconcile.trial.end_in_status import TASK_GRACE_SECONDS
-from multistep.store.evidence.compare_results import check_evidence
+from multistep.store.evidence.verify_results import check_evidence
 from multistep.store.results_volume import ResultsVolume
 from tests.support.fake_runner import FakeRunner
 from tests.support.played import FAULT

@@ -11,8 +11,8 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 from multistep.client.results.unpack import unpack
-from multistep.store.evidence.compare_results import EvidenceCheck
 from multistep.store.evidence.signing import Signer
+from multistep.store.evidence.verify_results import EvidenceCheck
 from multistep.store.results_volume import ResultsVolume
 from tests.harbor.samples import FIRST, SAMPLES, make_results
 from tests.support.signing_keys import write_keys

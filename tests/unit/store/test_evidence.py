@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multistep.errors import StoreError, UsageError
-from multistep.store.evidence import compare_results as checking
 from multistep.store.evidence import file_list
-from multistep.store.evidence.compare_results import check_evidence
+from multistep.store.evidence import verify_results as checking
 from multistep.store.evidence.fetched_results import trial_directories
 from multistep.store.evidence.file_list import ListedItem
 from multistep.store.evidence.signing import InvalidEnvelope, PublicKey, Signer, parse_envelope
+from multistep.store.evidence.verify_results import check_evidence
 from multistep.store.results_volume import ResultsVolume
 from tests.harbor.samples import FIRST, finish
 from tests.support.hostile import spoilt, spoilt_bytes

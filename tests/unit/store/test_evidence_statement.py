@@ -22,10 +22,10 @@ from multistep.engine.journal.journal import Journal, StepRun
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.evidence import statement
-from multistep.store.evidence.compare_results import check_evidence, compare_documents
 from multistep.store.evidence.file_list import ListDigests
 from multistep.store.evidence.signing import PublicKey, Signer
 from multistep.store.evidence.statement import parse_predicate
+from multistep.store.evidence.verify_results import check_evidence, compare_documents
 from multistep.store.harbor import trial_files
 from multistep.store.results_volume import ResultsVolume
 from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject

@@ -1,7 +1,6 @@
 """The table of every way in which an agent's step can end, with failure class, score and whether the attempt is retried.
 
-It decides who is to blame. docs/reference/failures.md shows the table, and tests/unit/blame runs each row through the real gateway
-and the real engine.
+The engine and the gateway decide, and tests/unit/blame runs each row through both. docs/reference/failures.md shows the table.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from multistep.cli.exit_codes import Exit
 from multistep.cli.options import output_option
 
 if TYPE_CHECKING:
-    from multistep.store.evidence.compare_results import EvidenceCheck
     from multistep.store.evidence.signing import PublicKey
+    from multistep.store.evidence.verify_results import EvidenceCheck
 
 _EPILOG = """\b
 Examples:
@@ -58,8 +58,8 @@ def verify(directory: Path, key: Path | None, output: str) -> int:
 def _check_all(top: Path, key: PublicKey | None) -> list[EvidenceCheck]:
     """Check every trial below a directory. Raises UsageError if the directory contains no trial."""
     from multistep.errors import UsageError
-    from multistep.store.evidence.compare_results import check_evidence
     from multistep.store.evidence.fetched_results import trial_directories
+    from multistep.store.evidence.verify_results import check_evidence
 
     checked = [check_evidence(each, key) for each in trial_directories(top)]
     if not checked:

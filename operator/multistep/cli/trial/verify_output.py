@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from multistep.cli.terminal import bytes_text, clean, rewards_text, table
-from multistep.store.evidence.compare_results import EvidenceCheck
+from multistep.store.evidence.verify_results import EvidenceCheck
 
 _SHOWN = 20  # maximum number of findings shown per trial; the JSON document has all
 

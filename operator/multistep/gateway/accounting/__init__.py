@@ -3,7 +3,8 @@
 request_ledger     one row per request, in sqlite, from before it is sent until its usage is known, and the thread that writes it
 ledger_rows        the row of one request
 budgets            a request is sent only if its upper bound fits
-upper_bounds       upper bounds of a request's tokens and cost, from the models' prices
+prices             what a usage or an answer costs
+upper_bounds       upper bounds of a request's tokens and cost
 step_usage         usage of a step, as the operator reads it
 unanswered         requests of a judge that got no answer
 open_steps         the open requests of each step, and the closed steps

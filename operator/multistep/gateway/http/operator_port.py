@@ -11,9 +11,9 @@ from aiohttp import web
 from pydantic import BaseModel, Field, ValidationError
 
 from multistep.gateway.accounting.ledger_rows import RequestRow
+from multistep.gateway.accounting.prices import TABLE
 from multistep.gateway.accounting.step_usage import StepUsage, judge_failures, usage_of
 from multistep.gateway.accounting.unanswered import unanswered
-from multistep.gateway.accounting.upper_bounds import TABLE
 from multistep.gateway.http.ask_model import Question, ask_model
 from multistep.gateway.http.request_types import GatewayServices
 from multistep.gateway.keys.credentials import Credential

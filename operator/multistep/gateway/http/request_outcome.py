@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from multistep.gateway.accounting.ledger_rows import Kind, RequestRow, Spent, State
-from multistep.gateway.accounting.upper_bounds import answer_cost_usd
+from multistep.gateway.accounting.prices import answer_cost_usd
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.tokens import StepClaims, StepKey

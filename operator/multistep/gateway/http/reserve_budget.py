@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from multistep.gateway.accounting.budgets import BudgetSpent, Reservation
 from multistep.gateway.accounting.ledger_rows import Kind, Spent
-from multistep.gateway.accounting.upper_bounds import UpperBound, has_price
+from multistep.gateway.accounting.prices import has_price
+from multistep.gateway.accounting.upper_bounds import UpperBound
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG
 

@@ -1,6 +1,6 @@
 """Lets the pod send large files directly to the object store by presigned URLs, and verifies that they arrived.
 
-engine.journal.results_limits decides which files.
+Large files go there unless they may hold secrets. engine.journal.results_limits says how many bytes the volume has room for.
 """
 
 from __future__ import annotations
