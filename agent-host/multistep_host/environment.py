@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class GuestEnvironment(BaseEnvironment):
         """Create the object. `directory` is Harbor's trial directory on the agent host."""
         self.guest = Guest()
         self.exit_code: int | None = None  # the exit code of the last command
+        self.before: Callable[[str], Awaitable[None]] | None = None  # is called with each command before it runs
         self._path = ""
         paths = TrialPaths(trial_dir=directory)
         paths.mkdir()
@@ -84,6 +85,8 @@ class GuestEnvironment(BaseEnvironment):
         Raises:
             RuntimeError: the command exceeded timeout_sec, the runner failed to run it, or the connection to the runner failed.
         """
+        if self.before is not None:
+            await self.before(command)
         who = self._resolve_user(user)
         wanted = Command(
             argv=("bash", "-c", f'export PATH="{self._path}:$PATH"\n{command}' if self._path else command),

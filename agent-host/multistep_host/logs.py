@@ -11,6 +11,7 @@ from harbor.agents.base import BaseAgent
 from harbor.models.agent.context import AgentContext
 
 from multistep_host.environment import GuestEnvironment
+from multistep_host.transcript import FILE
 
 ROLLOUT_DETAILS = "rollout-details.json"  # token IDs and log probabilities of an agent that collects them
 _log = logging.getLogger(__name__)
@@ -31,6 +32,16 @@ class AgentLogs:
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in self._directory.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    async def share(self, agent: BaseAgent, command: str) -> None:
+        """Upload the logs that only the agent host has, if the command names them: some agents, such as openclaw, write a file for
+        a command there, because Harbor's Docker environment mounts this directory."""
+        target = str(agent.environment_logs_dir)
+        own = self._only_here() - {self._directory / FILE}
+        named = [path for path in own if f"{target}/{path.relative_to(self._directory)}" in command]
+        if named:
+            await self._environment.upload_files(self._directory, sorted(named), target)
+            self._in_environment |= {path: seen for path, seen in self._files().items() if path in named}
 
     async def exchange(self, agent: BaseAgent, context: AgentContext) -> None:
         """Fill in Harbor's AgentContext from the environment's logs, and upload the logs that only the agent host has.

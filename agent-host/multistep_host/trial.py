@@ -112,13 +112,14 @@ class TrialAgent:
     @contextmanager
     def _shown(self, send: Send) -> Iterator[None]:
         """During the ``with`` block, send the output of the agent's commands to `send`, and write it to a file of the agent's
-        logs."""
+        logs. The commands find the files of these logs that they name."""
         with transcript(self._agent.logs_dir, send) as written:
             self._environment.guest.show = written.add
+            self._environment.before = partial(self._logs.share, self._agent)
             try:
                 yield
             finally:
-                self._environment.guest.show = discard
+                self._environment.guest.show, self._environment.before = discard, None
 
     @contextmanager
     def _admitted(self, request: PhaseRequest) -> Iterator[None]:

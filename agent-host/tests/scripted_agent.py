@@ -44,6 +44,8 @@ class ScriptedAgent(BaseAgent):
     async def _run(self, how: str, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
         if instruction == "swallow cancellation":
             await swallow_cancellation(environment)
+        if self.fail == "share":
+            (self.logs_dir / "settings.json").write_text("{}")
         result = await environment.exec(instruction, env={"HOW": how})
         (self.logs_dir / "host.txt").write_text(f"{how} {os.environ.get('KEY')} {self._get_env('KEY')} {result.stdout}")
         if self.fail == "run":

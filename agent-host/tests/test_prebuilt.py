@@ -33,7 +33,7 @@ OF_THE_PROGRAM = {
 }
 LOADS_SKILLS = sorted(name for name in INSTALLED if AgentFactory.get_agent_class(AgentName(name)).capabilities.skills)
 USES_MCP = sorted(name for name in INSTALLED if AgentFactory.get_agent_class(AgentName(name)).capabilities.mcp_servers)
-# openclaw copies its settings, with the MCP servers, from the host's directory of logs, which it takes for a mount.
+# openclaw copies its settings, with the MCP servers, from the host's directory of logs, which AgentLogs.share uploads.
 USES_MCP.remove("openclaw")
 OF_ANOTHER_PROVIDER = {
     **dict.fromkeys(("antigravity-cli", "antigravity-sdk", "gemini-cli"), "gemini/gemini-2.5-pro"),

@@ -124,6 +124,17 @@ async def test_only_the_hosts_own_logs_are_uploaded(make: MakeTrial, runner: Run
     assert {path.name for path in logs.iterdir()} == {"usage.json", "host.txt", "trajectory.json"}
 
 
+async def test_a_command_finds_the_logs_of_the_host_that_it_names(make: MakeTrial, runner: Runner, logs: Path) -> None:
+    """openclaw writes its settings there, and copies them to its home directory by a command."""
+    copied = logs.parent / "copied.json"
+    await make(fail="share").step(step_request(runner, f"cp {logs}/settings.json {copied}"))
+    assert copied.read_text() == "{}"
+    assert [each["op"] for each in runner.requests][:2] == ["upload", "exec"]
+    before = len(runner.requests)
+    await make(fail="share").step(step_request(runner, "true"))
+    assert runner.requests[before]["op"] == "exec"
+
+
 async def test_logs_that_the_agents_class_cannot_read_leave_the_usage_unknown(make: MakeTrial, runner: Runner) -> None:
     done = await make().step(step_request(runner, "true"))
     assert done["ok"]
