@@ -175,7 +175,7 @@ def test_the_judge_of_a_regraded_sweep_grades_all_of_its_trials(task: Path, invo
     model, found = {"name": "MODEL", "value": "anthropic/m"}, swept(cluster)
     assert found["template"]["spec"]["models"]["judge"]["model"] == "anthropic/m"
     assert found["template"]["spec"]["verifier"] == {"env": [model]}
-    env = [*own["verifier"]["env"], model]
+    env = [{"name": "A", "value": "b"}, model]
     assert [each["spec"] for each in found["overrides"]] == [{"verifier": {"env": env}}, {"podCleanup": "Never"}]
 
 
