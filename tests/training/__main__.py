@@ -10,43 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hack.paths import cached
-from hack.python_env import build_wheel
 from multistep.client.reconnecting_watch import WatchingClient
 from multistep.kube.resources import NAMESPACES, PODS
-from tests.harbor.environment import find_python
 from tests.support.waiting import eventually
+from tests.training.environment import python_with
 
 TRL = "trl==1.16.0"
 ROLLOUTS, GROUP, LOST = 256, 8, "task-3"
 NAMESPACE = "training"
-
-
-def trl_python() -> Path:
-    """Return the path of a Python that has TRL and this checkout's Multistep. Raises RuntimeError if no Python 3.12 or newer is
-    found."""
-    if (python := find_python()) is None:
-        raise RuntimeError("TRL's packages need Python 3.12 or newer, which was not found")
-
-    def install(directory: Path) -> None:
-        subprocess.run([str(python), "-m", "venv", "--copies", str(directory)], check=True)
-        subprocess.run([str(directory / "bin/python"), "-m", "pip", "install", "--quiet", TRL], check=True)
-
-    home = cached("training", TRL.replace("==", "-").replace(".", "-"), install)
-    pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet"]
-    with tempfile.TemporaryDirectory() as directory:
-        build_wheel(Path(directory))
-        wheel = str(next(Path(directory).glob("*.whl")))
-        subprocess.run([*pip, wheel], check=True)
-        # reinstalls a changed wheel of the same version
-        subprocess.run([*pip, "--force-reinstall", "--no-deps", wheel], check=True)
-    return home / "bin/python"
 
 
 def check(found: dict[str, Any]) -> None:
@@ -91,4 +67,4 @@ async def run(python: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(trl_python()))
+    asyncio.run(run(python_with(TRL)))

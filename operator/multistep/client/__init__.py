@@ -6,6 +6,7 @@ training loops. The command line calls the other modules. Open async_client.py f
 async_client, blocking    the Python client, asynchronous and blocking; the sweeps that it submits
 rollouts/                 training samples of a trial
 run                       a sweep that it created, and its trials as they finish
+verifiers_env             a taskset and an environment for verifiers
 trl                       a reward function and a rollout_func for TRL
 connection, kubeconfig    the connection; the kubeconfig's current cluster
 objects                   finds trials and sweeps by name, stops them
