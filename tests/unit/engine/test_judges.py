@@ -164,6 +164,21 @@ def test_the_repetitions_end_and_no_verdict_is_taken(
     assert pauses == [1010.0, 1020.0, 1040.0, 1080.0, 1120.0][: runs - 1]
 
 
+@pytest.mark.parametrize("cause", ["Budget", "LostBudget", "Request"])
+def test_a_verdict_of_the_fresh_pod_that_lacks_an_answer_is_no_trace_of_tampering(cause: str) -> None:
+    results = {"a/verifier": rewarded(txt="1"), "a/verifier/verifier": ZERO, "a/verifier/judge-usage": doubted(cause)}
+    (run,) = play(judged(verifier={"isolation": "Both"}), results).journal.steps
+    assert (run.rewards, run.lost) == ({"reward": 1.0}, None)
+    assert [each.kind for each in run.verdict_differences] == ["ComparisonIncomplete"]
+
+
+def test_a_step_without_a_verdict_is_not_verified_in_a_fresh_pod() -> None:
+    played = play(judged(verifier={"isolation": "Both"}), {"a/judge-usage": doubted("Budget"), "a/verifier/verifier": ZERO})
+    (run,) = played.journal.steps
+    assert run.exception is not None and run.exception.type == "JudgeBudgetExceededError"
+    assert (runs_of(played), run.verdict_differences) == (["a"], ())
+
+
 @pytest.mark.parametrize(
     ("causes", "end"),
     [

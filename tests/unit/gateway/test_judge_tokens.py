@@ -42,3 +42,12 @@ async def test_closing_the_judges_access_leaves_the_agents_open(tmp_path: Path) 
         await here.admin.close(StepKey("uid-1", "1", "0", "judge"))
         assert (await here.call("chat", token=judges_token())).status == 401
         assert (await here.call("chat")).status == 200
+
+
+async def test_the_token_of_a_phase_that_has_ended_stays_refused_after_a_restart_of_the_gateway(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        assert (await here.call("chat", token=judges_token())).status == 200
+        await here.admin.close(StepKey("uid-1", "1", "0", "judge"))
+    async with world(tmp_path) as here:
+        assert (await here.call("chat", token=judges_token())).status == 401
+        assert here.model.entries == []

@@ -42,7 +42,7 @@ def store_files_for_comparison(scope: Scope, step: StepPlan, run: StepRun) -> Sc
 def verify_again(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun, *, judged: bool
 ) -> Script[None]:
-    """Verify the step a second time and compare the verdicts, if the tests ran in the first verification (``judged``)."""
+    """Verify the step a second time and compare the verdicts, if the first verification has one that counts (``judged``)."""
     if judged:
         run.phase, second = VERIFIER, StepRun(run.name)
         ran, lost = yield from _unless_lost(verify_there(scope, step, verifier, environment, second))

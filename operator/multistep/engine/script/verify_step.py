@@ -60,7 +60,7 @@ from multistep.engine.script.service_operations import start_main
 
 
 def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -> Script[bool]:
-    """Verify the step in the agent's environment. Return whether the tests ran."""
+    """Verify the step in the agent's environment. Return whether the tests ran and their verdict counts."""
     yield from inspect_environment(scope, verifier, run)
     try:
         yield from _clean_for_verification(scope, verifier, run)
@@ -74,7 +74,7 @@ def verify(scope: Scope, step: StepPlan, verifier: VerifierPlan, run: StepRun) -
 def _judge(
     scope: Scope, verifier: VerifierPlan, env: Mapping[str, str], failure: StepException | None, run: StepRun
 ) -> Script[bool]:
-    """Run the tests and read the rewards, unless the preparation failed. Return whether the tests ran.
+    """Run the tests and read the rewards, unless the preparation failed. Return whether the tests ran and their verdict counts.
 
     ``failure`` is the exception of the preparation, None if it succeeded.
     """
@@ -92,7 +92,8 @@ def _judge(
         doubt = report.doubt.after(doubt)
         if not report.doubt.repeats(scope.run):
             suspect = bool(run.findings) and not scope.isolated
-            return _untaken(verifier, doubt.end(suspect=suspect), PhaseResult.from_record(record), run)
+            _leave_verdict(verifier, doubt.end(suspect=suspect), PhaseResult.from_record(record), run)
+            return False
         lost += (_access_name(scope),) if report.doubt.by_others else ()
         yield Note(scope.id("judge-pause"), {}, report.next_run(scope.run), report.doubt.message, where=scope.where)
         scope = replace(scope, run=scope.run + 1)
@@ -116,15 +117,14 @@ def _prepare_again(scope: Scope, verifier: VerifierPlan, run: StepRun) -> Script
     return (yield from _upload_tests(scope, scope.step, verifier, run))
 
 
-def _untaken(verifier: VerifierPlan, end: AttemptLost | StepException, result: PhaseResult, run: StepRun) -> bool:
-    """Record what becomes of a step whose verdict does not count. Return whether the tests ran."""
+def _leave_verdict(verifier: VerifierPlan, end: AttemptLost | StepException, result: PhaseResult, run: StepRun) -> None:
+    """Record what becomes of a step whose verdict does not count."""
     if isinstance(end, AttemptLost):
         run.lost = end
-        return False
+        return
     if result.timed_out or killed_for_memory(result):
         _read_rewards(verifier, result, run)  # which records this end of the phase
     run.fail(end)
-    return True
 
 
 def verify_apart(
@@ -146,7 +146,7 @@ def verify_apart(
 def verify_there(
     scope: Scope, step: StepPlan, verifier: VerifierPlan, environment: VerifierEnvironment, run: StepRun
 ) -> Script[bool]:
-    """Verify the step in the verifier's own pod. Return whether the tests ran."""
+    """Verify the step in the verifier's own pod. Return whether the tests ran and their verdict counts."""
     there = replace(scope, where="verifier")
     run.untouched = True
     record = yield AwaitVerifierPod(there.id("environment"), step.index)
