@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from multistep.cli import cluster as cluster_module
 from multistep.cli.main import cli
 from tests.harbor.environment import harbor_python
-from tests.support.sweep_jobs import SWEEP, UID, put_sweep
+from tests.support.sweep_jobs import MIXED, SWEEP, UID, put_sweep
 from tests.unit.cli.fakes import CliCluster
 
 LOAD = Path(__file__).with_name("load_job.py")
@@ -22,16 +23,26 @@ Jobs = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Jobs:
     """Return what Harbor reads from the jobs of a fetched sweep."""
-    top = tmp_path_factory.mktemp("job")
-    cluster = CliCluster()
+    cluster, top = CliCluster(), tmp_path_factory.mktemp("job")
     put_sweep(cluster, top / "results")
+    return in_harbor(cluster, top / "jobs", request)
+
+
+def multistep(cluster: CliCluster, *arguments: str) -> str:
+    """Return what a command prints to stdout."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_module, "connect", cluster.connect)
-        result = CliRunner().invoke(cli, ["sweep", "results", SWEEP, str(top / "jobs")])
+        result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def in_harbor(cluster: CliCluster, directory: Path, request: pytest.FixtureRequest) -> Jobs:
+    """Fetch the sweep into a jobs directory, and return what Harbor reads from it."""
+    multistep(cluster, "sweep", "results", SWEEP, str(directory))
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # show output of the installation
         python = harbor_python()
-    done = python.run(LOAD, top / "jobs")
+    done = python.run(LOAD, directory)
     assert done.returncode == 0, done.stderr[-4000:]
     found: Jobs = json.loads(done.stdout)
     return found
@@ -96,3 +107,26 @@ def test_excluded_trials_are_a_job_of_their_own_and_lower_no_average(jobs: Jobs)
     }
     assert (excluded["summary"]["n_completed_trials"], excluded["summary"]["n_errored_trials"]) == (2, 2)
     assert excluded["summary"]["evals"] == {}
+
+
+def test_the_report_as_harbor_has_the_numbers_of_harbors_viewer(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    cluster = CliCluster()
+    put_sweep(cluster, tmp_path / "results", MIXED)
+    viewed = in_harbor(cluster, tmp_path / "jobs", request)
+    reported = json.loads(multistep(cluster, "sweep", "report", SWEEP, "--as", "harbor", "-o", "json"))
+    assert reported.keys() == viewed.keys()
+    for name, stats in reported.items():
+        summary = viewed[name]["summary"]
+        counts = ("n_completed_trials", "n_errored_trials")
+        assert [stats[each] for each in counts] == [summary[each] for each in counts]
+        assert totals(stats) == totals(viewed[name]["harbors"])
+        for row in viewed[name]["tasks"]:  # the viewer has one row for both agents that run a command
+            rows = [each for key, each in stats["evals"].items() if (row["model_name"] or "") == "__".join(key.split("__")[1:-1])]
+            assert row["n_errors"] == sum(each["n_errors"] for each in rows)
+            assert row["avg_reward"] == mean_reward(rows)
+
+
+def mean_reward(evals: Sequence[dict[str, Any]]) -> float | None:
+    """Return the mean over all rewards that count, from the means of some evaluations; None without a reward."""
+    means = [(each["n_trials"], metric["mean"]) for each in evals for metric in each["metrics"] if "mean" in metric]
+    return sum(count * mean for count, mean in means) / sum(count for count, _ in means) if means else None

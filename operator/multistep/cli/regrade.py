@@ -115,7 +115,7 @@ async def _verified(target: Target, name: str) -> Exit:
 
     async with cluster.connect(target) as connected:
         found = await find_sweep(connected, connected.namespace, name)
-        rows = await counted_rows(connected, connected.namespace, found, print_warning) if found else []
+        rows = await counted_rows(connected, found, print_warning) if found else []
     impossible = [each for each in rows if each.reason == REGRADE_IMPOSSIBLE]
     if not impossible:
         return Exit.OK

@@ -48,13 +48,13 @@ async def retry_excluded(cluster: Cluster, namespace: str, sweep: Object, warn: 
 
     Return the names of the trials that run again. Raises UsageError if the sweep would have too many retries, and ClusterError.
     """
-    found = await _counting(cluster, namespace, sweep, warn)
+    found = await _counting(cluster, sweep, warn)
     return await _retry(cluster, namespace, sweep, [each for each in found if each.excluded and each.outcome != "Unverified"])
 
 
 async def _retry_in_sweep(cluster: Cluster, namespace: str, sweep: Object, trial: str, warn: Warn) -> None:
     """Request a retry of one trial of the sweep."""
-    found = {each.trial: each for each in await _counting(cluster, namespace, sweep, warn)}.get(trial)
+    found = {each.trial: each for each in await _counting(cluster, sweep, warn)}.get(trial)
     name = sweep["metadata"]["name"]
     if found is None:
         raise UsageError(f"trial {trial} does not count in sweep {name}: a retry of it does")
@@ -66,9 +66,9 @@ async def _retry_in_sweep(cluster: Cluster, namespace: str, sweep: Object, trial
         raise UsageError(f"trial {trial} will run again already: spec.retries of sweep {name} has its number")
 
 
-async def _counting(cluster: Cluster, namespace: str, sweep: Object, warn: Warn) -> list[TrialRow]:
+async def _counting(cluster: Cluster, sweep: Object, warn: Warn) -> list[TrialRow]:
     """Return the rows of the trials that count in the sweep: for each number of a trial, the first scored one, else the newest."""
-    return [each for each in await counted_rows(cluster, namespace, dict(sweep), warn) if each.number >= 0]
+    return [each for each in await counted_rows(cluster, dict(sweep), warn) if each.number >= 0]
 
 
 async def _retry(cluster: Cluster, namespace: str, sweep: Object, rows: Collection[TrialRow]) -> list[str]:

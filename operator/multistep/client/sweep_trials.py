@@ -72,13 +72,20 @@ def _has_record(found: Object) -> bool:
     return bool(status.get("tasksFrom") or status.get("branches"))
 
 
-async def counted_rows(cluster: Cluster, namespace: str, sweep: Object, warn: Callable[[str], object]) -> Sequence[TrialRow]:
-    """Return the rows of the trials that count in a sweep: for each trial number, the first trial or one of its retries.
+async def own_trials(cluster: Cluster, sweep: Object, convert: Callable[[Object], _T], warn: Callable[[str], object]) -> list[_T]:
+    """Return the trials that the operator created for the sweep, converted as in ``owned_trials``.
 
     warn: called with each warning of ``Owned``. Raises ClusterError.
     """
-    metadata, scoring = sweep["metadata"], parse_scoring(sweep)
-    owned = await owned_trials(cluster, namespace, metadata["name"], sweep, lambda trial: trial_row(trial, scoring))
+    metadata = sweep["metadata"]
+    owned = await owned_trials(cluster, metadata["namespace"], metadata["name"], sweep, convert)
     for warning in owned.warnings():
         warn(warning)
-    return rows_that_count([each for uid, each in owned.trials if uid == metadata["uid"]])
+    return [each for uid, each in owned.trials if uid == metadata["uid"]]
+
+
+async def counted_rows(cluster: Cluster, sweep: Object, warn: Callable[[str], object]) -> Sequence[TrialRow]:
+    """Return the rows of the trials that count in a sweep: for each trial number, the first trial or one of its retries. Arguments
+    and errors are those of ``own_trials``."""
+    scoring = parse_scoring(sweep)
+    return rows_that_count(await own_trials(cluster, sweep, lambda trial: trial_row(trial, scoring), warn))

@@ -10,7 +10,7 @@ import pytest
 
 from multistep.api.trial.error_policy import ErrorPolicyOverride
 from multistep.store.harbor.job_files import JobStats
-from tests.support.sweep_jobs import SWEEP, TRIALS, UID, put_sweep
+from tests.support.sweep_jobs import MIXED, SWEEP, TRIALS, UID, put_sweep
 
 from .conftest import Invoke
 from .fakes import CliCluster
@@ -201,6 +201,36 @@ def test_the_statistics_of_the_job_count_valid_rewards_and_exceptions_of_steps(
         only = counted.json({}, 1, 0)["evals"]["x__adhoc"]
         found[name] = (only["n_trials"], only["n_errors"], only["metrics"], only["reward_stats"])
     assert found == {"as is": (0, 1, [], {}), "overridden": (1, 1, [{"mean": 1.0}], {"reward": {"1.0": ["t"]}})}
+
+
+def test_the_report_as_harbor_has_the_statistics_of_the_fetched_jobs(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    put_sweep(cluster, tmp_path / "results", MIXED)
+    cluster.objects["MultiStepTrial", "early-stop"]["status"] = {"phase": "Running"}
+    assert invoke("sweep", "results", SWEEP, tmp_path / "jobs").exit_code == 0
+    reported = json.loads(invoke("sweep", "report", SWEEP, "--as", "harbor", "-o", "json").stdout)
+    jobs = {each.name: json.loads((each / "result.json").read_text())["stats"] for each in (tmp_path / "jobs").iterdir()}
+    assert json.loads(json.dumps(reported)) == jobs
+
+
+def test_the_report_as_harbor_is_a_table_of_each_job(invoke: Invoke, cluster: CliCluster, tmp_path: Path) -> None:
+    put_sweep(cluster, tmp_path / "results", MIXED)
+    result = invoke("sweep", "report", SWEEP, "--as", "harbor")
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert (result.exit_code, lines) == (
+        0,
+        [
+            "job nightly: 9 completed trials, 5 errored",
+            "EVAL TRIALS ERRORS MEAN SCORE PASS@1 PASS@2 EXCEPTIONS",
+            "a__adhoc 2 2 0.750 0.500 0.333 0.500 1 AgentTimeoutError, 1 ApiRateLimitError",
+            "a__claude-sonnet-4-5__adhoc 1 0 1.000 0.500 0.333 0.500 -",
+            "b__adhoc 2 3 0.000 0.000 0.000 0.000 1 AgentTimeoutError, 1 RewardFileNotFoundError, 1 RuntimeError",
+            "job nightly.excluded: 2 completed trials, 2 errored",
+            "EVAL TRIALS ERRORS MEAN SCORE EXCEPTIONS",
+            "b__adhoc 0 2 - - 1 EnvironmentStartTimeoutError, 1 HealthcheckError",
+        ],
+    )
+    refused = invoke("sweep", "report", SWEEP, "--as", "harbor", "-o", "x.csv")
+    assert (refused.exit_code, "-o x.csv: with --as harbor it must be table or json" in refused.stderr) == (2, True)
 
 
 def test_view_without_harbor_names_the_fix(invoke: Invoke, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ Examples:
   multistep sweep report nightly -o nightly.html
   multistep sweep report nightly --no-logs -o nightly.html -o nightly.csv -o nightly.parquet
   multistep sweep report nightly -o json | jq '.agents[] | {agent, mean}'
+  multistep sweep report nightly --as harbor
 
 OUTPUT is a file that ends in .html, .csv, .json or .parquet, or one of table (default), html, csv, json, parquet for stdout.
 html is one page that needs nothing else. Of the first 200 trials without a pass it has the last 4 KiB of what agent and verifier
@@ -229,14 +230,25 @@ async def status(cluster: Cluster, name: str, follow: bool, output: str) -> int:
     default=["table"],
     help="A file or a format, see below; repeatable.",
 )
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["harbor"]),
+    help="harbor: the counts, means and errors that Harbor 0.26 shows for the sweep's results; -o is table or json.",
+)
 @click.option("--no-logs", is_flag=True, help="Leave outputs and failing tests out of the html page.")
 @connected
-async def report(cluster: Cluster, name: str, outputs: tuple[str, ...], no_logs: bool) -> None:
+async def report(cluster: Cluster, name: str, outputs: tuple[str, ...], form: str | None, no_logs: bool) -> None:
     """Report the results of SWEEP as a table, an HTML page, CSV, JSON or Parquet."""
-    require_report()
-    from multistep.cli.sweep.sweep_report import write_report
+    if form == "harbor":
+        from multistep.cli.sweep.harbor_stats import write_harbor_stats
 
-    await write_report(cluster, name, outputs, logs=not no_logs)
+        await write_harbor_stats(cluster, name, outputs)
+    else:
+        require_report()
+        from multistep.cli.sweep.sweep_report import write_report
+
+        await write_report(cluster, name, outputs, logs=not no_logs)
 
 
 @sweep.command(epilog=_RESULTS_EPILOG)

@@ -47,7 +47,7 @@ async def excluded_trials(cluster: Cluster, namespace: str, sweep: str) -> list[
     the others. Return [] if the trials cannot be listed."""
     try:
         found = await find_sweep(cluster, namespace, sweep)
-        return _texts(sweep, await counted_rows(cluster, namespace, found, print_warning)) if found else []
+        return _texts(sweep, await counted_rows(cluster, found, print_warning)) if found else []
     except ClusterError:
         return []
 

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from multistep.api.sweep.sweep import parse_sweep
-from multistep.api.trial.trial import parse_status
 from multistep.client.connection import Cluster
 from multistep.client.results.fetch import download
-from multistep.client.results.job_directory import Entry, JobDirectory
-from multistep.client.sweep_trials import owned_trials
-from multistep.engine.score.usage_totals import usage_of_all_attempts
+from multistep.client.results.job_directory import Entry, JobDirectory, entry_of
+from multistep.client.sweep_trials import own_trials
 from multistep.errors import ClusterError, StoreError, UsageError
 from multistep.kube.cluster_protocols import Object
-from multistep.report.rows import trial_row
 
 _AT_ONCE: Final = 4  # concurrent downloads; the operator serves at most 8 to all clients at once
 _TRIES, _PAUSE_SECONDS = 3, 2.0
@@ -80,17 +77,9 @@ class SweepFetch:
 
     async def _entries(self, warn: Callable[[str], object]) -> list[Entry]:
         """Return the sweep's trials, in the order of their names."""
-        name, namespace, uid = self._sweep.metadata.name, self._sweep.metadata.namespace, self._sweep.metadata.uid
-        owned = await owned_trials(self._cluster, namespace, name, self._found, self._entry)
-        for warning in owned.warnings():
-            warn(warning)
-        return sorted((each for owner, each in owned.trials if owner == uid), key=lambda each: each.row.trial)
-
-    def _entry(self, trial: Object) -> Entry:
-        status = parse_status(trial)
-        return Entry(
-            trial_row(trial, self._sweep.spec.scoring), trial["metadata"]["uid"], usage_of_all_attempts(status), status.results
-        )
+        scoring = self._sweep.spec.scoring
+        found = await own_trials(self._cluster, self._found, lambda trial: entry_of(trial, scoring), warn)
+        return sorted(found, key=lambda each: each.row.trial)
 
     async def _fetch_job(self, directory: JobDirectory, entries: Sequence[Entry]) -> None:
         await asyncio.to_thread(directory.start)

@@ -13,11 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TextIO
 
-from multistep.api.sweep.sweep import TrialSweep
+from multistep.api.sweep.sweep import Scoring, TrialSweep
 from multistep.api.trial.status import Usage
+from multistep.api.trial.trial import parse_status
+from multistep.engine.score.usage_totals import usage_of_all_attempts
 from multistep.errors import UsageError
 from multistep.report.pass_at_k import pass_at_ks, pass_chances, task_means
-from multistep.report.rows import TrialRow, rows_that_count
+from multistep.report.rows import TrialRow, row_of, rows_that_count
 from multistep.store.harbor.job_files import AgentResult, JobStats, config_json, lock_head, result_json
 
 _PARTIAL: Final = ".partial"  # directory of trials that are not completely fetched yet; Harbor's viewer ignores it
@@ -45,12 +47,43 @@ class Entry:
         return "branches" if self.row.branch else "excluded" if self.row.excluded else ""
 
 
+def entry_of(trial: Mapping[str, Any], scoring: Scoring) -> Entry:
+    """Return the entry of a MultiStepTrial. scoring: the sweep's spec.scoring. Raises InvalidSpec if the status is invalid."""
+    status = parse_status(trial)
+    return Entry(row_of(trial, status, scoring), trial["metadata"]["uid"], usage_of_all_attempts(status), status.results)
+
+
+def job_name(sweep: TrialSweep, kind: str) -> str:
+    """Return the name of the sweep's job of this kind."""
+    return f"{sweep.metadata.name}{_OTHERS[kind]}"
+
+
+def job_stats(
+    sweep: TrialSweep, kind: str, entries: Sequence[Entry], finished: Iterable[tuple[Entry, Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return Harbor's JobStats of a job. entries: the job's trials. finished: those that the job shows as finished, each with its
+    result.json, or the part of it that JobStats reads."""
+    stats = JobStats(sweep.spec.scoring.override_error_policy)
+    for each, result in finished:
+        stats.add(each.row.agent, result, each.usage, each.row.failed_attempts)
+    running = sum(each.row.state == "Active" for each in entries)
+    return stats.json(
+        {} if kind else standings(rows_that_count(each.row for each in entries)), total(sweep, kind, entries), running
+    )
+
+
+def total(sweep: TrialSweep, kind: str, entries: Sequence[Entry]) -> int:
+    """Return the number of the job's trials, including those that an unfinished sweep has not created yet."""
+    trials = sweep.status.trials
+    return len(entries) + (0 if kind or not entries else max(0, trials.total - trials.created))
+
+
 class JobDirectory:
     """The directory of one Harbor job in a jobs directory."""
 
     def __init__(self, jobs: Path, sweep: TrialSweep, kind: str = "") -> None:
         """kind: the value of ``Entry.kind`` of the job's trials."""
-        self.name = f"{sweep.metadata.name}{_OTHERS[kind]}"
+        self.name = job_name(sweep, kind)
         self.path = jobs / self.name
         self._sweep = sweep
         self._uid = str(uuid.uuid5(uuid.UUID(sweep.metadata.uid), kind)) if kind else sweep.metadata.uid
@@ -96,21 +129,10 @@ class JobDirectory:
         self._replace("result.json", self._result(entries, here))
 
     def _result(self, entries: Sequence[Entry], here: Sequence[Entry]) -> dict[str, Any]:
-        stats = JobStats(self._sweep.spec.scoring.override_error_policy)
-        for each in here:
-            result = _read(self.path / each.row.trial / "result.json")
-            stats.add(each.row.agent, result, each.usage, each.row.failed_attempts)
-        total = self._total(entries)
-        running = sum(each.row.state == "Active" for each in entries)
-        rows = [each.row for each in entries]
-        now = datetime.now(UTC)
-        numbers = stats.json({} if self._kind else standings(rows_that_count(rows)), total, running)
-        return result_json(self._sweep, self._uid, numbers, total, now, finished=not running)
-
-    def _total(self, entries: Sequence[Entry]) -> int:
-        """Return the number of the job's trials, including those that an unfinished sweep has not created yet."""
-        trials = self._sweep.status.trials
-        return len(entries) + (0 if self._kind or not entries else max(0, trials.total - trials.created))
+        results = ((each, _read(self.path / each.row.trial / "result.json")) for each in here)
+        stats = job_stats(self._sweep, self._kind, entries, results)
+        every = total(self._sweep, self._kind, entries)
+        return result_json(self._sweep, self._uid, stats, every, datetime.now(UTC), finished=not stats["n_running_trials"])
 
     def _write_lock(self, here: Iterable[Entry]) -> None:
         """Write lock.json trial by trial, to limit memory: a sweep may have 50,000 trials."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from multistep.api.sweep.sweep import SweepSpec, TrialSweep
 from multistep.api.trial.error_policy import ErrorPolicyOverrides, policy_of
-from multistep.api.trial.status import Usage
+from multistep.api.trial.status import TrialStatus, Usage, holds
 from multistep.store.harbor.exception_info import overrides_json
-from multistep.store.harbor.trial_config import ENVIRONMENT, agent_config
+from multistep.store.harbor.trial_config import ENVIRONMENT, agent_config, model_info
 
 _NO_DATASET: Final = "adhoc"  # Harbor's name for the dataset of a trial without one
 _SCORE: Final = "score"
@@ -69,6 +69,27 @@ def _sources(spec: SweepSpec, tasks: Iterable[str]) -> dict[str, Any]:
         "n_tasks": dataset.limit,
     }
     return {"datasets": [{"name": dataset.name, "version": dataset.version, "registry_url": dataset.registry, **chosen}]}
+
+
+def result_facts(trial: Mapping[str, Any], status: TrialStatus) -> dict[str, Any]:
+    """Return what JobStats reads of the result.json of a finished MultiStepTrial, from its status. The status of a trial with very
+    many rewards has only some of them."""
+    failed = holds(status, "Failed")
+    exception = status.exception.type if status.exception else failed.reason if failed else None
+    model = status.regraded.agent.model if status.regraded else ((trial.get("spec") or {}).get("agent") or {}).get("model")
+    return {
+        "trial_name": trial["metadata"]["name"],
+        "agent_info": {"model_info": model_info(model)},
+        "verifier_result": None if failed or status.rewards is None else {"rewards": status.rewards},
+        "exception_info": _exception_info(exception),
+        "step_results": [
+            {"exception_info": _exception_info(step.exception.type if step.exception else None)} for step in status.steps
+        ],
+    }
+
+
+def _exception_info(type_: str | None) -> dict[str, Any] | None:
+    return None if type_ is None else {"exception_type": type_}
 
 
 @dataclass

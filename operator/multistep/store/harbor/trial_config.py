@@ -81,6 +81,14 @@ def agent_config(agent: AgentSpec) -> dict[str, Any]:
     }
 
 
+def model_info(model: str | None) -> dict[str, Any] | None:
+    """Return a model, named PROVIDER/NAME or NAME, as Harbor's ModelInfo; None without a model."""
+    if not model:
+        return None
+    provider, slash, name = model.partition("/")
+    return {"name": name, "provider": provider} if slash else {"name": model, "provider": None}
+
+
 def _environment(plan: TrialPlan, trial: MultiStepTrial) -> dict[str, Any]:
     """Return the environment as Harbor's EnvironmentConfig."""
     return {"import_path": ENVIRONMENT, "env": _env(trial.spec.environment.env), "kwargs": {"image": plan.image}}

@@ -25,7 +25,7 @@ from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.status.tampering_findings import merged
 from multistep.engine.status.trial_status import LATEST
 from multistep.store.harbor.exception_info import policy_json, reward_valid
-from multistep.store.harbor.trial_config import config_json, lock_json, task_digest, verifier_mode
+from multistep.store.harbor.trial_config import config_json, lock_json, model_info, task_digest, verifier_mode
 from multistep.timestamps import rfc3339
 
 _COMMAND: Final = "command"
@@ -43,12 +43,10 @@ def agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict
 def _agent_info(plan: TrialPlan, trial: MultiStepTrial, journal: Journal) -> dict[str, Any]:
     agent = journal.agent
     if (source := trial.status.regraded) is not None:
-        provider, slash, name = (source.agent.model or "").rpartition("/")
-        model = {"name": name, "provider": provider if slash else None} if name else None
-        return {"name": source.agent.name, "version": source.agent.version, "model_info": model}
+        return {"name": source.agent.name, "version": source.agent.version, "model_info": model_info(source.agent.model)}
     if agent is None:
         version = "unknown" if plan.hosted is not None else own_version()
-        return {"name": plan.agent_name, "version": version, "model_info": None}
+        return {"name": plan.agent_name, "version": version, "model_info": model_info(trial.spec.agent.model)}
     model = {"name": agent.model_name, "provider": agent.model_provider} if agent.model_name else None
     return {"name": agent.name, "version": agent.version, "model_info": model}
 
