@@ -85,14 +85,23 @@ def _chunks(
 
     for index in range(count):
         yield chunk(index, {"role": "assistant", "content": ""}, None, prompt_token_ids=_if_asked(asked, prompt))
+    digest = head["id"].removeprefix("chatcmpl-")
     pieces = [text[start : start + 4] for start in range(0, len(text), 4)]
     for number, piece in enumerate(pieces):
         last = number == len(pieces) - 1
         for index in range(count):
             delta: dict[str, Any] = {"content": piece}
-            if tool:  # the tool parser holds every other token back
-                delta = {"tool_calls": [{"index": 0, "function": {"arguments": "".join(pieces[number - 1 : number + 1])}}]}
-                delta = delta if number % 2 else {}
+            if tool:
+                pending = pieces[number - 1] + piece if number % 2 else piece  # the tool parser holds every other token back
+                called: dict[str, Any] = {"index": 0, "function": {"arguments": pending}}
+                if number == 1:
+                    called = {
+                        "id": f"call_{digest}",
+                        "type": "function",
+                        "index": 0,
+                        "function": {"name": tool, "arguments": pending},
+                    }
+                delta = {"tool_calls": [called]} if number % 2 or last else {}
             fingerprint = {} if wants_usage or not last or index < count - 1 else {"system_fingerprint": "vllm-0.32"}
             if last:
                 yield chunk(index, delta, tokens_of(piece), finish, **fingerprint)

@@ -16,15 +16,11 @@ from multistep.gateway.accounting.step_usage import CaptureFacts
 from multistep.token_records.read_file import read
 from multistep.token_records.record import Record, StepRecords
 from tests.support.vllm_answers import logprob_of, prompt_of, tokens_of
-from tests.unit.gateway.world import Seen, World, request_of, step_of, token_for, world
+from tests.unit.gateway.world import REAL_KEYS, Seen, World, documents, request_of, step_of, token_for, world
 
 MODEL = "policy-vllm"
-TOOLS = [
-    {
-        "type": "function",
-        "function": {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}},
-    }
-]
+PARAMETERS = {"type": "object", "properties": {"command": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": PARAMETERS}}]
 SAY, RUN = "say: hello world", "run: echo hello > hello.txt"
 
 
@@ -208,3 +204,66 @@ async def test_a_file_is_kept_until_it_is_deleted(tmp_path: Path) -> None:
         for _ in range(2):
             await it.admin.delete_capture(step_of())
         assert not list((it.settings.ledger_file.parent / "capture").iterdir())
+
+
+def said(body: bytes) -> tuple[str, str, str]:
+    """Return the text, the arguments of a tool and the stop reason of a messages answer."""
+    found = documents(body)
+    if found[0]["type"] == "message":
+        blocks = {block["type"]: block for block in found[0]["content"]}
+        arguments = json.dumps(blocks["tool_use"]["input"]) if "tool_use" in blocks else ""
+        return blocks.get("text", {}).get("text", ""), arguments, found[0]["stop_reason"]
+    deltas = [each["delta"] for each in found if each["type"] == "content_block_delta"]
+    (end,) = [each["delta"] for each in found if each["type"] == "message_delta"]
+    assert [found[0]["type"], found[-1]["type"]] == ["message_start", "message_stop"]
+    text, arguments = ("".join(delta.get(name, "") for delta in deltas) for name in ("text", "partial_json"))
+    return text, arguments, end["stop_reason"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", [SAY, RUN])
+async def test_a_messages_request_is_sent_as_a_chat_completion_and_its_answer_converted(
+    tmp_path: Path, stream: bool, text: str
+) -> None:
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("messages", MODEL, token_for("messages", captures=True), stream=stream, text=text)
+        tools = [{"name": "bash", "input_schema": PARAMETERS}] if text == RUN else []
+        body |= {"system": [{"type": "text", "text": "be brief"}], **({"tools": tools} if tools else {})}
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            status, got = answer.status, await answer.read()
+        _, found = await records(it)
+        usage = await it.admin.close(step_of())
+        (entry,) = it.model.entries
+    arguments = json.dumps({"command": "echo hello > hello.txt"})
+    assert (status, said(got)) == (200, ("hello world", "", "end_turn") if text == SAY else ("", arguments, "tool_use"))
+    assert (entry.api, entry.path, entry.key) == ("chat", "/v1/chat/completions", REAL_KEYS["anthropic"])
+    ids = tokens_of("hello world" if text == SAY else arguments)
+    prompt = prompt_of({"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": text}]})
+    assert sampled(found.records) == [(prompt, ids, "Done", len(ids))]
+    assert (usage.input_tokens, usage.output_tokens, usage.incomplete) == (len(prompt), len(ids), 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([{"type": "image", "source": {}}], "a block of type 'image'"),
+        ([{"text": "no type"}], "no request of the messages API"),
+        (5, "no request of the messages API"),
+    ],
+)
+async def test_a_messages_request_that_cannot_be_recorded_is_refused_by_name(tmp_path: Path, content: Any, message: str) -> None:
+    async with world(tmp_path) as it:
+        path, headers, body = request_of("messages", MODEL, token_for("messages", captures=True))
+        body["messages"] = [{"role": "user", "content": content}]
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert (answer.status, message in await answer.text()) == (400, True)
+        assert it.model.entries == []
+
+
+async def test_an_error_of_the_server_reaches_an_agent_of_the_messages_api_in_its_form(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        seen = await it.call("messages", "-vllm-fail-400", token=token_for("messages", captures=True))
+    assert (seen.status, documents(seen.body)[0]) == (
+        400,
+        {"type": "error", "error": {"type": "api_error", "message": "Internal server error"}},
+    )

@@ -189,8 +189,8 @@ class AgentSpec(Model):
     provider fetches by URL, because the network of a step does not limit the provider. This needs access Gateway. With Allow, it
     forwards them."""
     capture: Literal["None", "Tokens"] = "None"
-    """With Tokens, the model gateway records the token ids and log-probabilities of the agent's chat completions, for training.
-    This needs access Gateway, and baseURL must be the URL of a server of vLLM or SGLang."""
+    """With Tokens, the model gateway records the token ids and log-probabilities of the agent's requests, for training. They must
+    be chat completions or messages. This needs access Gateway, and baseURL must be the URL of a server of vLLM or SGLang."""
     limits: ModelLimits | None = None
     """Budget of the trial's model requests. The model gateway refuses a request that might exceed it. This needs access Gateway."""
     preinstalled: bool = False

@@ -18,7 +18,7 @@ from multistep.gateway.http.request_outcome import end_unparsed, open_row, refus
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.keys.credentials import Credential
 from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, verify_token
-from multistep.gateway.model_api.answer_parsers import CHAT
+from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
 from multistep.gateway.model_api.forwarded_headers import token_of
 from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
@@ -144,7 +144,7 @@ class AgentPort:
             if len(body) > self._services.settings.body_bytes:
                 raise Refused(413, f"the body exceeds {self._services.settings.body_bytes} bytes")
         held, services = list[float](), self._services
-        captures = claims.captures and route.counted and route.api is CHAT
+        captures = claims.captures and route.counted and route.api in (CHAT, MESSAGES)
         waiting, limit = waiting_for_turn(services, claims.key, held.append), services.settings.hold_seconds
         try:
             async with services.steps.parsing(claims.key, len(body), claims.turn, waiting, limit):

@@ -19,9 +19,10 @@ from multistep.gateway.accounting.open_steps import LARGE_BYTES
 from multistep.gateway.capture.request_capture import RequestCapture
 from multistep.gateway.http.client_connection import ClientConnection
 from multistep.gateway.http.request_outcome import RequestOutcome
-from multistep.gateway.model_api.answer_parsers import AnswerEvent, AnswerParser, ApiFormat, EventReader, TokenUsage
+from multistep.gateway.model_api.answer_parsers import CHAT, AnswerEvent, AnswerParser, ApiFormat, EventReader, TokenUsage
 from multistep.gateway.model_api.error_blame import Blamed, ProviderError, blame, error_in_body
 from multistep.gateway.model_api.forwarded_headers import answer_headers
+from multistep.gateway.model_api.messages_as_chat import MessagesStream, document_of
 from multistep.gateway.model_api.request_parsers import ParsedRequest
 from multistep.gateway.model_api.token_fields import IDS_FIELD
 from multistep.gateway.model_api.usage_chunks import UsageChunks
@@ -58,13 +59,14 @@ class Relay:
         the answer that were already read. With ``capture``, record the answer's tokens."""
         self._client = client
         self._answer = answer
-        self._parser = AnswerParser(api, reads_model=bool(parsed.others))
+        self._parser = AnswerParser(CHAT if parsed.converted else api, reads_model=bool(parsed.others))
         self._key = key
         self._parsed = parsed
         self._outcome = outcome
         self._start = start
         self._capture = capture
         self._usage_chunks = UsageChunks() if parsed.strips_usage else None
+        self._messages = MessagesStream() if parsed.converted else None
         self._recorded: TokenUsage | None = None
         self._ended = False
 
@@ -83,14 +85,14 @@ class Relay:
         self._outcome.heard()
         response = web.Response(status=self._answer.status, reason=self._answer.reason, headers=CIMultiDict(headers))
         if self._answer.status >= 400:
-            response.body = self._redacted(body)
+            response.body = self._redacted(document_of(body) if self._parsed.converted else body)
             await self._record_error(body)
             return response
         async with self._parsing(body):
             if self._capture is not None and not self._encoded:
                 body = self._capture.cut_document(body)
             self._parser.document(body)
-        response.body = self._redacted(body)
+        response.body = self._redacted(document_of(body) if self._parsed.converted else body)
         if not self._parser.ended and not self._encoded:
             return await self._cut(response, None)
         await self._record(self._parser.usage)
@@ -155,6 +157,8 @@ class Relay:
         if forwarded is None:
             return b""
         self._parser.event(forwarded.data, forwarded.name)
+        if self._messages is not None:
+            return self._messages.feed(forwarded.data)
         return forwarded.raw if self._usage_chunks is None else self._usage_chunks.feed(forwarded)
 
     async def _record_end(self) -> None:

@@ -25,8 +25,9 @@ from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.http.reserve_budget import BudgetRefusal, reserve
 from multistep.gateway.http.send_upstream import UpstreamRequest, start_of
 from multistep.gateway.model_api.answer_memory import AnswerTooLarge
-from multistep.gateway.model_api.answer_parsers import CHAT, TokenUsage
+from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES, TokenUsage
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
+from multistep.gateway.model_api.token_fields import AnswerForms
 from multistep.gateway.pace import HoldExpired, stopwatch
 
 _NOT_SENT: Final = (ClientConnectorError, ConnectionTimeoutError)
@@ -233,8 +234,8 @@ class Exchange:
         route = self._allowed.route
         if self._allowed.credential.base_url is None:
             message = f"capture Tokens: {route.provider} gives no token ids; baseURL must be the URL of a server of vLLM or SGLang"
-        elif route.api is not CHAT:
-            message = f"capture Tokens: the tokens of {route.path} are not recorded, only those of chat completions"
+        elif route.api not in (CHAT, MESSAGES):
+            message = f"capture Tokens: the tokens of {route.path} are not recorded, only those of chat completions and messages"
         else:
             return
         kind: Kind = "" if await self._outcome.model_works(for_others=False) else "Configuration"
@@ -243,8 +244,10 @@ class Exchange:
 
     async def _start_capture(self) -> None:
         if self._capture is not None:
-            forms = await self._services.forms.get(self._upstream.url, self._upstream.credential, self._allowed.parsed.model)
-            await self._capture.start(self._upstream.parsed, forms)
+            forms, upstream = AnswerForms(), self._upstream
+            if not upstream.parsed.converted:
+                forms = await self._services.forms.get(upstream.url, upstream.credential, upstream.parsed.model)
+            await self._capture.start(upstream.parsed, forms)
 
     # -- sending
 

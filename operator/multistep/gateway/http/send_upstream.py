@@ -14,6 +14,7 @@ from yarl import URL
 from multistep.gateway.http.request_types import AllowedRequest, GatewayServices
 from multistep.gateway.model_api.error_blame import blame, error_in_body
 from multistep.gateway.model_api.forwarded_headers import upstream_headers, upstream_query
+from multistep.gateway.model_api.messages_as_chat import CHAT_PATH
 from multistep.gateway.pace import Lane
 
 _KEY_MAY_BE_WRONG: Final = (401, 403)
@@ -63,7 +64,7 @@ class UpstreamRequest:
         """The URL to which the request is sent, without its query."""
         route = self._allowed.route
         base = self.credential.base_url or self._services.settings.base_urls[route.provider]
-        return f"{base.rstrip('/')}{route.path}"
+        return f"{base.rstrip('/')}{CHAT_PATH if self.parsed.converted else route.path}"
 
     def _restore_body(self) -> None:
         """Remove the gateway's field from the body to send."""
@@ -89,7 +90,8 @@ class UpstreamRequest:
 
     async def _send(self) -> ClientResponse:
         query = upstream_query(self._request.rel_url.raw_query_string)
-        headers = upstream_headers(self._request.headers.items(), self.credential.header())
+        credential = self.credential.bearer() if self.parsed.converted else self.credential.header()
+        headers = upstream_headers(self._request.headers.items(), credential)
         return await self._services.http.request(
             self._request.method,
             URL(f"{self.url}{'?' + query if query else ''}", encoded=True),

@@ -42,8 +42,12 @@ class Credential(BaseModel):
     def header(self) -> tuple[str, str]:
         """Return the name and value of the HTTP header that authenticates to the provider."""
         key = self.key.get_secret_value()
-        headers = {"openai": ("Authorization", f"Bearer {key}"), "anthropic": ("x-api-key", key), "gemini": ("x-goog-api-key", key)}
+        headers = {"openai": self.bearer(), "anthropic": ("x-api-key", key), "gemini": ("x-goog-api-key", key)}
         return headers[self.provider]
+
+    def bearer(self) -> tuple[str, str]:
+        """Return the header that authenticates to a server of OpenAI's API."""
+        return "Authorization", f"Bearer {self.key.get_secret_value()}"
 
     def wire(self) -> dict[str, Any]:
         """Return the JSON body of the request that registers this credential."""

@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from multistep.gateway.model_api.answer_memory import MAX_PARTS, has_too_many_parts
-from multistep.gateway.model_api.answer_parsers import CHAT
+from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES
 from multistep.gateway.model_api.costly_content import asks_for_caching, asks_for_tier, is_opaque, other_models, provider_content
 from multistep.gateway.model_api.error_blame import CONFIGURATION_MESSAGES
 from multistep.gateway.model_api.json_text import past, space
+from multistep.gateway.model_api.messages_as_chat import NotConvertible, to_chat
 from multistep.gateway.model_api.routes import Route
 from multistep.gateway.model_api.token_fields import FIELDS
 
@@ -60,6 +61,8 @@ class ParsedRequest:
     """Names of other models that may answer the request."""
     added: frozenset[str] = frozenset()
     """The fields that the gateway added to record tokens (token_fields.FIELDS)."""
+    converted: bool = False
+    """Whether ``body`` is a chat completion request in place of a messages request, because its tokens are recorded."""
     context: str = ""
     """Digest of the system prompt and the tools of a request whose tokens are recorded."""
     sampling: Mapping[str, Any] = _NOTHING
@@ -95,10 +98,11 @@ def parse_request(body: bytes, route: Route, *, searches_tools: bool = False, ca
         raise InvalidBody("the body's field model must be a model's name: at most 200 visible ASCII characters")
     strips = route.api is CHAT and values.get("stream") is True and not _wants_usage(values)
     usage = [_usage_edit(text, members)] if strips else []
-    tokens = _token_edits(text, members) if captures else {}
+    tokens = _token_edits(text, members) if captures and route.api is CHAT else {}
+    chat = _converted(values) if captures and route.api is MESSAGES else None
     limit, answers = route.api.output_limit(values), route.api.answers(values)
     return ParsedRequest(
-        body=_edited(body, text, [*usage, *tokens.values()]),
+        body=_edited(body, text, [*usage, *tokens.values()]) if chat is None else json.dumps(chat).encode(),
         model=model,
         original=_edited(body, text, list(tokens.values())) if strips else None,
         strips_usage=strips,
@@ -108,8 +112,9 @@ def parse_request(body: bytes, route: Route, *, searches_tools: bool = False, ca
         caches=asks_for_caching(values),
         tier=asks_for_tier(values),
         others=_others(values, model),
-        added=frozenset(tokens),
-        context=_context(values) if captures else "",
+        added=frozenset(tokens if chat is None else FIELDS),
+        converted=chat is not None,
+        context=_context(chat or values) if captures else "",
         sampling={name: value for name, value in values.items() if type(value) in (int, float)} if captures else _NOTHING,
         by_provider=provider_content(values, model) if searches_tools else "",
     )
@@ -124,6 +129,14 @@ def _others(values: Mapping[str, Any], model: str) -> tuple[str, ...]:
 def _wants_usage(values: Mapping[str, Any]) -> bool:
     options = values.get("stream_options")
     return isinstance(options, Mapping) and options.get("include_usage") is True
+
+
+def _converted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chat completion request for a messages request, which asks for tokens. Raises InvalidBody."""
+    try:
+        return {**to_chat(values), **dict.fromkeys(FIELDS, True)}
+    except NotConvertible as error:
+        raise InvalidBody(str(error)) from error
 
 
 def _usage_edit(text: str, members: Mapping[str, _Member]) -> _Edit:

@@ -23,6 +23,7 @@ FIELDS: Final = (IDS_FIELD, LOGPROBS_FIELD)
 _PROMPT: Final = '"prompt_token_ids":['  # in a JSON string, its quotes would be escaped
 _ASKED_BY: Final = {"prompt_token_ids": IDS_FIELD, "token_ids": IDS_FIELD, "logprobs": LOGPROBS_FIELD}
 _MAX_CHOICES: Final = 128
+_MAX_TOKENS: Final = 1 << 22
 _DECODER: Final = json.JSONDecoder()
 _INVALID: Final = (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -67,6 +68,7 @@ class AnswerTokens:
         self._added = frozenset(added)
         self._forms = forms
         self._form = forms.whole
+        self._count = 0
         self._prompt_text = ""  # the JSON text of the prompt's tokens, until ``read_prompt``
 
     def cut(self, document: bytes, *, streamed: bool) -> bytes | None:
@@ -128,6 +130,9 @@ class AnswerTokens:
         choice = self.choices.setdefault(index, ChoiceTokens())
         if (ids := values.get("token_ids")) is not None:
             choice.ids.extend(array("I", ids))
+            self._count += len(ids)
+            if self._count > _MAX_TOKENS:
+                raise AnswerTooLarge(f"the provider's answer has more than {_MAX_TOKENS:,} tokens")
         if (logprobs := values.get("logprobs")) is not None:
             choice.logprobs.extend(array("f", [token["logprob"] for token in logprobs.get("content") or ()]))
         finish = values.get("finish_reason")
