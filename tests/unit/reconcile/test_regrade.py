@@ -14,10 +14,11 @@ from multistep.api.trial.status_journal import joined
 from multistep.api.trial.trial import KIND
 from multistep.engine.journal.operations import place_of
 from multistep.pods import pod_identity
+from tests.support.fake_models import FakeModels, counted
 from tests.support.fake_volume import FakeVolume
 from tests.support.played import rewarded
 from tests.support.world import CONFIG, FILES, KEY, MIXED, REWARDS, Source, World, manifest
-from tests.unit.reconcile.scenarios import end_container, lose_pod
+from tests.unit.reconcile.scenarios import GATEWAY_SETTINGS, end_container, lose_pod
 
 KEEP: dict[str, Any] = {"checkpoints": {"policy": "AfterStep", "keep": "WithResults"}}
 REGRADE: dict[str, Any] = {"regrade": {"trial": "source"}, "agent": {"name": "nop"}}
@@ -109,6 +110,34 @@ async def test_no_agent_runs_and_each_step_is_verified_on_the_files_that_the_age
     ]
     started = [[id for id in each.starts if place_of(id) != "verifier" or id.endswith("/verifier/verifier")] for each in verifiers]
     assert started == [[f"1/{step}/verifier/verifier"] for step in "abc"]
+
+
+def judged_by(model: str) -> dict[str, Any]:
+    judge = {"model": model, "credentials": [{"name": "OPENAI_API_KEY", "value": "sk"}]}
+    return {"models": {"judge": judge}, "verifier": {"env": [{"name": "MODEL_NAME", "value": model}]}}
+
+
+async def test_another_judge_grades_the_files_that_the_agent_left() -> None:
+    former, models = FakeModels(), FakeModels({"1/a/verifier/judge": counted((100, 10, 5))})
+    of = await source(judged_by("openai/former"), CONFIG, settings=GATEWAY_SETTINGS, models=former)
+    results = {**APART, "b/verifier/verifier": rewarded(txt="0.25")}
+    world = await regraded(of, judged_by("openai/other"), CONFIG, results=results, settings=GATEWAY_SETTINGS, models=models)
+    assert (former.judged, models.judged) == (["a", "b", "c"], ["a/verifier", "b/verifier", "c/verifier"])
+    assert world.status.steps[1].rewards == {"reward": 0.25}
+    assert world.status.judge_usage is not None and world.status.judge_usage.input_tokens == 100
+    starts = [each for runner in world.cluster.runners.values() for each in runner.requests if each["op"] == "start"]
+    asked = [each["env"]["MODEL_NAME"] for each in starts if "OPENAI_API_KEY" in each["env"]]
+    assert asked == ["openai/other"] * 3
+
+
+async def test_an_outage_of_the_other_judges_provider_is_no_verdict() -> None:
+    of = await source(judged_by("openai/former"), CONFIG, settings=GATEWAY_SETTINGS, models=FakeModels())
+    outage = {**counted((100, 10, 5)), "unanswered": {"cause": "Outage", "message": "503 from the provider"}}
+    runs = ["a/verifier", *(f"a/verifier/{number}" for number in range(2, 7))]
+    models = FakeModels({f"1/{name}/judge": outage for name in runs})
+    world = await regraded(of, judged_by("openai/other"), CONFIG, results=APART, settings=GATEWAY_SETTINGS, models=models)
+    assert world.condition[:2] == ("Failed", "ProviderFailed")
+    assert (models.judged, world.status.outcome, world.status.score) == (runs, "Excluded", None)
 
 
 async def test_the_trials_own_pod_has_no_resources_of_the_task_and_no_agent_host() -> None:
