@@ -1,5 +1,5 @@
 """Training with trl.GRPOTrainer: a reward function that runs each completion as a trial, and a rollout_func whose completions are
-what the agents of trials sampled. Imports nothing of TRL; made for TRL 1.16."""
+what the agents of trials sampled. Imports nothing of TRL; tested with TRL 1.16."""
 
 from __future__ import annotations
 
