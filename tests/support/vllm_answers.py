@@ -1,6 +1,7 @@
 """Chat completions as vLLM writes them, with token ids and log-probabilities if they are asked for.
 
-A token stands for up to four characters. A prompt that repeats the former prompt and its answer extends both.
+A token stands for up to four characters. A prompt that repeats the former prompt and its answer extends both. If a message has
+NO-IDS, the answer has no token ids.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def vllm_chat(asked: Mapping[str, Any], model: str, text: str, tool: str | None)
 
 
 def _if_asked(asked: Mapping[str, Any], ids: Sequence[int]) -> Sequence[int] | None:
-    return ids if asked.get("return_token_ids") else None
+    return ids if asked.get("return_token_ids") and "NO-IDS" not in str(asked["messages"]) else None
 
 
 def _logprobs(asked: Mapping[str, Any], ids: Sequence[int]) -> Any:

@@ -139,6 +139,16 @@ async def test_a_server_without_token_ids_is_a_wrong_configuration(tmp_path: Pat
     assert (usage.last_failure.kind, usage.last_failure.message[:14]) == ("Configuration", "capture Tokens")
 
 
+async def test_an_answer_without_token_ids_that_another_one_of_the_model_has_makes_the_records_incomplete(tmp_path: Path) -> None:
+    """An agent may find a request to which the server gives no ids, and must not be excused by it."""
+    async with world(tmp_path) as it:
+        await ask(it)
+        await ask(it, "say: NO-IDS")
+        facts, found = await records(it)
+        assert (await it.admin.close(step_of())).last_failure is None
+    assert (facts.complete, found.complete, len(found.records)) == (False, False, 1)
+
+
 async def test_a_provider_without_token_ids_is_a_wrong_configuration(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.admin.register("openai", it.credential("openai", base_url=None))
@@ -258,6 +268,10 @@ async def test_a_messages_request_that_cannot_be_recorded_is_refused_by_name(tmp
         async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
             assert (answer.status, message in await answer.text()) == (400, True)
         assert it.model.entries == []
+        if "block" in message:
+            failure = (await it.admin.close(step_of())).last_failure
+            assert failure is not None
+            assert (failure.kind, failure.model) == ("Configuration", MODEL)
 
 
 async def test_an_error_of_the_server_reaches_an_agent_of_the_messages_api_in_its_form(tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ class RequestCapture:
         self._store_prompt()
         tokens = self._tokens
         if self._prompt is None or self._writer is None or not tokens.choices:
-            if tokens.malformed:
-                self._miss("the answer cannot be read")
+            if tokens.malformed or state == "Done":
+                self._miss("the answer has no token ids")
             return
         if state == "Done":
             self._count_seen()

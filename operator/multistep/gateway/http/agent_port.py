@@ -21,6 +21,7 @@ from multistep.gateway.keys.tokens import InvalidToken, Keyring, StepClaims, ver
 from multistep.gateway.model_api.answer_parsers import CHAT, MESSAGES
 from multistep.gateway.model_api.error_answers import HELD_TOO_LONG, Refused
 from multistep.gateway.model_api.forwarded_headers import token_of
+from multistep.gateway.model_api.messages_as_chat import NotConvertible
 from multistep.gateway.model_api.request_parsers import InvalidBody, ParsedRequest, parse_request
 from multistep.gateway.model_api.routes import Route, find_route, provider_of
 from multistep.providers import ProviderName
@@ -156,6 +157,9 @@ class AgentPort:
                 ), sum(held)
         except InvalidBody as error:
             raise Refused(400, str(error)) from error
+        except NotConvertible as error:
+            await self._record_unconverted(claims, error)
+            raise Refused(400, str(error)) from error
         except (TimeoutError, asyncio.CancelledError) as error:
             left = isinstance(error, asyncio.CancelledError)
             message = f"held for {sum(held):.0f} s{' until the agent left' * left}; the gateway parsed large bodies of other steps"
@@ -165,6 +169,13 @@ class AgentPort:
             if left:
                 raise
             raise Refused(HELD_TOO_LONG, message) from error
+
+    async def _record_unconverted(self, claims: StepClaims, error: NotConvertible) -> None:
+        """Record a request whose tokens cannot be recorded, unless the provider answered others of the trial. The agent may always
+        send such requests, so the trial is configured wrongly."""
+        ledger = self._services.ledger
+        if not await ledger.answered(claims.key.uid):
+            await ledger.write(refused_row(claims, "Configuration", 400, str(error), time.time(), model=error.model))
 
     async def _credential(self, claims: StepClaims, route: Route) -> Credential:
         credential = await self._services.credentials.get(claims.credential, self._services.settings.hold_seconds)

@@ -187,7 +187,7 @@ class Relay:
         else:
             state, kind = "done", ""
         if self._capture is not None:
-            if state == "done" and self._capture.lacks_ids:
+            if state == "done" and self._capture.lacks_ids and not await self._outcome.model_works(for_others=False):
                 state, kind, message = "failed", "Configuration", NO_IDS
             self._capture.end("Aborted" if self._client.disconnected else "Done" if state == "done" else "Cut", usage)
         await self._outcome.finish(state, self._answer.status, usage, kind, message, self._parser.model)

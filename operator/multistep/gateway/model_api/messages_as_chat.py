@@ -22,7 +22,14 @@ Document = Mapping[str, Any]
 
 
 class NotConvertible(Exception):
-    """A request or an answer has a part that has no counterpart. The message is shown to the agent."""
+    """A request has a part that the gateway cannot convert. The message is shown to the agent."""
+
+    def __init__(self, message: str, *, malformed: bool = False) -> None:
+        super().__init__(message)
+        self.malformed = malformed
+        """Whether the body is no request of the messages API."""
+        self.model = ""
+        """The requested model, or "" if it is not known yet."""
 
 
 def to_chat(asked: Document) -> dict[str, Any]:
@@ -30,7 +37,8 @@ def to_chat(asked: Document) -> dict[str, Any]:
     try:
         return _chat(asked)
     except _INVALID as error:
-        raise NotConvertible(f"the body is no request of the messages API: {type(error).__name__}: {error}"[:300]) from error
+        message = f"the body is no request of the messages API: {type(error).__name__}: {error}"
+        raise NotConvertible(message[:300], malformed=True) from error
 
 
 def _chat(asked: Document) -> dict[str, Any]:

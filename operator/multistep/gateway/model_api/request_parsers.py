@@ -88,7 +88,7 @@ class _Member:
 
 def parse_request(body: bytes, route: Route, *, searches_tools: bool = False, captures: bool = False) -> ParsedRequest:
     """Parse a request's body. With ``searches_tools``, also search it for tools of the provider. With ``captures``, ask for token
-    ids and log-probabilities. Raises InvalidBody."""
+    ids and log-probabilities. Raises InvalidBody, NotConvertible."""
     if not body:
         return ParsedRequest(body, route.model)
     text, members = _members(body)
@@ -99,7 +99,7 @@ def parse_request(body: bytes, route: Route, *, searches_tools: bool = False, ca
     strips = route.api is CHAT and values.get("stream") is True and not _wants_usage(values)
     usage = [_usage_edit(text, members)] if strips else []
     tokens = _token_edits(text, members) if captures and route.api is CHAT else {}
-    chat = _converted(values) if captures and route.api is MESSAGES else None
+    chat = _converted(values, model) if captures and route.api is MESSAGES else None
     limit, answers = route.api.output_limit(values), route.api.answers(values)
     return ParsedRequest(
         body=_edited(body, text, [*usage, *tokens.values()]) if chat is None else json.dumps(chat).encode(),
@@ -131,12 +131,15 @@ def _wants_usage(values: Mapping[str, Any]) -> bool:
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
-def _converted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat completion request for a messages request, which asks for tokens. Raises InvalidBody."""
+def _converted(values: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the chat completion request for a messages request, which asks for tokens. Raises InvalidBody, NotConvertible."""
     try:
         return {**to_chat(values), **dict.fromkeys(FIELDS, True)}
     except NotConvertible as error:
-        raise InvalidBody(str(error)) from error
+        if error.malformed:
+            raise InvalidBody(str(error)) from error
+        error.model = model
+        raise
 
 
 def _usage_edit(text: str, members: Mapping[str, _Member]) -> _Edit:
