@@ -6,6 +6,7 @@ import json
 
 from harbor.agents.factory import AgentFactory
 from harbor.models.agent.name import AgentName
+from harbor.models.bridge import BridgeKind
 
 
 def capabilities() -> dict[str, dict[str, bool | float]]:
@@ -21,6 +22,7 @@ def capabilities() -> dict[str, dict[str, bool | float]]:
             "skills": has.skills,
             "baseURL": has.base_url,
             "webTools": has.native_web_tools,
+            "bridge": BridgeKind.ACP in has.bridges,
             "setupSeconds": agent.DEFAULT_SETUP_TIMEOUT_SEC,
         }
     return found

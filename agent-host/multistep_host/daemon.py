@@ -80,7 +80,8 @@ class Daemon:
                 return outcome(error=host_error(f"{type(error).__name__}: {error}"))
 
     async def _setup(self, raw: dict[str, Any]) -> Outcome:
-        if litellm_stub.suffices(raw["agent"]):
+        user = raw.get("user")
+        if litellm_stub.suffices(raw["agent"]) and (user is None or litellm_stub.suffices(user["agent"])):
             litellm_stub.install()
         from multistep_host.phase_requests import SetupRequest
         from multistep_host.trial import TrialAgent, failed_creation

@@ -72,6 +72,25 @@ class PhaseRequest(_Request):
     """Timeout of the agent's own work, or None for no timeout."""
 
 
+class UserSetup(_Request):
+    """The simulated user, an agent that talks to the trial's agent."""
+
+    agent: AgentRequest
+    persona: str | None = None
+    """Who the user is, or None for Harbor's text."""
+    prompt_template: str | None = None
+    """Template of the user's prompt, or None for Harbor's."""
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    """The user's variables."""
+
+
+class UserStep(_Request):
+    """What the simulated user needs in a step."""
+
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    stalls: StallsRequest | None = None
+
+
 class SetupRequest(PhaseRequest):
     """A request to create and set up the agent, once per attempt."""
 
@@ -80,6 +99,7 @@ class SetupRequest(PhaseRequest):
     mcp_servers: list[dict[str, Any]] = Field(default_factory=list)
     """MCP servers as in task.toml."""
     skills_dir: str | None = None
+    user: UserSetup | None = None
 
 
 class StepInstruction(_Request):
@@ -97,3 +117,4 @@ class StepRequest(PhaseRequest):
     step: StepInstruction
     stalls: StallsRequest | None = None
     """None if the timeout cannot be extended."""
+    user: UserStep | None = None

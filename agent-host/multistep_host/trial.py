@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harbor.agents.agent_auth_resolution import MissingModelCredentialError
@@ -26,8 +26,9 @@ from multistep_host.environment import GuestEnvironment
 from multistep_host.frames import GuestError, RefusedError
 from multistep_host.logs import AgentLogs
 from multistep_host.outcome import Outcome, error_of, host_error, outcome
-from multistep_host.phase_requests import PhaseRequest, SetupRequest, StepRequest
+from multistep_host.phase_requests import PhaseRequest, SetupRequest, StepRequest, UserSetup
 from multistep_host.provider_stalls import pin, stalled_seconds
+from multistep_host.simulated_user import LOGS_NAME, SimulatedUser
 from multistep_host.transcript import Send, discard, transcript
 from multistep_host.variables import Variables
 
@@ -39,10 +40,13 @@ _log = logging.getLogger(__name__)
 class TrialAgent:
     """The agent of a trial. The object is kept until the trial ends, because some agents keep their session in it."""
 
-    def __init__(self, environment: GuestEnvironment, agent: BaseAgent, variables: Variables) -> None:
+    def __init__(
+        self, environment: GuestEnvironment, agent: BaseAgent, variables: Variables, user: SimulatedUser | None = None
+    ) -> None:
         self._environment = environment
         self._agent = agent
         self._variables = variables
+        self._user = user
         self._logs = AgentLogs(environment, agent.logs_dir)
 
     @classmethod
@@ -56,19 +60,17 @@ class TrialAgent:
         variables.replace(request.env)
         environment = GuestEnvironment(request.trial, directory, request.environment.workdir)
         agent = create_agent(request, variables, environment.trial_paths.agent_dir)
-        return cls(environment, agent, variables)
+        user = None
+        if request.user is not None:
+            user = _simulated_user(request, request.user, agent, variables, environment)
+            variables.replace(request.env)
+        return cls(environment, agent, variables, user)
 
     async def setup(self, request: SetupRequest) -> Outcome:
         """Set up the agent, which includes the installation of its program unless the program is preinstalled."""
         with self._admitted(request):
             try:
-                with self._environment.scoped_exec_env(self._agent.extra_env):
-                    if request.agent.preinstalled:
-                        work = preinstalled.set_up(self._agent, self._environment)
-                    else:
-                        work = self._agent.setup(environment=self._environment)
-                    stalled = partial(stalled_seconds, None)
-                    await _within(request.timeout_seconds, work, AgentSetupTimeoutError, "Agent setup", stalled)
+                await _within(request.timeout_seconds, self._set_up(request), AgentSetupTimeoutError, "Agent setup", _never_stalled)
             except Exception as error:
                 _log.exception("the agent's setup failed")
                 return outcome(error=_error(error), agent=self._info())
@@ -93,6 +95,8 @@ class TrialAgent:
                 error = _error(exception)
                 if (code := self._environment.exit_code) in _NOT_STARTED:
                     error["exitCode"] = code
+            if self._user is not None:
+                await self._user.close()
             await self._logs.exchange(self._agent, context)
         return outcome(error=error, agent=self._info(), **report(context))
 
@@ -100,13 +104,29 @@ class TrialAgent:
         """Close all connections to the environment's runner, so that it kills the agent's commands."""
         self._environment.guest.dismiss()
 
+    async def _set_up(self, request: SetupRequest) -> None:
+        if self._user is not None and request.user is not None:
+            await self._user.set_up(request.user)
+            self._variables.replace(request.env)
+        with self._environment.scoped_exec_env(self._agent.extra_env):
+            if request.agent.preinstalled:
+                await preinstalled.set_up(self._agent, self._environment)
+            else:
+                await self._agent.setup(environment=self._environment)
+        if self._user is not None and request.user is not None:
+            await self._user.connect(request.user)
+
     async def _work(self, request: StepRequest, context: AgentContext) -> None:
         self._variables.replace(request.env)
         self._variables.refresh(self._agent)
+        stalled = partial(_stalled_of_roles, request)
+        if self._user is not None and request.user is not None:
+            talk = self._user.talk(request.step.instruction, request.user)
+            await _within(request.timeout_seconds, talk, AgentTimeoutError, "Agent execution", stalled)
+            return
         run = self._agent.resume if request.step.resume else self._agent.run
         with self._environment.scoped_exec_env(self._agent.extra_env):
             work = run(instruction=request.step.instruction, environment=self._environment, context=context)
-            stalled = partial(stalled_seconds, request.stalls)
             await _within(request.timeout_seconds, work, AgentTimeoutError, "Agent execution", stalled)
 
     @contextmanager
@@ -142,8 +162,20 @@ class TrialAgent:
         return {"name": info.name, "version": info.version, "model": model}
 
 
-def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> BaseAgent:
-    """Create Harbor's agent object as Harbor 0.26's Trial does.
+def _simulated_user(
+    request: SetupRequest, user: UserSetup, agent: BaseAgent, variables: Variables, environment: GuestEnvironment
+) -> SimulatedUser:
+    """Create the simulated user, whose logs are beside the agent's. Raises Exception if Harbor or a class rejects it."""
+    variables.replace(user.env)
+    wanted = request.model_copy(update={"agent": user.agent, "mcp_servers": [], "skills_dir": None})
+    logs = environment.trial_paths.user_agent_dir
+    player = create_agent(wanted, variables, logs, agent.environment_logs_dir / LOGS_NAME)
+    player.session_id = f"{request.trial}__user"
+    return SimulatedUser(environment, agent, player, variables, user)
+
+
+def create_agent(request: SetupRequest, variables: Variables, logs: Path, in_environment: PurePosixPath | None = None) -> BaseAgent:
+    """Create Harbor's agent object as Harbor 0.26's Trial does. in_environment: directory of its logs there, None: /logs/agent.
 
     If an agent that can use the model gateway has a provider's key, first check that the key is for the agent's model, as Harbor
     0.26's Job does. With another key, the agent would fail without sending a request. An agent without a key is not checked,
@@ -165,7 +197,7 @@ def create_agent(request: SetupRequest, variables: Variables, logs: Path) -> Bas
     has_key = not _KEYS.isdisjoint(config.env)
     if has_key and wanted.name and wanted.model and AgentFactory.get_agent_class_from_config(config).capabilities.base_url:
         AgentFactory.run_preflight(config)
-    optional: dict[str, object] = {}
+    optional: dict[str, object] = {} if in_environment is None else {"environment_logs_dir": in_environment}
     if request.mcp_servers:
         optional["mcp_servers"] = [MCPServerConfig.model_validate(each) for each in request.mcp_servers]
     if request.skills_dir:
@@ -192,6 +224,16 @@ def _error(exception: Exception) -> dict[str, Any]:
     if isinstance(exception, GuestError) and not isinstance(exception, RefusedError):
         return host_error(str(exception))
     return error_of(exception)
+
+
+async def _never_stalled() -> float:
+    return 0.0
+
+
+async def _stalled_of_roles(request: StepRequest) -> float:
+    """Return how long the provider stalled the step's agent or its simulated user, whichever is longer, in seconds."""
+    of_user = None if request.user is None else request.user.stalls
+    return max(await stalled_seconds(request.stalls), await stalled_seconds(of_user))
 
 
 async def _within(

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from harbor.agents.base import BaseAgent
 from harbor.agents.capabilities import AgentCapabilities
 from harbor.agents.installed.base import ApiRateLimitError
+from harbor.agents.protocols import ACPAgentMixin
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
+from harbor.models.bridge import BridgeKind
+
+ACP_AGENT = Path(__file__).with_name("acp_agent.py")
 
 
 class ScriptedAgent(BaseAgent):
@@ -67,3 +73,30 @@ async def swallow_cancellation(environment: BaseEnvironment) -> None:
             await (first.pop() if first else asyncio.sleep(60))
         except asyncio.CancelledError:
             continue
+
+
+class ScriptedTarget(ScriptedAgent, ACPAgentMixin):
+    """An agent to which a simulated user can talk: acp_agent.py, a server of the Agent Client Protocol."""
+
+    capabilities = AgentCapabilities(atif=True, base_url=True, bridges=frozenset({BridgeKind.ACP}))
+
+    def acp_command(self) -> list[str]:
+        return [sys.executable, str(ACP_AGENT)]
+
+    def acp_env(self) -> dict[str, str]:
+        return {"OF_THE_TARGET": self._get_env("OPENAI_API_KEY") or ""}
+
+
+class ScriptedUser(ScriptedAgent):
+    """A simulated user of five turns: it asks its model for a message, and sends the message to the agent."""
+
+    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
+        (self.logs_dir / "prompt.txt").write_text(instruction)
+        ask = f"message=$({sys.executable} -c 'import acp_agent, sys; print(acp_agent.ask(sys.argv[1]))' next)"
+        for _ in range(5):
+            talk = await environment.exec(f'{ask} && acpx prompt "$message"', env={"PYTHONPATH": str(ACP_AGENT.parent)})
+            if talk.return_code != 0:
+                raise RuntimeError(talk.stderr)
+        if self.fail == "run":
+            raise ApiRateLimitError("too many requests")
+        context.n_input_tokens = 5

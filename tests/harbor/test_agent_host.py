@@ -40,6 +40,7 @@ def test_the_operator_knows_harbors_agents_and_what_they_can_do(python: Python) 
     assert {*harbor_agents.NAMES, *harbor_agents.LEFT_OUT, *runs_without_a_host} == set(found)
     hosted = {name: found[name] for name in harbor_agents.NAMES}
     assert {name for name, has in hosted.items() if has["resume"]} == harbor_agents.RESUMING
+    assert {name for name, has in hosted.items() if has["bridge"]} == harbor_agents.BRIDGED
     assert {name for name, has in hosted.items() if not has["baseURL"]} == harbor_agents.DIRECT
     assert {name for name, has in hosted.items() if has["webTools"]} == harbor_agents.WEB_TOOLS
     assert {name for name, has in hosted.items() if not has["mcp"]} == harbor_agents.WITHOUT_MCP

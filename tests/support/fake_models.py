@@ -9,9 +9,9 @@ from typing import Any
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.plan.judge_plan import JudgePlan
+from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.errors import GatewayUnavailable
-from multistep.reconcile.trial.model_gateway import ModelUser, Write
+from multistep.reconcile.trial.model_gateway import AgentOrUser, ModelUser, Write
 from tests.support.faults import Faults
 
 
@@ -28,9 +28,9 @@ def failed(kind: str, message: str = "529 from the provider") -> dict[str, Any]:
 
 @dataclass
 class FakeModels:
-    """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP", or by "ATTEMPT/NAME/judge"
-    for judges. tokens: token records by "ATTEMPT/STEP"; deleted: the steps whose records were deleted. down: number of upcoming
-    calls that raise GatewayUnavailable. faults: those of the world that uses it."""
+    """A fake of the operator's client of the model gateway. reports: usage reports by "ATTEMPT/STEP", or by "ATTEMPT/NAME/ROLE" for
+    judges and users. tokens: token records by "ATTEMPT/STEP"; deleted: the steps whose records were deleted. down: number of
+    upcoming calls that raise GatewayUnavailable. faults: those of the world that uses it."""
 
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     down: int = 0
@@ -50,6 +50,10 @@ class FakeModels:
         self._answer("variables")
         return {**dict.fromkeys(hosted.credentials, f"token of {call.model_access}"), "OPENAI_BASE_URL": "http://gateway/openai/v1"}
 
+    async def user_variables(self, trial: MultiStepTrial, user: UserPlan, call: HostCall) -> Mapping[str, str]:
+        self._answer("user variables")
+        return dict.fromkeys(user.credentials, f"user token of {call.user_access}")
+
     async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
         self._answer("judge variables")
         self.judged.append(start.model_access)
@@ -68,9 +72,9 @@ class FakeModels:
         self.lost.append(tuple(lost))
         return await self.close(trial, f"{access}/judge")
 
-    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
+    async def close(self, trial: MultiStepTrial, step: str, role: AgentOrUser = "agent") -> Mapping[str, Any]:
         self._answer("close")
-        self.closed.append(f"{trial.status.attempt}/{step}")
+        self.closed.append(f"{trial.status.attempt}/{step}" + ("/user" if role == "user" else ""))
         return self.reports.get(self.closed[-1], {})
 
     def _answer(self, call: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from multistep.agents.command_exception import NOT_STARTED, SECONDS_TO_START, is_first, out_of_memory
-from multistep.api.trial.agent_spec import PROGRAM_DIR
+from multistep.api.trial.agent_spec import PROGRAM_DIR, AgentSpec
 from multistep.api.trial.failure_table import (
     AGENT_NOT_STARTED,
     AGENT_SETUP_FAILED,
@@ -20,6 +20,7 @@ from multistep.api.trial.failure_table import (
     PROVIDER_FAILED,
 )
 from multistep.api.trial.harbor_agents import WEB_TOOLS
+from multistep.api.trial.models_spec import UserSpec
 from multistep.api.trial.runner_records import Fields, PhaseResult, Record
 from multistep.api.trial.status import Usage
 from multistep.api.trial.values import AGENT, AGENT_SETUP
@@ -164,6 +165,7 @@ def setup(scope: Scope, journal: Journal) -> Script[None]:
         )
         journal.setup_usage = models.usage
     if (error := _setup_error(called, hosted.setup_timeout)) is not None:
+        yield from _close_user(scope)
         journal.lost = _lost_in_setup(hosted, called, error, models)
     elif hosted.spec.name is None:
         journal.lost = _lost_by_downtime(called, models)
@@ -173,7 +175,7 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, m
     """Return why the attempt failed in the agent's setup. Raises TrialError if a custom class is to blame."""
     down = _lost_by_downtime(called, models)
     if models.failure is not None and models.failure.kind != "Budget":
-        return down or _lost_by_provider(hosted, models.failure)
+        return down or _lost_by_provider(_keys(hosted), models.failure)
     if why := models.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None, ended=called.ended):
         return AttemptLost(PROVIDER_FAILED, why)
     if error.type == _NO_CLASS and called.result.exit_code == _NO_CLASS_STATUS:
@@ -201,16 +203,18 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         return StepException("RuntimeError", f"the agent could not be started: {fault.message}", AGENT)
     called = yield from _call(scope, "step", admission.id, request, step.agent_timeout)
     run.timed(AGENT, called.record)
-    run.usage, run.metadata, stalled, models = called.outcome.usage, called.outcome.metadata, 0.0, ModelReport()
+    run.usage, run.metadata, stalled = called.outcome.usage, called.outcome.metadata, 0.0
+    models = users = ModelReport()
     if hosted.spec.uses_gateway:
         models = parse_report((yield CloseModelAccess(replace(scope, where="host").id("model-usage"), step.name)).result)
-        run.usage = models.usage or run.usage
-        stalled = min(models.stalled_seconds, _max_stalled(scope))
-        run.lost = _lost_by_requests(hosted, called, models)
+        users = yield from _close_user(scope)
+        run.usage, run.user_usage = models.usage or run.usage, users.usage
+        stalled = min(max(models.stalled_seconds, users.stalled_seconds), _max_stalled(scope))
+        run.lost = _lost_by_requests(_keys(hosted), called, models) or _lost_by_requests(_keys_of_user(scope), called, users)
         if run.lost is not None:
             return None
-        if models.failure is not None:  # a spent budget of the trial is a result of the agent
-            return StepException("BudgetExceededError", models.failure.message, AGENT)
+        if (spent := models.failure or users.failure) is not None:  # a spent budget of the trial is a result of the agent
+            return StepException("BudgetExceededError", spent.message, AGENT)
     own = called.outcome.error
     error = None if own is None else StepException(own.type, own.message, AGENT)
     if called.timed_out or _overran(called.result.duration_seconds, step.agent_timeout, stalled):
@@ -222,12 +226,25 @@ def run(scope: Scope, step: StepPlan, run: StepRun) -> Script[StepException | No
         run.lost = AttemptLost(AGENT_NOT_STARTED, f"{own.type}: {own.message}; {_hint(hosted)}", final=True)
         return None
     timed_out = error is not None and error.type == "AgentTimeoutError"
-    if why := models.provider_fault(
-        failed=error is not None, timeout=step.agent_timeout if timed_out else None, ended=called.ended
-    ):
-        run.lost = AttemptLost(PROVIDER_FAILED, why)
-        return None
+    for report in (models, users):
+        timeout = step.agent_timeout if timed_out else None
+        if why := report.provider_fault(failed=error is not None, timeout=timeout, ended=called.ended):
+            run.lost = AttemptLost(PROVIDER_FAILED, why)
+            return None
     return error
+
+
+def _close_user(scope: Scope) -> Script[ModelReport]:
+    """Block the token of the simulated user, and return the gateway's report on its requests in the setup and the step."""
+    if scope.plan.user is None:
+        return ModelReport()
+    closing = CloseModelAccess(replace(scope, where="host").id("user-usage"), _user_access(scope), "user")
+    return parse_report((yield closing).result)
+
+
+def _user_access(scope: Scope) -> str:
+    """Return the name under which the gateway counts the simulated user's requests. Its task has one step."""
+    return scope.plan.steps[0].name if scope.plan.user is not None else ""
 
 
 def _not_started(scope: Scope, error: HostError, called: _Called, run: StepRun) -> bool:
@@ -249,8 +266,9 @@ def _hint(hosted: HostedAgent) -> str:
     return f"check spec.agent{missing} and whether the agent's program exists in the environment"
 
 
-def _lost_by_requests(hosted: HostedAgent, called: _Called, models: ModelReport) -> AttemptLost | None:
-    """Return why the agent's model requests end the attempt, None if they do not.
+def _lost_by_requests(keys: str, called: _Called, models: ModelReport) -> AttemptLost | None:
+    """Return why the model requests of the agent or the simulated user end the attempt, None if they do not. keys: what to check
+    if key or model are wrong.
 
     A downtime takes precedence, because the gateway may have lost the record that shows that key and model are right, or the record
     of what the trial had used.
@@ -258,7 +276,7 @@ def _lost_by_requests(hosted: HostedAgent, called: _Called, models: ModelReport)
     if (lost := _lost_by_downtime(called, models)) is not None:
         return lost
     failure = models.failure
-    return _lost_by_provider(hosted, failure) if failure is not None and failure.kind != "Budget" else None
+    return _lost_by_provider(keys, failure) if failure is not None and failure.kind != "Budget" else None
 
 
 def _lost_by_downtime(called: _Called, models: ModelReport) -> AttemptLost | None:
@@ -282,7 +300,7 @@ def _overran(seconds: float, timeout: float | None, stalled: float) -> bool:
     return timeout is not None and seconds > timeout + stalled + _GRACE_SECONDS + _CLOCK_SECONDS
 
 
-def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost:
+def _lost_by_provider(keys: str, failure: ModelFailure) -> AttemptLost:
     """Return why the attempt or the trial failed because of a model request.
 
     The provider failed or rejected the request, or the request could have exceeded the sweep's budget, or the trial's budget, of
@@ -295,7 +313,12 @@ def _lost_by_provider(hosted: HostedAgent, failure: ModelFailure) -> AttemptLost
         return AttemptLost(BUDGET_USED_BY_LOST_ATTEMPTS, message, final=True)
     if failure.kind == "Provider":
         return AttemptLost(PROVIDER_FAILED, failure.message)
-    return AttemptLost("ModelAccessDenied", f"{failure.message}; {_keys(hosted)}", final=True)
+    return AttemptLost("ModelAccessDenied", f"{failure.message}; {keys}", final=True)
+
+
+def _keys_of_user(scope: Scope) -> str:
+    user = scope.plan.user
+    return "" if user is None else f"check model ({user.spec.model}) and credentials of spec.models.user"
 
 
 def _keys(hosted: HostedAgent) -> str:
@@ -333,7 +356,8 @@ def _call(scope: Scope, command: _Command, admission: str, request: Mapping[str,
     access = (scope.step.name if scope.step else SETUP_ACCESS) if spec.uses_gateway else ""
     request, stalled = {**request, "timeoutSeconds": timeout}, _max_stalled(scope)
     limit = None if timeout is None else timeout + stalled + _GRACE_SECONDS
-    record = yield HostCall(replace(scope, where="host").id(name), command, admission, request, limit, stalled, access)
+    id, user = replace(scope, where="host").id(name), _user_access(scope)
+    record = yield HostCall(id, command, admission, request, limit, stalled, access, user)
     result = PhaseResult.from_record(record)
     called = _Called(command, record, parse_outcome(result), result)
     yield Dismiss(scope.id(f"{name}-dismiss"), admission, kill=called.timed_out)
@@ -364,18 +388,30 @@ def _agent(scope: Scope) -> dict[str, Any]:
         "importPath": spec.import_path,
         "model": spec.model,
         "version": spec.version,
-        "kwargs": _options(scope),
+        "kwargs": _options(scope, spec),
         "preinstalled": not spec.installs,
     }
-    return {"agent": agent, "mcpServers": list(hosted.mcp_servers), "skillsDir": hosted.skills_dir}
+    request = {"agent": agent, "mcpServers": list(hosted.mcp_servers), "skillsDir": hosted.skills_dir}
+    return {**request, **({"user": _simulated_user(scope, scope.plan.user.spec)} if scope.plan.user is not None else {})}
 
 
-def _options(scope: Scope) -> dict[str, Any]:
-    """Return the agent's options, with web search disabled by default if the agent should not use it.
+def _simulated_user(scope: Scope, spec: UserSpec) -> dict[str, Any]:
+    agent = {
+        "name": spec.name,
+        "importPath": spec.import_path,
+        "model": spec.model,
+        "version": spec.version,
+        "kwargs": _options(scope, spec),
+        "preinstalled": spec.name is not None and spec.name == _hosted(scope).spec.name,  # the agent's setup installs it
+    }
+    return {"agent": agent, "persona": spec.persona, "promptTemplate": spec.prompt_template}
+
+
+def _options(scope: Scope, spec: AgentSpec | UserSpec) -> dict[str, Any]:
+    """Return the options of agent or user, with web search disabled by default if it should not be used.
 
     That is the case if any step's network is limited (Harbor 0.26: in that step), or if the gateway refuses tools of the provider.
     """
-    spec = _hosted(scope).spec
     closed = spec.provider_tools == "Refuse" or any(step.network.limited for step in scope.plan.steps)
     limited = spec.name in WEB_TOOLS and closed
     return {**({"disable_web_search": True} if limited else {}), **spec.options}

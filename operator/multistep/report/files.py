@@ -21,7 +21,8 @@ _COLUMNS: Final = tuple(field.name for field in fields(TrialRow))
 _OF_ALL: Final = tuple(name for name in _COLUMNS if name not in ("branch", "step", "step_number", "source"))
 _FORMULA: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")  # prefixes of formulas; the last four are full-width
 _TOKENS: Final = (
-    "input_tokens", "output_tokens", "incomplete_requests", "judge_requests", "judge_input_tokens", "judge_output_tokens"
+    "input_tokens", "output_tokens", "incomplete_requests", "judge_requests", "judge_input_tokens", "judge_output_tokens",
+    "user_requests", "user_input_tokens", "user_output_tokens",
 )  # fmt: skip
 _STEP: Final = tuple(field.name for field in fields(StepRow))
 
@@ -117,7 +118,7 @@ def parquet_bytes(rows: Sequence[TrialRow]) -> bytes:
         "seconds": pa.struct(dict.fromkeys(PHASES, number)),
     }
     tokens = dict.fromkeys(_TOKENS, pa.int64())
-    numbers = dict.fromkeys(("counts", "seconds", "cost_usd", "judge_cost_usd"), number)
+    numbers = dict.fromkeys(("counts", "seconds", "cost_usd", "judge_cost_usd", "user_cost_usd"), number)
     others = {"rewards": rewards, "passed": pa.bool_()}
     wholes = dict.fromkeys(("attempt", "failed_attempts", "step_number", "number", "retry_of"), whole)
     kinds = {**wholes, **numbers, **tokens, **others}

@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args
 
 from multistep.api.common.labels import AGENT, ATTEMPT, BRANCH, STEP, TASK
 from multistep.api.sweep.sweep import Scoring
-from multistep.api.trial.status import StepStatus, TrialStatus, holds
+from multistep.api.trial.status import StepStatus, TrialStatus, Usage, holds
 from multistep.api.trial.trial import parse_status
 from multistep.api.trial.values import Outcome
 from multistep.engine.score.score_in_sweep import State, counted_score, failure_class_of, is_zeroed
 from multistep.engine.score.trial_score import Verdict, known_score, step_passes, step_score
-from multistep.engine.score.usage_totals import judge_usage_of_all_attempts, usage_of_all_attempts
+from multistep.engine.score.usage_totals import judge_usage_of_all_attempts, usage_of_all_attempts, user_usage_of_all_attempts
 from multistep.engine.status.tampering_findings import evidence
 from multistep.engine.sweep.next_trials import TrialFacts, trials_that_count
 from multistep.engine.sweep.trial_grid import BranchState
@@ -161,6 +161,13 @@ class TrialRow:
     judge_output_tokens: int | None = None
     judge_cost_usd: float | None = None
     """Cost of the judge's model requests, None if unknown or if there were none."""
+    user_requests: int | None = None
+    """Number of the simulated user's model requests in all attempts. The agent's amounts do not include them. None if there were
+    none."""
+    user_input_tokens: int | None = None
+    user_output_tokens: int | None = None
+    user_cost_usd: float | None = None
+    """Cost of the simulated user's model requests, None if unknown or if there were none."""
     tampering: str = ""
     """Kinds of evidence of tampering, separated by spaces; "" if there is none."""
     branch: BranchState | Literal[""] = ""
@@ -234,22 +241,31 @@ def row_of(trial: Mapping[str, Any], status: TrialStatus, scoring: Scoring) -> T
 
 def _usage(status: TrialStatus) -> dict[str, Any]:
     """Return the row's usage fields, summed over the model requests of all attempts, those of no usage left out."""
-    used, judged = usage_of_all_attempts(status), judge_usage_of_all_attempts(status)
-    of_judge = {} if judged is None else {
-        "judge_requests": judged.requests,
-        "judge_input_tokens": judged.input_tokens,
-        "judge_output_tokens": judged.output_tokens,
-        "judge_cost_usd": judged.cost_usd,
-    }  # fmt: skip
+    used = usage_of_all_attempts(status)
+    others = {
+        **_usage_of_role("judge", judge_usage_of_all_attempts(status)),
+        **_usage_of_role("user", user_usage_of_all_attempts(status)),
+    }
     if used is None:
-        return of_judge
+        return others
     return {
-        **of_judge,
+        **others,
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,
         "cost_usd": used.cost_usd,
         "incomplete_requests": used.incomplete,
         "counted_by": used.source,
+    }
+
+
+def _usage_of_role(role: str, used: Usage | None) -> dict[str, Any]:
+    if used is None:
+        return {}
+    return {
+        f"{role}_requests": used.requests,
+        f"{role}_input_tokens": used.input_tokens,
+        f"{role}_output_tokens": used.output_tokens,
+        f"{role}_cost_usd": used.cost_usd,
     }
 
 

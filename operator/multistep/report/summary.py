@@ -107,6 +107,8 @@ class LeaderboardRow:
     judge_cost_usd: float | None = None
     """Cost of the judges' requests in all trials, which cost_usd does not include; None if there were none, or if one is
     unknown."""
+    user_cost_usd: float | None = None
+    """The same of the simulated users' requests."""
 
     @property
     def omission(self) -> str:
@@ -301,6 +303,7 @@ def _standing(agent: str, rows: Sequence[TrialRow], replaced: Sequence[TrialRow]
         cost_per_trial=None if cost is None else _mean(task_means(_by_task(rows, _cost_if_scored)).values()),
         incomplete_requests=sum(row.incomplete_requests or 0 for row in (*rows, *replaced)),
         judge_cost_usd=_sum_of_known([row.judge_cost_usd for row in (*rows, *replaced) if row.judge_requests is not None]),
+        user_cost_usd=_sum_of_known([row.user_cost_usd for row in (*rows, *replaced) if row.user_requests is not None]),
     )
 
 

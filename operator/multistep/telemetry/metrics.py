@@ -101,6 +101,11 @@ class Metrics:
     judge_tokens = bounded_counter("judge_tokens", "Tokens of judges by kind; input includes cached.", "kind", choices=_BY_AGENT)
     judge_cost = bounded_counter("judge_cost_usd", "US dollars of judges, of steps whose cost is known.", choices=_BY_AGENT)
     judge_requests = bounded_counter("judge_requests", "Model requests of judges.", choices=_BY_AGENT)
+    user_tokens = bounded_counter(
+        "user_tokens", "Tokens of simulated users by kind; input includes cached.", "kind", choices=_BY_AGENT
+    )
+    user_cost = bounded_counter("user_cost_usd", "US dollars of simulated users, of steps whose cost is known.", choices=_BY_AGENT)
+    user_requests = bounded_counter("user_requests", "Model requests of simulated users.", choices=_BY_AGENT)
     gateway_up = gauge("gateway_up", "1 if the model gateway answered the operator's last request (one every 5 s), else 0.")
     provider_failures = bounded_counter("provider_failures", "Attempts ended by a failure of the provider.", choices=_BY_MODEL)
 

@@ -128,12 +128,16 @@ class TrialMetrics:
 
     def _count_usages(self, step: StepStatus, names: Mapping[str, str]) -> None:
         self._count_usage(step.usage, names)
-        if (judged := step.judge_usage) is not None:
-            metrics = self._metrics
-            for kind, tokens in _tokens_by_kind(judged):
-                metrics.judge_tokens.of(kind, **names).inc(tokens)
-            metrics.judge_cost.of(**names).inc(judged.cost_usd or 0.0)
-            metrics.judge_requests.of(**names).inc(judged.requests or 0)
+        found = self._metrics
+        of_judge = found.judge_tokens, found.judge_cost, found.judge_requests
+        of_user = found.user_tokens, found.user_cost, found.user_requests
+        for used, (by_kind, cost, requests) in ((step.judge_usage, of_judge), (step.user_usage, of_user)):
+            if used is None:
+                continue
+            for kind, tokens in _tokens_by_kind(used):
+                by_kind.of(kind, **names).inc(tokens)
+            cost.of(**names).inc(used.cost_usd or 0.0)
+            requests.of(**names).inc(used.requests or 0)
 
     def _count_usage(self, usage: Usage | None, names: Mapping[str, str]) -> None:
         if usage is None:

@@ -53,11 +53,13 @@ def trial(limits: dict[str, float] | None = None, **status: Any) -> MultiStepTri
 def test_lost_attempts_used_the_budget_only_if_the_request_had_room_without_them(
     limits: dict[str, float] | None, status: dict[str, Any], spent: dict[str, Used], most: Used, lost: bool
 ) -> None:
-    assert lost_attempts_used_budget(trial(limits, **status), spent, most) is lost
+    found = trial(limits, **status)
+    assert lost_attempts_used_budget(found.status, found.spec.agent.limits, spent, most) is lost
 
 
 def test_a_trial_in_its_first_attempt_has_lost_none() -> None:
-    assert not lost_attempts_used_budget(trial(ALL, attempt=None), {"1/a": HALF}, Used(51))
+    found = trial(ALL, attempt=None)
+    assert not lost_attempts_used_budget(found.status, found.spec.agent.limits, {"1/a": HALF}, Used(51))
 
 
 def test_lost_runs_of_a_verification_are_not_the_judges_own_use_of_its_budget() -> None:

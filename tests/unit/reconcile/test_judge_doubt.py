@@ -12,7 +12,7 @@ import pytest
 
 from multistep.api.trial.models_spec import JudgeSpec
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
-from multistep.engine.plan.judge_plan import JudgePlan
+from multistep.engine.plan.role_plans import JudgePlan
 from multistep.gateway.http import ask_model
 from tests.support.world import manifest
 from tests.unit.gateway.world import MODELS, World, world

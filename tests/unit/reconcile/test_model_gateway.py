@@ -15,8 +15,8 @@ from multistep.api.trial.models_spec import JudgeSpec
 from multistep.api.trial.trial import MultiStepTrial, parse_trial
 from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.engine.plan.plan import TrialEnv
+from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.engine.score.usage_totals import SETUP_ACCESS, parse_report
 from multistep.engine.script.judge_requests import parse_judge_report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
@@ -469,3 +469,51 @@ async def test_a_judges_requests_are_counted_apart_from_those_of_the_agent_in_th
         assert found is not None and found.cause == "Request" and "only openai/other, other" in found.message
         with pytest.raises(InvalidSpec, match=r"spec\.models\.judge\.credentials\[OPENAI_API_KEY\]"):
             await ours.judge_variables(trial(), JudgePlan(judge.spec, {"OPENAI_API_KEY": "two words"}), start("a"))
+
+
+async def test_the_ledger_of_a_conversation_of_five_turns_equals_the_providers_count_for_each_of_three_roles(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as here:
+        ours, url = gateway(here), f"{here.model.url}/v1"
+        spec = {"model": "openai/gpt-5-mini", "baseURL": url, "credentials": [{"name": "OPENAI_API_KEY", "value": "x"}]}
+        agent = {**spec, "name": "codex"}
+        asked = manifest({"agent": agent, "models": {"user": {**spec, "name": "terminus-2"}, "judge": spec}})
+        found = parse_trial({**asked, "status": {"attempt": 1}})
+        judge, user = found.spec.models.judge, found.spec.models.user
+        assert judge is not None and user is not None
+        call = replace(CALL, user_access="a")
+        agents = await ours.variables(found, hosted(url, "sk-agent"), call)
+        users = await ours.user_variables(found, UserPlan(user, {"OPENAI_API_KEY": "sk-user"}), call)
+        judges = await ours.judge_variables(found, JudgePlan(judge, {"OPENAI_API_KEY": "sk-judge"}), start("a"))
+        for _ in range(5):
+            assert (await ask(here, users), await ask(here, agents)) == (200, 200)
+        assert await ask(here, judges) == 200
+        reports = [await ours.close(found, "a"), await ours.close(found, "a", "user"), await ours.close_judge(found, "a")]
+        assert (await ask(here, agents), await ask(here, users), await ask(here, judges)) == (401, 401, 401)
+        for key, requests, report in zip(("sk-agent", "sk-user", "sk-judge"), (5, 5, 1), reports, strict=True):
+            entries = [each for each in here.model.entries if each.key == key]
+            usage = parse_report(report).usage
+            assert usage is not None and len(entries) == usage.requests == requests
+            assert (usage.input_tokens, usage.output_tokens) == (
+                sum(each.input for each in entries),
+                sum(each.output for each in entries),
+            )
+
+
+async def test_a_failure_of_the_users_provider_is_reported_for_the_users_own_model(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        ours, url = gateway(here), f"{here.model.url}/v1"
+        spec = {"name": "terminus-2", "model": "openai/gpt-5-mini", "baseURL": url}
+        key = {"credentials": [{"name": "OPENAI_API_KEY", "value": "x"}], "limits": {"inputTokens": 1}}
+        agent = {**spec, **key, "name": "codex", "limits": None}
+        found = parse_trial({**manifest({"agent": agent, "models": {"user": {**spec, **key}}}), "status": {"attempt": 1}})
+        assert found.spec.models.user is not None
+        users = await ours.user_variables(
+            found, UserPlan(found.spec.models.user, {"OPENAI_API_KEY": "k"}), replace(CALL, user_access="a")
+        )
+        refused = await here.call("chat", token=users["OPENAI_API_KEY"])
+        assert refused.status == 400 and b"the user's budget has no room" in refused.body
+        failure = parse_report(await ours.close(found, "a", "user")).failure
+        assert failure is not None and failure.kind == "Budget"
+        assert parse_report(await ours.close(found, "a")).usage is None

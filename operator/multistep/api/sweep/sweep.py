@@ -303,6 +303,12 @@ class SweepSpec(Model):
         return self
 
     @model_validator(mode="after")
+    def _user_can_talk_to_the_agents(self) -> Self:
+        for each in self.agents if self.regrade is None else ():
+            self.template.spec.models.refuse_agent(each.agent)
+        return self
+
+    @model_validator(mode="after")
     def _names_differ(self) -> Self:
         for field, names in (("tasks", _names(self.tasks)), ("agents", _names(self.agents))):
             if twice := [name for name, count in Counter(names).items() if count > 1]:

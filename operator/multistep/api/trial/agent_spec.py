@@ -133,7 +133,8 @@ _MODEL: Final = re.compile(r"[!-~]+")
 _ONLY_HOSTED: Final = ("model", "version", "options", "credentials", "base_url", "limits", "preinstalled", "image")
 
 
-def _known(name: str) -> str:
+def known_agent(name: str) -> str:
+    """Return the name of an agent. Raises ValueError for an unknown name."""
     known = (*BUILT_IN, *harbor_agents.NAMES)
     if reason := harbor_agents.LEFT_OUT.get(name):
         raise ValueError(f"the agent {name} is not available: {reason}")
@@ -165,7 +166,7 @@ class AgentSpec(Model):
         ("has(self.name) != has(self.importPath)", "must have exactly one of name and importPath"),
     )
 
-    name: Annotated[str, AfterValidator(_known), Field(max_length=63)] | None = None
+    name: Annotated[str, AfterValidator(known_agent), Field(max_length=63)] | None = None
     """Name of the agent. oracle runs the task's solution, nop does nothing, and command runs the given command. Any other name is
     an agent of Harbor."""
     import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=512)] | None = None

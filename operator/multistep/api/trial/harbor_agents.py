@@ -88,6 +88,10 @@ RESUMING: Final = frozenset(
 """Names of the agents that can resume their trajectory in the next step."""
 
 
+BRIDGED: Final = frozenset({"claude-code", "codex", "gemini-cli", "opencode", "opencode-v2"})
+"""Names of the agents to which a simulated user can talk, through Harbor's ACP bridge."""
+
+
 DIRECT: Final = frozenset({"acp", "cline-cli", "cortex-code", "cursor-cli", "devin", "eve", "junie", "rovodev-cli"})
 """Names of the agents that accept no base URL and therefore cannot use the model gateway."""
 

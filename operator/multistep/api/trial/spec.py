@@ -239,6 +239,12 @@ class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
         return self
 
     @model_validator(mode="after")
+    def _user_can_talk_to_the_agent(self) -> Self:
+        if self.regrade is None:
+            self.models.refuse_agent(self.agent)
+        return self
+
+    @model_validator(mode="after")
     def _agent_can_resume(self) -> Self:
         if self.resume_trajectory and not self.agent.may_resume:
             raise ValueError(f"resumeTrajectory must not be true: {self.agent.label} cannot resume a trajectory")

@@ -158,7 +158,7 @@ class ArtifactsSummary(Model):
 
 
 class Usage(Model):
-    """Usage of the model requests of an agent or a judge. Unset fields are unknown."""
+    """Usage of the model requests of an agent, a judge or a simulated user. Unset fields are unknown."""
 
     input_tokens: int | None = None
     """Number of input tokens, including cached ones."""
@@ -237,6 +237,8 @@ class StepStatus(Model):
     """Tokens and cost of the agent's model requests. Unset without an agent of Harbor."""
     judge_usage: Annotated[Usage | None, JOURNAL] = None
     """Tokens and cost of the judge's model requests. Unset if it made none."""
+    user_usage: Annotated[Usage | None, JOURNAL] = None
+    """Tokens and cost of the simulated user's model requests. Unset if it made none."""
     egress: Annotated[EgressStatus | None, JOURNAL] = None
     """Network targets that were refused to the step's pods. Unset without an egress sidecar."""
     gate: Annotated[bool | None, JOURNAL] = None
@@ -424,6 +426,8 @@ class TrialStatus(Model):
     """Tokens and cost of the agent's model requests in all steps of the last attempt."""
     judge_usage: Annotated[Usage | None, JOURNAL] = None
     """Tokens and cost of the judge's model requests in all steps of the last attempt; unset if it made none."""
+    user_usage: Annotated[Usage | None, JOURNAL] = None
+    """Tokens and cost of the simulated user's model requests in the last attempt; unset if it made none."""
     results: str | None = None
     """URL of the results."""
     results_store: str | None = None

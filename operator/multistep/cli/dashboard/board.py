@@ -59,6 +59,7 @@ def trial_facts(namespace: str, name: str, status: TrialStatus) -> list[str]:
     files."""
     lines = [usage_text(status.usage)] if status.usage else []
     lines += [f"judge {usage_text(status.judge_usage)}"] if status.judge_usage else []
+    lines += [f"user {usage_text(status.user_usage)}"] if status.user_usage else []
     stored = [each.artifacts for each in status.steps if each.artifacts]
     if stored:
         files, size = sum(each.count for each in stored), sum(each.bytes for each in stored)

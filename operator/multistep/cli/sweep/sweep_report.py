@@ -280,8 +280,10 @@ def standings_table(summary: Summary) -> Table:
     passes = [f"PASS@{k}" for k in ks]
     costs = ("COST", "COST PER PASS") if any(each.cost_usd is not None for each in summary.standings) else ()
     judges = ("JUDGE COST",) if any(each.judge_cost_usd is not None for each in summary.standings) else ()
-    heads = ("AGENT", "MEAN SCORE", "95 % INTERVAL", *passes, *costs, *judges, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
-    found = table(*heads, numbers=("MEAN SCORE", *passes, *costs, *judges))
+    users = ("USER COST",) if any(each.user_cost_usd is not None for each in summary.standings) else ()
+    spends = (*costs, *judges, *users)
+    heads = ("AGENT", "MEAN SCORE", "95 % INTERVAL", *passes, *spends, "COUNTED", "TASKS", "EXCLUDED", "SCORED FAILURES")
+    found = table(*heads, numbers=("MEAN SCORE", *passes, *spends))
     for each in summary.standings:
         chances = [_chance(each.passes.get(k), each.tasks) for k in ks]
         mean = number_text(each.mean.value) if each.mean else "-"
@@ -289,6 +291,7 @@ def standings_table(summary: Summary) -> Table:
         counts = (f"{each.counted} of {each.trials}", tasks, _excluded(each), counts_text(each.scored_failures) or "-")
         spent = [dollars_text(each.cost_usd), dollars_text(each.cost_per_pass)] if costs else []
         spent += [dollars_text(each.judge_cost_usd)] if judges else []
+        spent += [dollars_text(each.user_cost_usd)] if users else []
         found.add_row(Text(clean(each.agent)), mean, interval_text(each.mean), *chances, *spent, *counts)
     return found
 

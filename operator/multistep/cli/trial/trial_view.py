@@ -54,6 +54,8 @@ def trial_view(name: str, status: TrialStatus, *, now: datetime | None = None, n
         lines.append(Text(usage_text(status.usage)))
     if status.judge_usage:
         lines.append(Text(f"judge {usage_text(status.judge_usage)}"))
+    if status.user_usage:
+        lines.append(Text(f"user {usage_text(status.user_usage)}"))
     if status.results_store:
         lines.append(Text(stored_text(status.results_store)))
     if namespace and found.faults:

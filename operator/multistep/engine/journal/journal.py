@@ -109,6 +109,8 @@ class StepRun:
     """Model usage of the step's agent, None unless the agent runs in the agent host."""
     judge_usage: Usage | None = None
     """Model usage of the step's judge, in all runs of its verification."""
+    user_usage: Usage | None = None
+    """Model usage of the step's simulated user, including its setup."""
     network: Network | None = None
     """The network that currently applies in the agent's pod. None means the environment's network."""
     egress: EgressStatus | None = None

@@ -271,6 +271,8 @@ class HostCall:
     """Maximum number of seconds by which the timeout is extended while the model provider refuses requests."""
     model_access: str = ""
     """Name of the step under which the model gateway counts usage, "" if the agent does not use the gateway."""
+    user_access: str = ""
+    """Name under which the model gateway counts the simulated user's usage, "" without one."""
     where: Place = "host"
 
 
@@ -281,7 +283,7 @@ class CloseModelAccess:
     id: str
     step: str
     """Name of the access, as HostCall and Start have it."""
-    role: Literal["agent", "judge"] = "agent"
+    role: Literal["agent", "judge", "user"] = "agent"
     lost: tuple[str, ...] = ()
     """Names of the accesses of earlier runs of the verification that a failure of the provider or of the gateway ended."""
     where: Place = "host"

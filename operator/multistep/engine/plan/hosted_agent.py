@@ -14,6 +14,7 @@ from multistep.engine.plan.phase_timeouts import resolve_limit
 from multistep.errors import InvalidSpec
 
 _SETUP_SECONDS = 360.0  # timeout of an agent's setup, as in Harbor 0.26, unless SETUP_SECONDS has another one for the agent
+_SETUPS_WITH_USER = 3  # of the agent, of the user and of the connection between them, for which Harbor has a timeout each
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def hosted_agent(config: TaskConfig, spec: TrialSpec, credentials: Mapping[str, 
     return HostedAgent(
         spec=spec.agent,
         setup_timeout=resolve_limit(
-            SETUP_SECONDS.get(spec.agent.name or "", _SETUP_SECONDS),
+            SETUP_SECONDS.get(spec.agent.name or "", _SETUP_SECONDS) * (1 if spec.models.user is None else _SETUPS_WITH_USER),
             override=None,
             maximum=None,
             multiplier=spec.agent_setup_timeout_multiplier,

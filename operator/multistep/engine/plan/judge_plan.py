@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from multistep.api.task.task_toml import NetworkMode
@@ -14,15 +13,6 @@ from multistep.errors import InvalidSpec
 
 MAX_RUNS: Final = 6
 """How many times a step's verification may run, because requests of its judge failed."""
-
-
-@dataclass(frozen=True)
-class JudgePlan:
-    """The plan of a trial's judge."""
-
-    spec: JudgeSpec
-    credentials: Mapping[str, str] = field(default_factory=dict)
-    """Values of the secret variables. Only the model gateway gets them."""
 
 
 def judge_sources(judge: JudgeSpec | None, env: Mapping[str, str]) -> Mapping[str, str]:

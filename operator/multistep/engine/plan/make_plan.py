@@ -21,12 +21,13 @@ from multistep.api.task.task_toml import (
 from multistep.api.trial.spec import CheckpointsSpec, TrialSpec
 from multistep.engine.plan.hosted_agent import hosted_agent
 from multistep.engine.plan.image_builds import NO_IMAGES, Images, services_of, trial_image, verifier_image
-from multistep.engine.plan.judge_plan import JudgePlan, judge_sources
+from multistep.engine.plan.judge_plan import judge_sources
 from multistep.engine.plan.network_types import Egress, Networks, StepNetworks
 from multistep.engine.plan.phase_networks import plan_networks
 from multistep.engine.plan.phase_timeouts import real_limit, real_pause, resolve_limit
 from multistep.engine.plan.plan import Env, Hook, StepPlan, TrialEnv, TrialPlan, VerifierPlan
 from multistep.engine.plan.resolve_templates import Unresolved, resolve_templates, resolved_field
+from multistep.engine.plan.role_plans import JudgePlan, user_plan
 from multistep.engine.plan.select_artifacts import pass_entries
 from multistep.engine.plan.task_steps import files_of, hooks_of, part_of_task, steps_of
 from multistep.engine.plan.unsupported_parts import refuse_unsupported
@@ -149,6 +150,7 @@ def _trial_plan(inputs: _Inputs, steps: Sequence[StepConfig], name: str) -> Tria
         sidecar=reach.sidecar,
         hosted=hosted_agent(config, spec, env.credentials) if spec.agent.hosted else None,
         judge=JudgePlan(spec.models.judge, env.judge) if spec.models.judge else None,
+        user=user_plan(spec.models.user, env.user, config),
         snapshots=spec.checkpoints,
         checkpoints=None if spec.regrade else _checkpoints(config, spec.checkpoints),
         branch=branch,

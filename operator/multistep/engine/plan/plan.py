@@ -17,10 +17,10 @@ from multistep.api.trial.runner_records import Identity
 from multistep.api.trial.spec import CheckpointsSpec
 from multistep.api.trial.status import Isolation
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.plan.judge_plan import JudgePlan
 from multistep.engine.plan.network_types import PUBLIC, Network
 from multistep.engine.plan.plan_services import PodServices
 from multistep.engine.plan.resolve_templates import Unresolved
+from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.engine.plan.task_steps import WHOLE_TASK, TaskPart
 from multistep.engine.plan.verifier_environment import VerifierEnvironment
 
@@ -40,6 +40,8 @@ class TrialEnv:
     """The agent's secret variables, such as API keys."""
     judge: Env = field(default_factory=dict)
     """The providers' keys of spec.models.judge."""
+    user: Env = field(default_factory=dict)
+    """The providers' keys of spec.models.user."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class TrialPlan:
     """Whether the agent's pod has an egress sidecar."""
     hosted: HostedAgent | None = None
     judge: JudgePlan | None = None
+    user: UserPlan | None = None
     checkpoints: CheckpointsSpec | None = None
     """Spec of the checkpoints from which later attempts resume, None if the trial stores none."""
     snapshots: CheckpointsSpec = field(default_factory=CheckpointsSpec)

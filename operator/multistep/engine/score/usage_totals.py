@@ -82,6 +82,11 @@ def judge_usage_of_all_attempts(status: TrialStatus) -> Usage | None:
     return total_usage(step.judge_usage for steps in status.steps_by_attempt().values() for step in steps)
 
 
+def user_usage_of_all_attempts(status: TrialStatus) -> Usage | None:
+    """Return the usage of a trial's simulated user, summed over all attempts; None if it made no request."""
+    return total_usage(step.user_usage for steps in status.steps_by_attempt().values() for step in steps)
+
+
 def usages(status: TrialStatus, *, whole: bool) -> list[Usage]:
     """Return status.usage, and the usages of those steps of all attempts that it does not include.
 
@@ -252,13 +257,12 @@ def step_segment(step: str) -> str:
     return quote(step, safe="")
 
 
-def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], most: Amounts) -> bool:
-    """Return whether the trial's budget refused a request only because lost attempts had used a part of it.
+def lost_attempts_used_budget(status: TrialStatus, limits: ModelLimits | None, spent: Mapping[str, Amounts], most: Amounts) -> bool:
+    """Return whether the trial's budget of a role refused a request only because lost attempts had used a part of it.
 
     No agent can cause the loss of an attempt. Attempts that the spec runs again after an agent's exception are not lost. ``spent``
     is what each of the trial's steps used, by ATTEMPT/STEP. ``most`` is the maximum that the request could have used.
     """
-    status = trial.status
     kept = status.resumed.attempts if status.resumed else []
     names = status.task_steps or [each.name for each in status.steps]  # a status that is too large has no task_steps
     if len(kept) > len(names):
@@ -266,7 +270,7 @@ def lost_attempts_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts
     keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, names, strict=False)}
     prefixes = tuple(f"{number}/" for number in (*_run_again(status), status.attempt or 1))
     own = [used for key, used in spent.items() if key in keys or key.startswith(prefixes)]
-    return _exceed(trial.spec.agent.limits, spent.values(), most) and not _exceed(trial.spec.agent.limits, own, most)
+    return _exceed(limits, spent.values(), most) and not _exceed(limits, own, most)
 
 
 def _run_again(status: TrialStatus) -> list[int]:

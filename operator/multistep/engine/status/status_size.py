@@ -84,6 +84,7 @@ def _short_step(step: StepStatus) -> StepStatus:
         completion_time=step.completion_time,
         usage=step.usage,
         judge_usage=step.judge_usage,
+        user_usage=step.user_usage,
         checkpoint=step.checkpoint,
         trial=step.trial,
     )

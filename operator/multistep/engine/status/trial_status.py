@@ -298,6 +298,7 @@ def step_status(run: StepRun) -> StepStatus:
         verifier_image_id=run.verifier_image_id,
         usage=run.usage,
         judge_usage=run.judge_usage,
+        user_usage=run.user_usage,
         egress=run.egress and refused_total([run.egress], MAX_REFUSED),
         gate=run.gate_passed,
         checkpoint=run.checkpoint,
@@ -336,6 +337,7 @@ def step_run(step: StepStatus) -> StepRun:
         verifier_image_id=step.verifier_image_id,
         usage=step.usage,
         judge_usage=step.judge_usage,
+        user_usage=step.user_usage,
         egress=step.egress,
         gate_passed=step.gate,
         checkpoint=step.checkpoint,
@@ -379,6 +381,7 @@ def _ended(trial: MultiStepTrial, journal: Journal, results: str | None, now: fl
         ),
         "usage": total_usage([journal.setup_usage, *(run.usage for run in journal.steps)]),
         "judge_usage": total_usage(run.judge_usage for run in journal.steps),
+        "user_usage": total_usage(run.user_usage for run in journal.steps),
         "results": results,
     }
 

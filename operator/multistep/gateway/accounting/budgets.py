@@ -40,7 +40,7 @@ class BudgetAccount:
 
     spent: Spent
     owner: str = ""
-    """Whose budget it is, for messages: trial, judge or sweep."""
+    """Whose budget it is, for messages: trial, judge, user or sweep."""
     reserved: Spent = field(default_factory=Spent)
     in_flight: int = 0
     users: int = 0
@@ -127,8 +127,8 @@ class Budgets:
             raise
 
     async def _loaded(self, scope: Scope, name: str) -> BudgetAccount:
-        owner = "judge" if scope == "trial" and name.endswith("/judge") else scope
-        return BudgetAccount(await self._load(scope, name), owner)
+        role = name.rpartition("/")[2] if scope == "trial" else scope
+        return BudgetAccount(await self._load(scope, name), "trial" if role == "agent" else role)
 
     def _forget_some(self) -> None:
         """If there are more than _MAX_ACCOUNTS, evict the least recently used accounts, except accounts that have users."""

@@ -30,8 +30,8 @@ _SEALED: Final = "sealed"
 _NONCE_BYTES: Final = 12  # as AES-GCM expects
 _KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
 
-Role = Literal["agent", "judge"]
-"""Who of a trial calls a model: its agent, or a judge, by the processes of the verifier's phase."""
+Role = Literal["agent", "judge", "user"]
+"""Who of a trial calls a model: its agent, a judge, by the processes of the verifier's phase, or the simulated user."""
 
 
 class InvalidToken(Exception):
@@ -77,12 +77,12 @@ class BudgetLimits(_Model):
 class StepClaims(_Model):
     """The claims of a step token."""
 
-    sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|judge)$", max_length=1024)
+    sub: str = Field(pattern=r"^[^/]+/[^/]+/[^/]+/(agent|judge|user)$", max_length=1024)
     """The step's key as TRIALUID/ATTEMPT/STEP/ROLE."""
     sweep: str = Field(default="", max_length=512)
     """The sweep, as NAMESPACE/NAME/UID, or "". The UID differs if a sweep is deleted and created again."""
     agent: str = ""
-    """Name of the agent, for metrics; "judge" for requests of judges."""
+    """Name of the agent, for metrics; the role for requests of judges and simulated users."""
     models: tuple[str, ...] = ()
     """The allowed models. If there are none, any model is allowed."""
     limits: BudgetLimits = BudgetLimits()

@@ -49,8 +49,9 @@ async def interrupt(
     ends, setup_usage = isinstance(decision, decisions.Fail), None
     try:
         async with asyncio.timeout(STOP_SECONDS if ends else None):
-            found, setup_usage = await _end_model_access(run, models, died=isinstance(decision, decisions.PhaseDied))
-            decision = unless_model_failed(decision, run.trial, found, run.clock())
+            reports, setup_usage = await _end_model_access(run, models, died=isinstance(decision, decisions.PhaseDied))
+            for report in reports:
+                decision = unless_model_failed(decision, run.trial, report, run.clock())
     except (GatewayError, TimeoutError) as error:
         if not ends:
             return await run.wait(GATEWAY_UNAVAILABLE, str(error), seconds=GATEWAY_RETRY_SECONDS)
@@ -70,17 +71,17 @@ async def interrupt(
 
 async def _end_model_access(
     run: TrialRun, models: ModelAccess | None, *, died: bool = False
-) -> tuple[ModelReport | None, Usage | None]:
-    """Block the token of the step or the agent's setup that the end of the attempt interrupts. Raises GatewayUnavailable.
+) -> tuple[Sequence[ModelReport], Usage | None]:
+    """Block the tokens of the step or the agent's setup that the end of the attempt interrupts. Raises GatewayUnavailable.
 
-    Return the gateway's report on the step, whose usage is added to the status, and the usage of the setup. If ``died``
-    is true, the token of the setup is blocked even if a step has started.
+    Return the gateway's reports on agent and simulated user in the step, whose usage is added to the status, and the usage of the
+    setup. If ``died`` is true, the token of the setup is blocked even if a step has started.
     """
     if models is None:
-        return None, None
+        return (), None
     await _count_judge_usage(run, models)
     if not run.trial.spec.agent.uses_gateway:
-        return None, None
+        return (), None
     found = await _count_interrupted_usage(run, models)
     if run.trial.spec.agent.captures and run.trial.status.has_own_step:  # its attempt has no samples
         await models.delete_tokens(run.trial, run.trial.status.steps[-1].name)
@@ -102,18 +103,22 @@ async def _count_judge_usage(run: TrialRun, models: ModelAccess) -> None:
     run.prepare(run.trial.status.model_copy(update={"steps": [*steps[:-1], steps[-1].model_copy(update={"judge_usage": usage})]}))
 
 
-async def _count_interrupted_usage(run: TrialRun, models: ModelAccess) -> ModelReport | None:
-    """Block the token of the step that the end of the attempt interrupts, and add the step's model usage to the status.
+async def _count_interrupted_usage(run: TrialRun, models: ModelAccess) -> Sequence[ModelReport]:
+    """Block the tokens of the step that the end of the attempt interrupts, and add the step's model usage to the status.
 
-    Return the gateway's report on the step, None if no step runs or the script has already read the report. Usually the script does
-    all this, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
+    Return the gateway's reports on agent and simulated user, () if no step runs or the script has already read them. Usually the
+    script does all this, but it cannot continue without the attempt's pod. Raises GatewayUnavailable.
     """
     steps = run.trial.status.steps
     if not run.trial.status.has_own_step or steps[-1].usage is not None:
-        return None
-    found = parse_report(await models.close(run.trial, steps[-1].name))
-    counted = [*steps[:-1], steps[-1].model_copy(update={"usage": found.usage})]
-    run.prepare(run.trial.status.model_copy(update={"steps": counted}))
+        return ()
+    name = steps[-1].name
+    found, usages = [parse_report(await models.close(run.trial, name))], dict[str, Usage | None]()
+    usages["usage"] = found[0].usage
+    if run.trial.spec.models.user is not None:
+        found.append(parse_report(await models.close(run.trial, name, "user")))
+        usages["user_usage"] = found[1].usage
+    run.prepare(run.trial.status.model_copy(update={"steps": [*steps[:-1], steps[-1].model_copy(update=usages)]}))
     return found
 
 

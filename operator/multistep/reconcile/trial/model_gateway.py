@@ -15,19 +15,20 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import aiohttp
 from pydantic import SecretStr, ValidationError
 
 from multistep.api.common.problems import shown
 from multistep.api.trial.agent_spec import AgentSpec, ModelLimits
-from multistep.api.trial.models_spec import JudgeSpec
+from multistep.api.trial.models_spec import JudgeSpec, UserSpec
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.plan.judge_plan import JudgePlan, check_name
+from multistep.engine.plan.judge_plan import check_name
 from multistep.engine.plan.plan import TrialPlan
+from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.engine.score.usage_totals import MAX_DOWNTIMES, SETUP_ACCESS, FailureKind, lost_attempts_used_budget, step_segment
 from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
@@ -50,10 +51,12 @@ _KEY_REJECTED: Final = 401
 _FORBIDDEN: Final = 403
 _OF_ANY_MODEL: Final = ("Budget", "SweepBudget", "Unbounded", "Path")
 _NOT_REPORTED: Final = {"models", "refusals", "last_failure", "failures", "spent", "fault", "unanswered", "capture"}
-_FIELDS: Final[Mapping[Role, str]] = {"agent": "spec.agent", "judge": "spec.models.judge"}
-ModelUser: TypeAlias = HostedAgent | JudgePlan
+_FIELDS: Final[Mapping[Role, str]] = {"agent": "spec.agent", "judge": "spec.models.judge", "user": "spec.models.user"}
+ModelUser: TypeAlias = HostedAgent | JudgePlan | UserPlan
 """Who of a trial calls a model."""
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+AgentOrUser: TypeAlias = Literal["agent", "user"]
+"""The roles whose programs the agent host runs."""
 RENEW_SECONDS: Final = 5.0  # interval at which the operator queries which keys the gateway lacks
 
 
@@ -70,11 +73,14 @@ class ModelAccess(Protocol):
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Return the agent's variables with the gateway's URLs and a token for the step. Raises GatewayUnavailable."""
 
+    async def user_variables(self, trial: MultiStepTrial, user: UserPlan, call: HostCall) -> Mapping[str, str]:
+        """Return the simulated user's variables with the gateway's URLs and a token. Raises GatewayUnavailable."""
+
     async def judge_variables(self, trial: MultiStepTrial, judge: JudgePlan, start: Start) -> Mapping[str, str]:
         """Return the judge's variables with the gateway's URLs and a token for the verifier's phase. Raises GatewayUnavailable."""
 
-    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Block the step's token, and return the gateway's report, which engine.score.usage_totals parses. Raises
+    async def close(self, trial: MultiStepTrial, step: str, role: AgentOrUser = "agent") -> Mapping[str, Any]:
+        """Block the role's token of the step, and return the gateway's report, which engine.score.usage_totals parses. Raises
         GatewayUnavailable."""
 
     async def save_tokens(self, trial: MultiStepTrial, step: str, most: int, write: Write) -> None:
@@ -117,14 +123,27 @@ class ModelGateway:
 
     async def variables(self, trial: MultiStepTrial, hosted: HostedAgent, call: HostCall) -> Mapping[str, str]:
         """Register the keys, and return the agent's variables with a token in place of each key."""
-        found, sweep = dict[str, str](), owning_sweep(trial.metadata.owner_references)
+        sweep = owning_sweep(trial.metadata.owner_references)
         name_of_sweep = "" if sweep is None else "/".join((trial.metadata.namespace, *sweep))
         limits = await self._sweep_limits(trial)
         spec, until = trial.spec.agent, self._expiry(call)
-        for name, provider, token in await self._tokens(
-            trial, hosted, spec, call.model_access, until, limits=spec.limits, sweep=name_of_sweep, sweep_limits=limits
-        ):
-            found[name] = token
+        return self._for_class(
+            await self._tokens(
+                trial, hosted, spec, call.model_access, until, limits=spec.limits, sweep=name_of_sweep, sweep_limits=limits
+            )
+        )
+
+    async def user_variables(self, trial: MultiStepTrial, user: UserPlan, call: HostCall) -> Mapping[str, str]:
+        """Register the keys, and return the simulated user's variables. Its requests use its own budget only."""
+        spec, until = user.spec, self._expiry(call)
+        return self._for_class(
+            await self._tokens(trial, user, spec, call.user_access, until, models=spec.allowed_models, limits=spec.limits)
+        )
+
+    def _for_class(self, tokens: Sequence[tuple[str, Provider, str]]) -> Mapping[str, str]:
+        """Return the variables from which a class of Harbor reads key and URL."""
+        found = {name: token for name, _, token in tokens}
+        for _, provider, _ in tokens:
             found |= dict.fromkeys(provider.url_variables, f"{self._url}{provider.path}")
         return found
 
@@ -142,7 +161,7 @@ class ModelGateway:
         self,
         trial: MultiStepTrial,
         user: ModelUser,
-        spec: AgentSpec | JudgeSpec,
+        spec: AgentSpec | JudgeSpec | UserSpec,
         access: str,
         until: int,
         *,
@@ -168,7 +187,7 @@ class ModelGateway:
             claims = StepClaims(
                 sub=str(key),
                 sweep=sweep,
-                agent=spec.label,
+                agent=spec.label if isinstance(spec, AgentSpec) else role,
                 models=tuple(models),
                 limits=_limits(limits),
                 sweep_limits=sweep_limits,
@@ -218,20 +237,21 @@ class ModelGateway:
         except GatewayError as error:
             raise InvalidSpec(f"{field}.baseURL {shown(credential.base_url)}: {error}") from None
 
-    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        """Block the step's token, and return the gateway's report. It has only downtimes if the step made no request."""
-        key = _key(trial, step, "agent")
+    async def close(self, trial: MultiStepTrial, step: str, role: AgentOrUser = "agent") -> Mapping[str, Any]:
+        """Block the role's token of the step, and return the gateway's report. It has only downtimes if there was no request."""
+        key = _key(trial, step, role)
         try:
             usage = await self._admin.close(key)
         except StepUnknownToGateway:
             return {"downtimes": await self._downtimes(key)}
         document = _document(usage)
-        model = trial.spec.agent.model
+        spec = _spec(trial, role)
+        model = spec.model
         failure = _failure(usage, model)
         fault = usage.fault if usage.fault is not None and _counts(usage, model, usage.fault) else None
         return {
             "usage": document,
-            "failure": failure and {"kind": _kind(trial, usage, failure), "message": failure.message[:2000]},
+            "failure": failure and {"kind": _kind(trial, spec, usage, failure), "message": failure.message[:2000]},
             "fault": fault and {"kind": "Provider", "message": fault.message[:2000], "atTimeout": fault.at_timeout},
             "downtimes": await self._downtimes(key),
         }
@@ -389,23 +409,39 @@ def with_model_access(call: HostCall, hosted: HostedAgent, variables: Mapping[st
     If stalls of the provider extend the call's timeout, also add the URL and the token with which the agent host queries these
     stalls.
     """
-    request = {**call.request, "env": {**variables, **call.request.get("env", {})}}
-    if call.max_stalled:
-        token = next(variables[name] for name in hosted.credentials)  # the gateway accepts any of the step's tokens
-        request["stalls"] = {"url": stalls_url, "token": token, "maxSeconds": call.max_stalled}
-    return replace(call, request=request)
+    env = {**variables, **call.request.get("env", {})}
+    return replace(call, request={**call.request, "env": env, **_stalls(call, hosted, variables, stalls_url)})
+
+
+def with_user_access(call: HostCall, user: UserPlan, variables: Mapping[str, str], stalls_url: str) -> HostCall:
+    """Return the call of the agent host with the variables of the simulated user, and its access to stalls as of an agent."""
+    of_user = {**call.request.get("user", {}), "env": dict(variables), **_stalls(call, user, variables, stalls_url)}
+    return replace(call, request={**call.request, "user": of_user})
+
+
+def _stalls(call: HostCall, user: ModelUser, variables: Mapping[str, str], url: str) -> Mapping[str, Any]:
+    if not call.max_stalled:
+        return {}
+    token = next(variables[name] for name in user.credentials)  # the gateway accepts any of the step's tokens
+    return {"stalls": {"url": url, "token": token, "maxSeconds": call.max_stalled}}
 
 
 def model_users(plan: TrialPlan) -> Iterator[ModelUser]:
-    """Yield the trial's agent and judge, as far as they call the model gateway."""
+    """Yield the trial's agent, judge and simulated user, as far as they call the model gateway."""
     if plan.hosted is not None and plan.hosted.spec.uses_gateway:
         yield plan.hosted
-    if plan.judge is not None:
-        yield plan.judge
+    yield from (each for each in (plan.judge, plan.user) if each is not None)
 
 
 def _role(user: ModelUser) -> Role:
-    return "judge" if isinstance(user, JudgePlan) else "agent"
+    return "judge" if isinstance(user, JudgePlan) else "user" if isinstance(user, UserPlan) else "agent"
+
+
+def _spec(trial: MultiStepTrial, role: AgentOrUser) -> AgentSpec | UserSpec:
+    if role == "agent":
+        return trial.spec.agent
+    assert trial.spec.models.user is not None  # a trial without one never closes its access
+    return trial.spec.models.user
 
 
 def _credentials(user: ModelUser, namespace: str) -> list[tuple[str, Provider, Credential]]:
@@ -484,13 +520,13 @@ def _counts(usage: StepUsage, model: str | None, failure: LastFailure) -> bool:
     return is_name_of(model, failure.model) or failure.answered or not worked
 
 
-def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> FailureKind:
-    """Return the kind of a failure for the engine.
+def _kind(trial: MultiStepTrial, spec: AgentSpec | UserSpec, usage: StepUsage, failure: LastFailure) -> FailureKind:
+    """Return the kind of a failure for the engine. spec: has model and limits of the role.
 
     A request for another model than the trial's does not count as spending the sweep's budget, because an agent may choose the most
     expensive model.
     """
-    own = is_name_of(trial.spec.agent.model, failure.model) or trial.spec.agent.model is None
+    own = is_name_of(spec.model, failure.model) or spec.model is None
     match failure.kind:
         case "Path":
             return "Configuration"
@@ -498,7 +534,7 @@ def _kind(trial: MultiStepTrial, usage: StepUsage, failure: LastFailure) -> Fail
             return "Budget"
         case "Unbounded":
             return "Configuration"
-        case "Budget" if lost_attempts_used_budget(trial, usage.spent, failure.most):
+        case "Budget" if lost_attempts_used_budget(trial.status, spec.limits, usage.spent, failure.most):
             return "LostBudget"
     return failure.kind
 

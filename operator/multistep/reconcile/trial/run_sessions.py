@@ -55,7 +55,7 @@ from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit
 from multistep.reconcile.queue.event_filter import Changed
 from multistep.reconcile.trial import checkpoint_transfers as checkpoints
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
-from multistep.reconcile.trial.model_gateway import ModelAccess, model_users, with_model_access
+from multistep.reconcile.trial.model_gateway import ModelAccess, model_users, with_model_access, with_user_access
 from multistep.reconcile.trial.presigned_uploads import Direct, FreeSpace, Gathering, marked_as_sent
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,
@@ -135,7 +135,7 @@ class Driver:
         self._metrics = metrics
 
     def remember_keys(self, trial: MultiStepTrial, plan: TrialPlan) -> None:
-        """Keep the keys of agent and judge in memory, to register them again if the model gateway restarts."""
+        """Keep the keys of all roles in memory, to register them again if the model gateway restarts."""
         if self._models is None:
             return
         for user in model_users(plan):
@@ -383,7 +383,7 @@ class Driver:
         assert self._models is not None  # the manifests of pods reject such a trial if no gateway is configured
         if closing.role == "judge":
             return await self._models.close_judge(drive.trial, closing.step, drive.loaded.plan.judge, closing.lost)
-        return await self._models.close(drive.trial, closing.step)
+        return await self._models.close(drive.trial, closing.step, closing.role)
 
     async def _with_judge(self, drive: DriveState, start: Start) -> Start:
         """Return the phase with access to the trial's judge, if it has one."""
@@ -400,6 +400,9 @@ class Driver:
             assert self._models is not None  # pods.agent_host rejects such a trial if no gateway is configured
             variables = await self._models.variables(drive.trial, hosted, call)
             call = with_model_access(call, hosted, variables, self._models.stalls_url)
+            if (user := drive.loaded.plan.user) is not None:
+                access = await self._models.user_variables(drive.trial, user, call)
+                call = with_user_access(call, user, access, self._models.stalls_url)
         admission = drive.records[call.admission]
         return await call_host(session, call, admission, self._wait_seconds(drive, call.id))
 

@@ -83,8 +83,7 @@ class LoadedTrial:
     @property
     def memory(self) -> int:
         """Approximate bytes in memory of the task, the plan's copies of instructions, and the variables' values."""
-        env = (self.env.variables, self.env.environment, self.env.agent, self.env.verifier, self.env.credentials, self.env.judge)
-        values = sum(len(value) for variables in env for value in variables.values())
+        values = sum(len(value) for variables in vars(self.env).values() for value in variables.values())
         return self.task.memory + values + sum(len(step.instruction or "") for step in self.plan.steps)
 
 
@@ -156,7 +155,7 @@ class TrialLoader:
                 self.forget(uid)
 
     async def _read(self, trial: MultiStepTrial) -> LoadedTrial:
-        spec, judge = trial.spec, trial.spec.models.judge
+        spec, judge, user = trial.spec, trial.spec.models.judge, trial.spec.models.user
         task, source = await self._task(trial)
         env = TrialEnv(
             variables=await self._values(trial, "spec.variables", spec.variables),
@@ -165,6 +164,7 @@ class TrialLoader:
             verifier=await self._values(trial, "spec.verifier.env", spec.verifier.env),
             credentials=await self._values(trial, "spec.agent.credentials", spec.agent.credentials),
             judge=await self._values(trial, "spec.models.judge.credentials", judge.credentials if judge else ()),
+            user=await self._values(trial, "spec.models.user.credentials", user.credentials if user else ()),
         )
         wanted = needed_builds(task.config, task.layout, spec, env.variables)
         images = await self._building.images(trial, task, wanted) if wanted else ()

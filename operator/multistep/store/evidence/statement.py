@@ -213,6 +213,7 @@ def _step(of: FinishedTrial, run: StepRun) -> dict[str, Any]:
         "checkpoint": {"digest": {"sha256": checkpoint}} if checkpoint else None,
         "usage": _usage(run.usage),
         "judgeUsage": _usage(run.judge_usage),
+        "userUsage": _usage(run.user_usage),
         "egress": _egress(of, run.egress),
     }
 

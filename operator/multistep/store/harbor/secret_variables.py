@@ -19,14 +19,13 @@ def secret_values(env: TrialEnv, config: TaskConfig, layout: TaskLayout | None =
     """Return the values of variables with secret-like names, except switches such as "1" and "true".
 
     The variables are the agent's env and the verifier env of task and trial, as in Harbor 0.26. In addition, they are the keys of
-    agent and judge, and the variables of the task's compose files, because the results have the output of services. White space
-    around a value, such as the last newline of a Secret's file, is not part of the secret, because a program may print the value
-    without it.
+    all roles, and the variables of the task's compose files, because the results have the output of services. White space around a
+    value, such as the last newline of a Secret's file, is not part of the secret, because a program may print the value without it.
     """
     composed = {name: env.variables[name] for name in (compose_variables(layout) if layout else ()) if name in env.variables}
     secrets = (
         secret
-        for values in (env.agent, env.credentials, env.judge, config.verifier.env, env.verifier, composed)
+        for values in (env.agent, env.credentials, env.judge, env.user, config.verifier.env, env.verifier, composed)
         for secret in _sensitive_values(values, env.variables)
     )
     return {value for secret in secrets if (value := secret.strip()) and value.lower() not in _SWITCHES}

@@ -198,12 +198,13 @@ def _single(plan: TrialPlan, journal: Journal) -> dict[str, Any]:
 
 def _phases(run: StepRun) -> dict[str, Any]:
     """Return the results of a step's phases. Multistep adds artifacts_incomplete if an artifact or log is incomplete, egress if the
-    pod has an egress sidecar, and judge_usage if the step's judge made requests."""
+    pod has an egress sidecar, and judge_usage and user_usage if the step's judge or simulated user made requests."""
     incomplete = list(run.collected.incomplete) if run.collected else []
     return {
         **({"artifacts_incomplete": incomplete} if incomplete else {}),
         **({"egress": run.egress.model_dump(mode="json", exclude_none=True)} if run.egress else {}),
         **({"judge_usage": run.judge_usage.model_dump(mode="json", exclude_none=True)} if run.judge_usage else {}),
+        **({"user_usage": run.user_usage.model_dump(mode="json", exclude_none=True)} if run.user_usage else {}),
         "agent_result": agent_result(run) if AGENT in run.timings else None,
         "agent_execution": _timing(run.timings.get(AGENT)),
         "verifier": _timing(run.timings.get(VERIFIER)),
