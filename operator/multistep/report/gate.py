@@ -5,7 +5,7 @@ The test is that of `sweep compare`: scores are averaged per task, and the diffe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, inf, sqrt
@@ -41,6 +41,10 @@ class Verdict(StrEnum):
     """The trials show neither."""
 
 
+PASSES: Final = frozenset({Verdict.BETTER, Verdict.NO_WORSE})
+"""The verdicts with which a candidate passes."""
+
+
 @dataclass(frozen=True)
 class Need:
     """What a second gate would need in order to decide, if scores vary as in the trials of this one."""
@@ -62,12 +66,22 @@ class GateResult:
     """Drop of the mean score that is tolerated."""
     need: Need | None = None
     """Only of the verdict NotEnoughData."""
+    lacking: int = 0
+    """Number of tasks without a score of the candidate, if these are why the verdict is NotEnoughData."""
 
 
-def judge(candidate: Scores, baseline: Scores, max_drop: float) -> GateResult:
-    """Return the verdict about a candidate. max_drop: the drop of its mean score that is tolerated, at least 0."""
+def judge(candidate: Scores, baseline: Scores, max_drop: float, excluded: Collection[str] = ()) -> GateResult:
+    """Return the verdict about a candidate. max_drop: the drop of its mean score that is tolerated, at least 0.
+
+    excluded: tasks whose trials of the candidate are all excluded. It passes only if it would pass, too, with a score of 0 in those
+    that the baseline has: a candidate must not pass because its trials of difficult tasks failed.
+    """
     found = paired_difference(candidate, baseline)
     verdict = _verdict(found, max_drop)
+    if verdict in PASSES and (lacking := {task: [0.0] for task in excluded if task in baseline}):
+        least = _verdict(paired_difference({**candidate, **lacking}, baseline), max_drop)
+        if least not in PASSES:
+            return GateResult(Verdict.NOT_ENOUGH_DATA, found, max_drop, lacking=len(lacking))
     need = _need(candidate, baseline, max_drop) if verdict is Verdict.NOT_ENOUGH_DATA else None
     return GateResult(verdict, found, max_drop, need)
 

@@ -39,6 +39,14 @@ def test_too_few_tasks_exit_with_a_code_of_their_own_and_say_how_many_are_needed
     assert (result.exit_code, found["verdict"], found["need"]) == (5, "NotEnoughData", {"attempts": None, "tasks": 6})
 
 
+def test_excluded_tasks_of_the_candidate_are_named_as_the_reason(invoke: Invoke, cluster: CliCluster) -> None:
+    put(cluster, "candidate", {**scores(0.5), **{(f"t{number}", "mine"): ["Infrastructure"] for number in range(6, 10)}})
+    put(cluster, "main", scores(0.5))
+    result = invoke("gate", "candidate", "--against", "main")
+    assert (result.exit_code, result.stdout.split(":")[0]) == (5, "not enough data"), result.stderr
+    assert "The candidate's trials of 4 tasks are all excluded" in result.stdout
+
+
 def test_a_tolerated_drop_passes(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "candidate", scores(0.45))
     put(cluster, "main", scores(0.5))

@@ -77,6 +77,15 @@ def test_equal_scores_in_each_task_are_no_worse() -> None:
     assert judge(scores, scores, 0.0).verdict is Verdict.NO_WORSE
 
 
+def test_a_candidate_does_not_pass_because_its_trials_of_difficult_tasks_are_excluded() -> None:
+    baseline = {f"t{index}": [1.0] for index in range(10)}
+    candidate = {f"t{index}": [1.0] for index in range(6)}
+    found = judge(candidate, baseline, TOLERANCE, excluded=["t6", "t7", "t8", "t9", "not in the baseline"])
+    assert (found.verdict, found.lacking) == (Verdict.NOT_ENOUGH_DATA, 4)
+    assert judge(candidate, baseline, TOLERANCE).verdict is Verdict.NO_WORSE  # it runs a part of the tasks
+    assert judge(candidate, baseline, TOLERANCE, excluded=["not in the baseline"]).verdict is Verdict.NO_WORSE
+
+
 def test_a_drop_in_each_of_six_tasks_is_worse() -> None:
     candidate = {f"t{index}": [0.5] for index in range(6)}
     assert judge(candidate, {name: [1.0] for name in candidate}, TOLERANCE).verdict is Verdict.WORSE

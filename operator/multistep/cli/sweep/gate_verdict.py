@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from multistep.api.common.plural import plural
 from multistep.cli.exit_codes import Exit
 from multistep.cli.sweep.compare import contest_warnings, contests_of, read_sides, scoring_warnings
 from multistep.cli.terminal import clean, print_json, print_out, print_warning
@@ -53,7 +54,9 @@ async def read_gate(target: Target, candidate: str, baseline: str, max_drop: flo
     for name, rows in ((pair.first, pair.first_rows), (pair.second, pair.second_rows)):
         if active := sum(row.state == "Active" for row in rows):
             raise UsageError(f"{name}: {active} of {len(rows)} trials have not finished; a gate judges finished sweeps")
-    result = judge(scores_by_task(pair.first_rows), scores_by_task(pair.second_rows), max_drop)
+    scores = scores_by_task(pair.first_rows)
+    excluded = {row.task for row in pair.first_rows} - scores.keys()
+    result = judge(scores, scores_by_task(pair.second_rows), max_drop, excluded)
     return Gate(pair.first, pair.second, result, [*contest_warnings(pair), *scoring_warnings(sides)])
 
 
@@ -93,10 +96,7 @@ def document(found: Gate) -> dict[str, object]:
 def sentences(found: Gate) -> list[str]:
     """Return the verdict in words, for the terminal."""
     result = found.result
-    lines = [f"{_WORDS[result.verdict]}: {_measured(found)}"]
-    if result.need is not None:
-        lines.append(_needed(result.need, result.max_drop))
-    return lines
+    return [f"{_WORDS[result.verdict]}: {_measured(found)}", *_wanted(result)]
 
 
 def markdown_text(found: Gate) -> str:
@@ -110,7 +110,7 @@ def markdown_text(found: Gate) -> str:
         rows += [("shared tasks", f"{estimate.tasks}"), ("scored trials", f"{estimate.trials}")]
     rows += [("tolerated drop", f"{result.max_drop:g}")]
     table = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
-    after = [] if result.need is None else ["", _needed(result.need, result.max_drop)]
+    after = [line for wanted in _wanted(result) for line in ("", wanted)]
     after += [line for warning in found.warnings for line in ("", f"> {_escaped(warning)}")]
     return "\n".join([f"### Gate: {_WORDS[result.verdict]}", "", *table, *after, ""])
 
@@ -131,6 +131,15 @@ def _measured(found: Gate) -> str:
 def _interval(estimate: Estimate) -> str:
     """Return the confidence interval as text, "" if there is none."""
     return "" if estimate.low is None or estimate.high is None else f"{signed_text(estimate.low)} to {signed_text(estimate.high)}"
+
+
+def _wanted(result: GateResult) -> list[str]:
+    """Return what would decide an undecided gate; [] if it is decided."""
+    if result.lacking:
+        return [
+            f"The candidate's trials of {plural(result.lacking, 'task')} are all excluded: run them again (sweep retry --excluded)."
+        ]
+    return [] if result.need is None else [_needed(result.need, result.max_drop)]
 
 
 def _needed(need: Need, max_drop: float) -> str:
