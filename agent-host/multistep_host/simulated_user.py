@@ -10,6 +10,7 @@ import asyncio
 import logging
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +83,7 @@ class SimulatedUser:
         Raises the exceptions of the user's class, and RuntimeError if the agent cannot be started.
         """
         self._logs.clear()
+        self._environment.before = partial(self._logs.share, self._player)  # until the step ends
         command = self._agents_command(step.env)
         self._variables.replace(step.env)
         self._variables.refresh(self._player)

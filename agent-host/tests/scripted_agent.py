@@ -94,7 +94,10 @@ class ScriptedUser(ScriptedAgent):
         (self.logs_dir / "prompt.txt").write_text(instruction)
         ask = f"message=$({sys.executable} -c 'import acp_agent, sys; print(acp_agent.ask(sys.argv[1]))' next)"
         for _ in range(5):
-            talk = await environment.exec(f'{ask} && acpx prompt "$message"', env={"PYTHONPATH": str(ACP_AGENT.parent)})
+            talk = await environment.exec(
+                f'test -s {self.environment_logs_dir}/prompt.txt && {ask} && acpx prompt "$message"',
+                env={"PYTHONPATH": str(ACP_AGENT.parent)},
+            )
             if talk.return_code != 0:
                 raise RuntimeError(talk.stderr)
         if self.fail == "run":

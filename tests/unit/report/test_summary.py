@@ -154,3 +154,15 @@ def test_a_standing_says_what_its_cost_does_not_include() -> None:
     assert summarize(rows[:1]).standings[0].omission == ""
     (unpriced,) = summarize([trial_row(trial(reward=1.0, steps=[step("a", 1.0, usage=used(None, incomplete=4))]))]).standings
     assert (unpriced.incomplete_requests, unpriced.omission) == (4, "")
+
+
+def test_the_requests_of_judge_and_simulated_user_are_apart_from_the_agents() -> None:
+    lost = {"number": 1, "reason": "PodDeleted", "steps": [step("a", userUsage=used(0.5))]}
+    roles = step("a", 1.0, usage=used(0.125), judgeUsage=used(2.0), userUsage=used(0.25))
+    retried = trial(reward=1.0, steps=[roles], attempts=[lost])
+    retried["status"]["attempt"] = 2
+    row = trial_row(retried)
+    assert (row.input_tokens, row.judge_input_tokens, row.user_input_tokens) == (10, 10, 20)
+    assert (row.judge_requests, row.user_requests, row.user_output_tokens) == (5, 10, 2)
+    found = summarize([row]).standings[0]
+    assert (found.cost_usd, found.judge_cost_usd, found.user_cost_usd) == (0.125, 2.0, 0.75)
