@@ -126,6 +126,15 @@ def test_a_verdict_without_an_answer_is_not_taken_and_the_verification_alone_is_
     assert played.operation(f"{there}judge-usage-2").lost == lost
 
 
+@pytest.mark.parametrize(("cause", "first"), [("Outage", False), ("Provider", True)])
+def test_the_time_of_runs_in_an_outage_is_not_that_of_the_phase(cause: str, first: bool) -> None:
+    """At the trial's deadline, the time of verifications in the agent's environment counts as the agent's."""
+    played = play(judged(), {"a/judge-usage": doubted(cause), "a/judge-usage-2": GOOD, "a/verifier-2": ZERO})
+    start, end = played.journal.steps[0].timings["verifier"]
+    assert end is not None and end > played.records["1/a/judge-pause"].started_at
+    assert (start < played.records["1/a/judge-pause"].started_at) is first
+
+
 def test_a_repetition_whose_preparation_fails_ends_the_verification_with_that_failure() -> None:
     results = {"a/judge-usage": doubted("Provider"), "a/verify-2": FAULT}
     (run,) = play(judged(), results).journal.steps

@@ -94,7 +94,9 @@ def _judge(
             suspect = bool(run.findings) and not scope.isolated
             _leave_verdict(verifier, doubt.end(suspect=suspect), PhaseResult.from_record(record), run)
             return False
-        lost += (_access_name(scope),) if report.doubt.by_others else ()
+        if report.doubt.by_others:
+            lost += (_access_name(scope),)
+            del run.timings[VERIFIER]  # else an outage would count as time that the agent used of the trial's deadline
         yield Note(scope.id("judge-pause"), {}, report.next_run(scope.run), report.doubt.message, where=scope.where)
         scope = replace(scope, run=scope.run + 1)
         if (failure := (yield from _prepare_again(scope, verifier, run))) is not None:
