@@ -75,3 +75,14 @@ async def test_a_provider_that_fails_in_each_run_excludes_the_trial_and_the_agen
     assert world.status.failure is not None and world.status.failure.class_ == "Provider"
     assert (models.judged, models.lost[5]) == (names, tuple(names[:5]))
     assert world.status.steps[0].judge_usage is not None and world.status.steps[0].judge_usage.requests == 6
+
+
+@pytest.mark.parametrize(("cause", "outcome"), [("Outage", "Excluded"), ("Left", "AgentError")])
+async def test_a_deadline_that_passes_in_an_outage_of_the_judge_excludes_the_trial(cause: str, outcome: str) -> None:
+    unanswered = {"unanswered": {"cause": cause, "message": "503 from the provider"}, "at": time.time() + 10**9}
+    models = FakeModels({"1/a/judge": {**counted((100, 10, 5)), **unanswered}})
+    spec = {**SPEC, "activeDeadlineSeconds": 150}
+    world = World(trial=manifest(spec), settings=GATEWAY_SETTINGS, models=models, durations={"a/verifier": 100.0})
+    await world.run()
+    assert world.condition[:2] == ("Failed", "DeadlineExceeded")
+    assert world.status.outcome == outcome
