@@ -179,7 +179,7 @@ def _lost_in_setup(hosted: HostedAgent, called: _Called, error: StepException, m
     if why := models.provider_fault(failed=True, timeout=hosted.setup_timeout if called.timed_out else None, ended=called.ended):
         return AttemptLost(PROVIDER_FAILED, why)
     if error.type == _NO_CLASS and called.result.exit_code == _NO_CLASS_STATUS:
-        return AttemptLost(AGENT_NOT_STARTED, f"{error.message}; check spec.agent.importPath", final=True)
+        return AttemptLost(AGENT_NOT_STARTED, f"{error.message}; check importPath", final=True)
     if hosted.spec.name is not None:
         if error.type == _NO_KEY:
             return AttemptLost("ModelAccessDenied", f"{error.message}; {_keys(hosted)}", final=True)

@@ -20,10 +20,10 @@ TASK = {"environment": {"docker_image": "img"}}
 FILES = {"instruction.md": "help\n", "tests/test.sh": "true\n"}
 
 
-def talking(models: FakeModels, result: Any = None, **options: Any) -> World:
+def talking(models: FakeModels, result: Any = None, seconds: float = 100.0, spec: Any = None, **options: Any) -> World:
     results = {"/host/agent-setup": outcome(), f"{STEP}/host/agent": result or outcome(), f"{STEP}/verifier": ONE}
-    durations = {f"{STEP}/host/agent": 100.0}
-    trial = manifest({**SPEC, "infrastructureRetries": 1}, TASK, FILES)
+    durations = {f"{STEP}/host/agent": seconds}
+    trial = manifest({**SPEC, "infrastructureRetries": 1, **(spec or {})}, TASK, FILES)
     return World(trial=trial, settings=GATEWAY_SETTINGS, models=models, results=results, durations=durations, **options)
 
 
@@ -60,3 +60,11 @@ async def test_a_conversation_that_loses_its_pod_blocks_both_tokens_and_its_usag
     assert step.usage is not None and step.user_usage is not None
     assert (step.usage.input_tokens, step.user_usage.input_tokens) == (100, 7)
     assert models.closed[1:3] == [f"1/{STEP}", f"1/{STEP}/user"]
+
+
+async def test_a_deadline_that_the_users_provider_used_up_is_the_providers() -> None:
+    models = FakeModels({f"1/{STEP}": counted((100, 10, 5)), f"1/{STEP}/user": failed("Provider")})
+    world = talking(models, seconds=5000.0, spec={"activeDeadlineSeconds": 1000})
+    await world.run()
+    assert world.condition[:2] == ("Failed", "ProviderFailed"), world.condition
+    assert (world.status.outcome, world.status.score) == ("Excluded", None)
