@@ -20,7 +20,7 @@ from multistep.gateway.accounting.ledger_rows import RequestRow, Spent
 from multistep.gateway.accounting.prices import cost_usd
 from multistep.gateway.accounting.request_ledger import RETENTION_SECONDS, RequestLedger
 from multistep.gateway.accounting.step_usage import StepUsage
-from multistep.gateway.keys.tokens import StepClaims, StepKey
+from multistep.gateway.keys.tokens import Role, StepClaims, StepKey
 from multistep.gateway.model_api.answer_parsers import TokenUsage
 from tests.support.virtual_time import in_virtual_time
 from tests.unit.gateway.answer_shapes import WHOLE
@@ -52,19 +52,23 @@ def used(usage: StepUsage, unit: Unit) -> float:
     return {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens, "costUSD": usage.cost_usd or 0.0}[unit]
 
 
-@pytest.mark.parametrize(("unit", "limit"), [("inputTokens", 10_000), ("outputTokens", 3000), ("costUSD", 0.1)])
-async def test_twenty_requests_at_once_stay_within_the_trials_budget(tmp_path: Path, unit: Unit, limit: float) -> None:
+@pytest.mark.parametrize(
+    ("unit", "limit", "role"),
+    [("inputTokens", 10_000, "agent"), ("outputTokens", 3000, "agent"), ("costUSD", 0.1, "agent"), ("costUSD", 0.1, "judge")],
+)
+async def test_twenty_requests_at_once_stay_within_the_trials_budget(tmp_path: Path, unit: Unit, limit: float, role: Role) -> None:
     async with world(tmp_path) as it:
-        token = token_for("messages", limits={unit: limit})
+        token = token_for("messages", limits={unit: limit}, sub=f"uid-1/1/0/{role}", agent=role)
         for _ in range(3):
             seen = await asyncio.gather(*(it.call("messages", "-slow-20", text=LONG, token=token) for _ in range(20)))
-        usage = await it.admin.close(step_of())
+        usage = await it.admin.close(StepKey("uid-1", "1", "0", role))
         assert 0 < used(usage, unit) <= limit
         assert {answer.status for answer in seen} <= {200, 400}
         assert usage.requests == len(it.model.entries), "a refused request is not sent"
         assert usage.last_failure is not None
         assert (usage.last_failure.status, usage.last_failure.kind) == (400, "Budget")
-        assert "the trial's budget has no room for this request" in usage.last_failure.message
+        whose = {"agent": "trial", "judge": "judge"}[role]
+        assert f"the {whose}'s budget has no room for this request" in usage.last_failure.message
 
 
 async def test_a_trials_budget_counts_all_its_steps_and_attempts(tmp_path: Path) -> None:
