@@ -54,10 +54,12 @@ CHOSEN_PYTHON = 'IFS= read -r agent_python < /installed-agent/run_agent.python &
 
 
 class Run:
-    """What a trial of one step wrote. error: type of the exception that ended it, None without one."""
+    """What a trial of one step wrote. set_up: number of commands and uploads before the step; error: type of the exception that
+    ended it, None without one. step: commands of the step with their variables, and uploads."""
 
-    def __init__(self, sandbox: Sandbox, error: str | None) -> None:
+    def __init__(self, sandbox: Sandbox, set_up: int, error: str | None) -> None:
         self.files, self.asked, self.error = sandbox.files(), sandbox.asked, error
+        self.step = [text.replace(CHOSEN_PYTHON, "").replace(str(sandbox.root), "") for text in sandbox.asked[set_up:]]
 
     def config(self, name: str) -> dict[str, str]:
         """Return the files that configure the agent, without those of its program."""
@@ -77,13 +79,14 @@ async def trial(name: str, directory: Path, *, prebuilt: bool) -> Run:
     skill.write_text(f"---\nname: greet\ndescription: d\n---\n{SKILL}\n")
     agent = make(name, directory)
     set_up = preinstalled.set_up if prebuilt else type(agent).setup
-    error = None
+    before, error = 0, None
     try:
         await set_up(agent, sandbox)
+        before = len(sandbox.asked)
         await asyncio.wait_for(agent.run("do it", sandbox, AgentContext()), 60)
     except Exception as exception:
         error = f"{type(exception).__name__}: {exception}".replace(str(sandbox.root), "")
-    return Run(sandbox, error)
+    return Run(sandbox, before, error)
 
 
 def make(name: str, directory: Path) -> BaseAgent:
@@ -113,11 +116,15 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-async def test_a_prebuilt_agent_has_the_files_of_an_installed_one(name: str, tmp_path: Path, fixed: None) -> None:
+async def test_a_prebuilt_agent_has_the_files_of_an_installed_one_and_is_started_alike(
+    name: str, tmp_path: Path, fixed: None
+) -> None:
     installed = await trial(name, directory(tmp_path, "installed"), prebuilt=False)
     prebuilt = await trial(name, directory(tmp_path, "prebuilt"), prebuilt=True)
     assert (installed.error, prebuilt.error) == (None, None)
     assert prebuilt.config(name) == installed.config(name)
+    # With the same files, command lines and variables, a program sends the same requests to its model.
+    assert prebuilt.step == installed.step != []
     for capable, signs in ((LOADS_SKILLS, (SKILL, SKILLS)), (USES_MCP, (SERVER,))):
         assert prebuilt.told(*signs) == installed.told(*signs)
         assert bool(prebuilt.told(*signs)) is (name in capable)
