@@ -40,7 +40,7 @@ def lock() -> None:
     """Pin the newest versions that pyproject.toml and tools.in allow, with the hashes of their files."""
     for source, output, *options in (
         ("pyproject.toml", "requirements/operator.lock", *_OPERATOR),
-        ("pyproject.toml", "requirements/dev.lock", *_OPERATOR, "--extra", "report", "--group", "dev"),
+        ("pyproject.toml", "requirements/dev.lock", *_OPERATOR, "--extra", "report", "--extra", "history", "--group", "dev"),
         ("hack/tools.in", "hack/tools.lock", *_OURS),
         (_HOST, _HOST_LOCK, *_HARBORS),
         (_HOST, "agent-host/requirements/test.lock", *_HARBORS, "--constraint", _HOST_LOCK, "--group", f"{_HOST}:test"),

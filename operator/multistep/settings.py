@@ -109,6 +109,8 @@ class Settings(BaseSettings):
     """Minimum age of a pod that is deleted as an orphan."""
     results_retention_seconds: float | None = Field(default=None, ge=0)
     """How long results are retained after their trial was deleted. Unset means forever."""
+    history_retention_seconds: float | None = Field(default=None, ge=0)
+    """How long the history keeps a trial, from the day on which it was created. Unset means forever."""
     listen_host: str = "0.0.0.0"
     """Address on which the results server and the metrics server listen. Use "::" where pods have only IPv6 addresses."""
     results_dir: Path = Path("/var/lib/multistep")

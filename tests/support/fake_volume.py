@@ -23,6 +23,7 @@ from multistep.store.checkpoints.checkpoint_files import (
 )
 from multistep.store.evidence.file_list import ListDigests
 from multistep.store.files.trial_key import TrialKey
+from multistep.store.history import Place
 from multistep.store.trial.collect_files import CollectedStep
 from multistep.store.trial.collect_files import StoredVerifierData as StoredSteps
 from multistep.store.trial.unpack_download import DownloadFacts, UploadedObject
@@ -218,6 +219,18 @@ class FakeShipping:
         self.ship = volume.ship
 
 
+class FakeHistory:
+    """The history of the volume's trials. lines: by trial uid, the trial's line with its place."""
+
+    def __init__(self, volume: FakeVolume) -> None:
+        self._volume = volume
+        self.lines: dict[str, tuple[Place, bytes]] = {}
+
+    async def add(self, place: Place, line: bytes) -> None:
+        with self._volume._write("history"):
+            self.lines[place.key.uid] = place, line
+
+
 class FakeRoom:
     """The limits of results. room_bytes: bytes that a collection may store; room_alone_bytes: the same without other trials."""
 
@@ -243,6 +256,7 @@ class FakeVolume(FakeRoom, FakeResultsStore):
         self.broken = False  # whether all writes of checkpoints fail
         self.checkpoints = FakeCheckpoints(self)
         self.evidence = FakeEvidence(self)
+        self.history = FakeHistory(self)
         self.build_logs = FakeBuildLogs()
         self.collections = self.access = self.uploads = self  # one object plays all parts of Volume
 

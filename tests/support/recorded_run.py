@@ -12,6 +12,7 @@ from multistep.api.trial.trial import KIND
 from multistep.errors import Conflict
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import PODS, TRIALS, Resource
+from multistep.store.history import Place
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import KEY, World, timeless
 from tests.support.wrapped_cluster import Wrapped
@@ -33,8 +34,15 @@ def end_of(world: World) -> dict[str, Any]:
         "pointers": kept.pointers,
         "log": sorted(kept.log),
         "checkpoints": {id: (commit.files, commit.base and commit.base.id) for id, (commit, _) in kept.checkpoints.items()},
+        "history": _rows(world.volume.history.lines) if isinstance(world.volume, FakeVolume) else {},
         "places": sorted(world.volume.results) if isinstance(world.volume, FakeVolume) else [],
     }
+
+
+def _rows(lines: Mapping[str, tuple[Place, bytes]]) -> dict[str, Any]:
+    """Return the history's rows by trial uid, with their places."""
+    times = {"started": "", "finished": ""}
+    return {uid: (place, timeless(json.loads(line) | times)) for uid, (place, line) in lines.items()}
 
 
 def assert_each_phase_once(world: World) -> None:

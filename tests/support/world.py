@@ -211,6 +211,7 @@ class World(Observed):
             self.metrics,
             clock=lambda: self.now,
             shipping=store,
+            history=self.volume.history if isinstance(self.volume, FakeVolume) else None,  # type: ignore[arg-type]
             models=self.models,
         )
         reads_here(reconciler)
@@ -313,12 +314,14 @@ class World(Observed):
         """Return the pickled state of the world, without the operator's memory."""
         assert isinstance(self.volume, FakeVolume)
         runners = [(uid, {name: getattr(each, name) for name in _RUNNERS_STATE}) for uid, each in self.cluster.runners.items()]
-        return pickle.dumps((self.now, self.happened, self.cluster.save(), runners, self.volume.results), pickle.HIGHEST_PROTOCOL)
+        stored = self.volume.results, self.volume.history.lines
+        return pickle.dumps((self.now, self.happened, self.cluster.save(), runners, stored), pickle.HIGHEST_PROTOCOL)
 
     def restore(self, saved: bytes) -> Self:
         """Restore into this new world the state that a world with the same options saved."""
         assert isinstance(self.volume, FakeVolume)
-        self.now, self.happened, cluster, runners, self.volume.results = pickle.loads(saved)
+        self.now, self.happened, cluster, runners, stored = pickle.loads(saved)
+        self.volume.results, self.volume.history.lines = stored
         self.cluster.restore(cluster)
         for uid, state in runners:
             self.cluster.runners[uid] = self._make_runner({"metadata": {"uid": uid.partition("/")[0]}, "spec": {"containers": []}})

@@ -163,7 +163,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, create] # create: a sweep's resolved tasks and its branches
+  verbs: [get, create] # create: a sweep's resolved tasks and its branches, the history's address
 {{- if .Values.rbac.secrets }}
 - apiGroups: [""]
   resources: [secrets]

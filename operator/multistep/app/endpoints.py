@@ -22,6 +22,7 @@ from multistep.reconcile.cluster.resync import Resync
 from multistep.settings import Settings
 from multistep.store import results_server
 from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.history import History
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metric_types import CONTENT_TYPE
 from multistep.telemetry.metrics import Metrics
@@ -141,6 +142,7 @@ class Endpoints:
         metrics: Metrics,
         volume: ResultsVolume,
         shipping: ResultsUploader | None,
+        history: History | None = None,
         *,
         public_key: bytes | None = None,
     ) -> None:
@@ -149,6 +151,7 @@ class Endpoints:
         self._metrics = metrics
         self._volume = volume
         self._shipping = shipping
+        self._history = history
 
     @asynccontextmanager
     async def served(self, settings: Settings) -> AsyncIterator[None]:
@@ -168,7 +171,7 @@ class Endpoints:
 
     def _for_results(self) -> web.Application:
         app = web.Application()
-        results_server.add_routes(app, self._volume, self._shipping, public_key=self._public_key)
+        results_server.add_routes(app, self._volume, self._shipping, self._history, public_key=self._public_key)
         return app
 
     async def _healthz(self, _: web.Request) -> web.Response:

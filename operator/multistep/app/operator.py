@@ -38,6 +38,7 @@ from multistep.settings import Settings
 from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.store.bucket.object_store import Bucket
 from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.history import History
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.export_traces import Traces, connect_receiver
 from multistep.telemetry.metric_types import label_value
@@ -76,7 +77,9 @@ class App:
             limits=settings.results_limits,
             checkpoint_limits=settings.checkpoint_limits,
         )
-        self.shipping = _shipping(settings, self.volume, lambda: self.lease.check())
+        bucket = _bucket(settings, lambda: self.lease.check())
+        self.shipping = ResultsUploader(bucket, self.volume) if bucket else None
+        self.history = History(self.volume, bucket)
         self.signer = _signer(settings)
         self._end = end
         self.reconciler: Reconciler
@@ -123,6 +126,7 @@ class App:
             changed=self.event_filter.changed,
             shipping=self.shipping,
             models=self.models,
+            history=self.history,
             sign=self.signer.envelope if self.signer else None,
         )
         waited = metrics.queue_wait_seconds.observe
@@ -138,7 +142,9 @@ class App:
             reconciler=self.reconciler,
             sweeps=self.sweeps,
         )
-        self.orphans = OrphanRemoval(client, self.volume, settings, metrics, shipping=self.shipping, builds=self.reconciler.builds)
+        self.orphans = OrphanRemoval(
+            client, self.volume, settings, metrics, shipping=self.shipping, history=self.history, builds=self.reconciler.builds
+        )
         self.resync = Resync(
             client, self.event_filter, self.events.missed, metrics, shard=self.shard, restored=self.events.restored
         )
@@ -155,7 +161,8 @@ class App:
     async def _serve(self) -> None:
         """Start the HTTP servers, and register the callbacks that stop the other components before the servers."""
         key = self.signer.public if self.signer else None
-        endpoints, stack = Endpoints(self.health, self.metrics, self.volume, self.shipping, public_key=key), self._stack
+        endpoints = Endpoints(self.health, self.metrics, self.volume, self.shipping, self.history, public_key=key)
+        stack = self._stack
         await stack.enter_async_context(endpoints.served(self.settings))
         stack.push_async_callback(release_lease, self.lease)
         stack.push_async_callback(self.tasks.cancel)
@@ -253,12 +260,9 @@ class App:
         metrics.phases.shown = metrics.sweeps.shown = lambda: self.lease.held
 
 
-def _shipping(settings: Settings, volume: ResultsVolume, check: Callable[[], None]) -> ResultsUploader | None:
-    """Return the uploader of results to the settings' object store. Without a store, return None, and results stay on the
-    volume."""
-    if not settings.results_store:
-        return None
-    return ResultsUploader(Bucket.open(settings.results_store, settings.results_store_ca_file, check), volume)
+def _bucket(settings: Settings, check: Callable[[], None]) -> Bucket | None:
+    """Return the settings' object store. Without one, return None, and results stay on the volume."""
+    return Bucket.open(settings.results_store, settings.results_store_ca_file, check) if settings.results_store else None
 
 
 def _signer(settings: Settings) -> Signer | None:

@@ -14,4 +14,5 @@ manage/                        `list`, `show`, `stop`, `delete` and `retry` of t
 image/                         images of tasks and of agents' programs
 dashboard/, doctor/            `dashboard` and `doctor`
 agent, dataset, regrade, view  the commands of these names
+history, history_output        `history`
 """

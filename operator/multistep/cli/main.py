@@ -40,6 +40,7 @@ COMMANDS: Final = {  # by name: module, relative to multistep.cli, and summary
     "view": ("view", "Open Harbor's viewer on fetched results."),
     "sweep": ("sweep.commands", "Run tasks x agents x attempts and report the results."),
     "gate": ("gate", "Fail if a sweep scores worse than another: a test for CI."),
+    "history": ("history", "Ask about all trials that ever finished."),
     "dataset": ("dataset", "List the datasets of a registry.json, and their tasks."),
     "dashboard": ("dashboard.command", "Show sweeps and trials live in the browser."),
     "agent": ("agent", "List Harbor's agents, and build images of their programs."),

@@ -90,11 +90,11 @@ def csv_text(rows: Sequence[TrialRow]) -> str:
     for row in rows:
         cells = _cells(row, columns)
         cells |= {name: json.dumps(cells[name], ensure_ascii=False) for name in ("steps", "rewards") if cells[name] is not None}
-        writer.writerow({name: _inert(value) if isinstance(value, str) else value for name, value in cells.items()})
+        writer.writerow({name: inert(value) if isinstance(value, str) else value for name, value in cells.items()})
     return out.getvalue()
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """Return the text, with an apostrophe before it if a spreadsheet would run it as a formula (OWASP, CSV injection): task names
     are untrusted."""
     return f"'{text}" if text.startswith(_FORMULA) else text

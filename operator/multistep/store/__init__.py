@@ -4,6 +4,7 @@ The store takes tar streams and records of a trial's pod. It writes Harbor's tri
 checkpoints, and evidence. Open results_volume.py first. A package imports only the packages below it:
 
 results_server    serves results over HTTP to readers that have the trial's token
+history           lines about finished trials, which are never deleted with them
 bucket/           the object store
 results_volume    the results volume
 evidence/         signed statements about results

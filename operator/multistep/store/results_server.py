@@ -1,5 +1,5 @@
 """Serves results over HTTP to readers that have the trial's token. A reader gets a tar stream of the whole trial or parts of its
-files.
+files. Also serves the history of a namespace to readers that have the namespace's token.
 
 The token is part of the URL in the trial's status, so access logs must not contain URLs.
 """
@@ -7,15 +7,21 @@ The token is part of the URL in the trial's status, so access logs must not cont
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import aclosing
+from dataclasses import asdict
 from functools import partial
+from typing import TypeVar
 
 from aiohttp import web
 
 from multistep.errors import StoreError
 from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.files.trial_key import ResultsStore, TrialKey
+from multistep.store.history import History
 from multistep.store.results_volume import ResultsVolume
+
+T = TypeVar("T")
 
 MAX_DOWNLOADS = 8  # maximum number of concurrent downloads. Further ones are queued
 WRITE_TIMEOUT_SECONDS = 60.0  # maximum time to send a chunk, so that a stalled reader does not block a download
@@ -28,8 +34,18 @@ FILE_PATH = PATH + "/files/{path:.+}"
 BUILD_PATH = "/builds/{namespace}/{name}/{uid}/{token}/{build}"
 
 
+HISTORY_PATH = "/history/{namespace}/{token}"
+PACK_PATH = HISTORY_PATH + "/packs/{name:.+}"
+OPEN_PATH = HISTORY_PATH + "/open"
+
+
 def add_routes(
-    app: web.Application, volume: ResultsVolume, shipping: ResultsUploader | None = None, *, public_key: bytes | None = None
+    app: web.Application,
+    volume: ResultsVolume,
+    shipping: ResultsUploader | None = None,
+    history: History | None = None,
+    *,
+    public_key: bytes | None = None,
 ) -> None:
     """Add the routes.
 
@@ -38,10 +54,17 @@ def add_routes(
     - ``GET /results/NAMESPACE/NAME/UID/TOKEN/files/PATH?offset=N&limit=N`` returns at most ``limit`` bytes (up to 1 MiB) of a file.
       A negative offset counts from the file's end.
     - ``GET /builds/NAMESPACE/NAME/UID/TOKEN/BUILD`` returns a part of a build's log, with the same parameters.
+    - ``GET /history/NAMESPACE/TOKEN`` returns the packs of a namespace's history as JSON, ``.../packs/NAME`` a pack, and
+      ``.../open`` the lines that are in no pack yet.
     - ``GET /signing-key.pem`` returns the public key that verifies evidence, if there is one.
     """
     if public_key is not None:
         app.router.add_get(KEY_PATH, partial(_public_key, public_key))
+    if history is not None:
+        rows = _History(volume, history)
+        app.router.add_get(HISTORY_PATH, rows.get_packs, allow_head=False)
+        app.router.add_get(PACK_PATH, rows.get_pack, allow_head=False)
+        app.router.add_get(OPEN_PATH, rows.get_open, allow_head=False)
     results = _Results(volume, shipping)
     app.router.add_get(PATH, results.get, allow_head=False)
     app.router.add_get(FILE_PATH, results.get_part, allow_head=False)
@@ -125,6 +148,43 @@ class _Results:
                 await asyncio.wait_for(response.write(chunk), WRITE_TIMEOUT_SECONDS)
 
 
+class _History:
+    def __init__(self, volume: ResultsVolume, history: History) -> None:
+        self._access = volume.access
+        self._history = history
+        self._slots = asyncio.Semaphore(MAX_DOWNLOADS)
+
+    async def get_packs(self, request: web.Request) -> web.Response:
+        packs = await self._read(self._history.packs(self._allowed(request)))
+        return web.json_response([asdict(pack) for pack in packs], headers=_NO_STORE)
+
+    async def get_pack(self, request: web.Request) -> web.Response:
+        return _lines(await self._read(self._history.read(self._allowed(request), request.match_info["name"])))
+
+    async def get_open(self, request: web.Request) -> web.Response:
+        return _lines(await self._read(self._history.open_lines(self._allowed(request))))
+
+    def _allowed(self, request: web.Request) -> str:
+        """Return the requested namespace. Raises HTTPNotFound for a wrong token."""
+        namespace, token = request.match_info["namespace"], request.match_info["token"]
+        if not self._access.grants_history(namespace, token):
+            raise web.HTTPNotFound
+        return namespace
+
+    async def _read(self, answer: Awaitable[T]) -> T:
+        async with self._slots:
+            try:
+                return await answer
+            except StoreError as error:
+                raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+
+
+def _lines(data: bytes | None) -> web.Response:
+    if data is None:
+        raise web.HTTPNotFound
+    return web.Response(body=data, headers=_NO_STORE | {"Content-Type": "application/octet-stream"})
+
+
 def _span(request: web.Request) -> tuple[int, int]:
     """Return the requested offset and limit, in bytes."""
     try:
@@ -136,12 +196,14 @@ def _span(request: web.Request) -> tuple[int, int]:
     return offset, limit
 
 
+_NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
 def _headers(key: TrialKey) -> dict[str, str]:
     return {
         "Content-Type": "application/x-tar",
         "Content-Disposition": f'attachment; filename="{key.name}.tar"',
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
+        **_NO_STORE,
     }
 
 

@@ -16,6 +16,7 @@ from multistep.errors import NotLeading
 from multistep.kube.lease import Lease, Replica
 from multistep.reconcile.trial.reconciler import Reconciler
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_volume import FakeVolume
 from tests.support.fenced import READS, Fenced
 from tests.support.in_part import in_part_or_whole, tried
 from tests.support.reading import reads_here
@@ -79,13 +80,17 @@ class Replicas:
         cluster, volume = self.world.cluster, self.world.volume
         if request_in_flight:
             fenced: Any = Fenced(Wrapped(cluster, self.suspension.call), self.first.check)
-            stored: Any = Wrapped(Wrapped(volume, self.suspension.call), self._check_writes)
+            store: Callable[[Any], Any] = lambda each: Wrapped(Wrapped(each, self.suspension.call), self._check_writes)  # noqa: E731
         else:
             fenced = Wrapped(Fenced(Wrapped(cluster, self._record), self.first.check), self.suspension.call)
-            stored = Wrapped(Wrapped(Wrapped(volume, self._record), self._check_writes), self.suspension.call)
+            store = lambda each: Wrapped(  # noqa: E731
+                Wrapped(Wrapped(each, self._record), self._check_writes), self.suspension.call
+            )
         world = self.world
         settings = world.reconciler.settings
-        self.old = Reconciler(fenced, stored, settings, world.metrics, clock=lambda: world.now)
+        assert isinstance(volume, FakeVolume)
+        history = store(volume.history)
+        self.old = Reconciler(fenced, store(volume), settings, world.metrics, clock=lambda: world.now, history=history)
         reads_here(self.old)
 
     def _lease(self, cluster: FakeCluster, name: str) -> Lease:

@@ -9,6 +9,9 @@ import difflib
 from collections.abc import Iterable
 from typing import Final
 
+HARBOR_VERSION: Final = "0.26"
+"""The version of Harbor that the agent host has."""
+
 NAMES: Final = (
     "acp",
     "aider",

@@ -4,4 +4,5 @@ fetch            all of a trial's results into a directory; a part of one file, 
 unpack           unpacks the untrusted tar
 fetch_sweep      the results of a sweep's trials as Harbor's jobs
 job_directory    the directory of one job
+sync_history     the history of namespaces into a local database
 """

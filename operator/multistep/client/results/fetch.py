@@ -120,6 +120,18 @@ async def _parts(cluster: Cluster, uri: str, path: str) -> AsyncGenerator[bytes,
             return
 
 
+async def read_whole(cluster: Cluster, uri: str, path: str, limit: int) -> bytes:
+    """Return the response to a request of the URI with a path appended. Raises NotFound, and StoreError if the response has more
+    than ``limit`` bytes."""
+    found = bytearray()
+    async with aclosing(_body(cluster, uri, path)) as source:
+        async for chunk in source:
+            found += chunk
+            if len(found) > limit:
+                raise StoreError(f"the answer from {_shown(uri)} has more than {limit} bytes")
+    return bytes(found)
+
+
 async def _part(cluster: Cluster, uri: str, query: str, limit: int) -> bytes | None:
     found = b""
     try:

@@ -1,4 +1,5 @@
-"""Garbage collection of orphans, which are pods and results that belong to no trial. engine.lifecycle.clean_up decides.
+"""Garbage collection of orphans, which are pods and results that belong to no trial. engine.lifecycle.clean_up decides. It also
+packs the history.
 
 A pass runs every few minutes. Each object is read again right before its deletion, and deleted by its UID. The only persistent
 state is the marks that are stored with the results, so a pass may be interrupted anywhere, and two passes may run at once. A pass
@@ -12,14 +13,16 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
-from multistep.api.common import labels
+from multistep.api.common import history_address, labels
 from multistep.api.trial.trial import MultiStepTrial, salvaged
 from multistep.engine.lifecycle import clean_up
-from multistep.errors import MultistepError, NotFound
+from multistep.errors import AlreadyExists, MultistepError, NotFound
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import PODS, TRIALS
 from multistep.kube.shard import Shard
@@ -30,6 +33,7 @@ from multistep.reconcile.loading.build_images import Builds
 from multistep.settings import Settings
 from multistep.store.bucket.upload_results import ResultsUploader
 from multistep.store.files.trial_key import ResultsStore, TrialKey
+from multistep.store.history import History
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 
@@ -54,8 +58,12 @@ class OrphanRemoval:
     """Returns seconds since the epoch."""
     shipping: ResultsUploader | None = None
     """Gives access to the object store, None without one."""
+    history: History | None = None
+    """The history of finished trials, None to leave its files as they are."""
     builds: Builds | None = None
     """The builds for which trials wait, None if the operator does not build images."""
+    _published: set[str] = field(default_factory=set)
+    """Names of the ConfigMaps with addresses of the history that exist."""
     _wanted: dict[str, str] = field(default_factory=dict)
     """By a pod's UID, the trial's resourceVersion when the trial last needed the pod."""
 
@@ -70,6 +78,7 @@ class OrphanRemoval:
     async def once(self) -> None:
         """Run one pass. A part that fails is retried in the next pass."""
         parts = [self._check_pods, self._check_results, self._tidy_volume]
+        parts += [self._pack_history] if self.history is not None else []
         parts += [self._check_builders] if self.settings.builds.registry else []
         await self._each(parts, lambda part: part(), "deleting orphans")
 
@@ -167,6 +176,25 @@ class OrphanRemoval:
                 await store.remove(key)
                 self._report_deleted("results", str(key), f"its trial was deleted more than {keep} s ago")
 
+    async def _pack_history(self) -> None:
+        """Pack the history's lines, delete those that are older than the retention, and publish the addresses of the others."""
+        assert self.history is not None
+        before, retention = self.clock() - self.settings.orphans_grace_seconds, self.settings.history_retention_seconds
+        await self._each(await self.history.groups(), partial(self.history.pack, before=before), "packing the history")
+        if retention is not None:
+            day = datetime.fromtimestamp(self.clock() - retention, UTC).date()
+            if removed := await self.history.remove_older(day):
+                logger.info("deleted %d packs of the history from before %s", removed, day)
+        await self._each(await self.history.namespaces(), self._publish_history, "publishing the history's address")
+
+    async def _publish_history(self, namespace: str) -> None:
+        """Create the ConfigMap with the address of a namespace's history, once. Who may read it may read the history."""
+        manifest = history_address.config_map(namespace, self.volume.access.history_uri(self.settings.results_url, namespace))
+        if manifest["metadata"]["name"] not in self._published:
+            with suppress(AlreadyExists):
+                await self.cluster.create(manifest)
+            self._published.add(manifest["metadata"]["name"])
+
     async def _tidy_volume(self) -> None:
         removed = await self.volume.disk.tidy(self.clock() - self.settings.orphans_grace_seconds)
         if removed:
@@ -195,7 +223,7 @@ class OrphanRemoval:
         logger.info("deleted %s %s: %s", kind, name, why)
         self.metrics.orphans_deleted.labels(kind).inc()
 
-    async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[None]], what: str) -> None:
+    async def _each(self, items: Iterable[T], act: Callable[[T], Awaitable[object]], what: str) -> None:
         """Call ``act`` for each item. If it fails, log the error and continue."""
         for item in items:
             try:

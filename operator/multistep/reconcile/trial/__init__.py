@@ -22,6 +22,7 @@ checkpoint_transfers     stores and restores checkpoints
 presigned_uploads        large files from the pod to the object store
 end_attempt              the end of an attempt
 complete_results         the results of a finished trial
+record_history           its row in the history
 write_status             the status
 emit_events              Events of its transitions, warnings about settings without effect
 reconciler               composes these parts, handles events of pods

@@ -11,7 +11,8 @@ from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.journal import Journal, StepException
 from multistep.engine.status import trial_status as engine_status
 from multistep.errors import ClusterError, NotFound, StoreError
-from multistep.kube.cluster_protocols import Cluster
+from multistep.kube.cluster_protocols import Cluster, Object
+from multistep.reconcile.trial.record_history import HistoryWriter
 from multistep.settings import Settings
 from multistep.sources.load.load_trial import LoadedTrial
 from multistep.store.bucket.upload_results import ResultsUploader
@@ -37,7 +38,7 @@ class ResultsLocation:
 
 
 class Finisher:
-    """Writes result.json, the files beside it, and the signed statement about all files."""
+    """Writes result.json, the files beside it, the signed statement about all files, and the row of the history."""
 
     def __init__(
         self,
@@ -46,17 +47,26 @@ class Finisher:
         settings: Settings,
         shipping: ResultsUploader | None = None,
         sign: Sign | None = None,
+        history: HistoryWriter | None = None,
     ) -> None:
         """Create the finisher.
 
         ``shipping`` moves results to the object store. With None they stay on the results volume. ``sign`` signs the statement
-        about the files and returns the signed envelope. With None the statement is not signed.
+        about the files and returns the signed envelope. With None the statement is not signed. ``history`` gets a row of each
+        trial.
         """
         self._cluster = cluster
         self._sign = sign
+        self._history = history
         self._volume = volume
         self._shipping = shipping
         self._settings = settings
+
+    async def record(self, trial: Object, ended: TrialStatus, journal: Journal | None = None) -> None:
+        """Write the row of the history of a trial that ends with this status. Idempotent."""
+        if self._history is not None:
+            agent = journal.agent if journal else None
+            await self._history.record(trial, ended, agent.version if agent else "")
 
     async def service_logs(self, trial: MultiStepTrial, loaded: LoadedTrial) -> dict[str, bytes]:
         """Return the last lines of each service's output, by path in the results.

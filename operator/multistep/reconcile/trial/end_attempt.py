@@ -191,6 +191,7 @@ async def finish(run: TrialRun, observed: Observed, journal: Journal, finisher: 
     now = run.clock()
     new = _final_status(run, journal, now)
     location = await finisher.finish(run.trial, observed.task, journal, new, now, logs=logs)
+    await finisher.record(run.readable_object, new, journal)
     await _end(run, new.model_copy(update={"results": location.uri, "results_store": location.store}), pods)
     return Continue(observed.pods)  # the clean-up lists the pods that it deletes
 
@@ -213,6 +214,7 @@ async def fail(run: TrialRun, observed: Observed, failing: FailTrial, finisher: 
         logs = await finisher.service_logs(run.trial, observed.loaded)
         location = await finisher.finish_failed(run.trial, observed.loaded, new, run.clock(), logs=logs)
         new = new.model_copy(update={"results": location.uri, "results_store": location.store})
+        await finisher.record(run.readable_object, new)
     await _end(run, new, pods, before=failing.before)
     return Continue()
 
@@ -255,6 +257,8 @@ async def clean_up(
     if due.pod_in == 0:
         await pods.remove_all(trial)
     await finisher.clear(trial)
+    if trial.status.results is None:  # a trial that ends without results has no row yet
+        await finisher.record(run.readable_object, trial.status)
     if due.trial_in == 0:
         await cluster.delete(TRIALS, trial.metadata.namespace, trial.metadata.name, uid=trial.metadata.uid)
         return AT_NEXT_EVENT

@@ -32,6 +32,7 @@ from multistep.reconcile.trial.complete_results import Finisher, Sign
 from multistep.reconcile.trial.model_gateway import ModelAccess
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.reconcile_trial import TrialReconciler
+from multistep.reconcile.trial.record_history import HistoryWriter
 from multistep.reconcile.trial.run_sessions import Driver
 from multistep.reconcile.trial.source_checkpoints import SourceTrials
 from multistep.reconcile.trial.start_from_checkpoint import StartingPoints
@@ -42,6 +43,7 @@ from multistep.sources.load.load_trial import TrialLoader
 from multistep.sources.load.remote_tasks import RemoteTasks
 from multistep.sources.reader.read_task import TaskReader
 from multistep.store.bucket.upload_results import ResultsUploader
+from multistep.store.history import History
 from multistep.store.results_volume import ResultsVolume
 from multistep.telemetry.metrics import Metrics
 from multistep.telemetry.trial_metrics import TrialMetrics
@@ -70,6 +72,8 @@ class Reconciler:
     """Client of the object store, None without one."""
     models: ModelAccess | None = None
     """Client of the model gateway, None without one."""
+    history: History | None = None
+    """The history of finished trials, None to write no rows."""
     sign: Sign | None = None
     """Signs the statements about results, None to leave them unsigned."""
     registry: BuiltImages | None = None
@@ -103,7 +107,7 @@ class Reconciler:
             driver=self._driver(),
             models=self.models,
             checkpointing=Checkpointing(self.volume),
-            finisher=Finisher(self.cluster, self.volume, settings, self.shipping, self.sign),
+            finisher=Finisher(self.cluster, self.volume, settings, self.shipping, self.sign, self._history_writer()),
             sources=sources,
             starting_points=StartingPoints(self.cluster, self.volume, sources, self.clock),
             volume=self.volume,
@@ -112,6 +116,9 @@ class Reconciler:
             settings=settings,
             clock=self.clock,
         )
+
+    def _history_writer(self) -> HistoryWriter | None:
+        return HistoryWriter(self.cluster, self.history) if self.history is not None else None
 
     def _loader(self) -> TrialLoader:
         get_config_map, get_secret = partial(self.cluster.get, CONFIG_MAPS), partial(self.cluster.get, SECRETS)

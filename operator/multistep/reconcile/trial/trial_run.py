@@ -148,6 +148,11 @@ class TrialRun:
         return self.trial.metadata.namespace, self.trial.metadata.name
 
     @property
+    def readable_object(self) -> Object:
+        """Return the trial as it was read, only with its metadata if its other fields cannot be parsed."""
+        return self.object if self.readable else {"metadata": self.object["metadata"]}
+
+    @property
     def hint(self) -> PodHint:
         """Return the hint about the pod that the status names."""
         return self.memory.hints.of(self.key, self.trial.status.pod_uid)

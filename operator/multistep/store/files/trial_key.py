@@ -23,7 +23,7 @@ class TrialKey:
     uid: str
 
     def __post_init__(self) -> None:
-        if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and _UID.fullmatch(self.uid)):
+        if not (_OBJECT_NAME.fullmatch(self.namespace) and _OBJECT_NAME.fullmatch(self.name) and is_uid(self.uid)):
             raise StoreError(f"{self.namespace!r}/{self.name!r}/{self.uid!r} is not a valid NAMESPACE/NAME/UID of an object")
 
     @classmethod
@@ -33,6 +33,11 @@ class TrialKey:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}/{self.uid}"
+
+
+def is_uid(text: str) -> bool:
+    """Return whether a text can be the UID of an object, and so a name in a store."""
+    return _UID.fullmatch(text) is not None
 
 
 class ResultsStore(Protocol):

@@ -24,7 +24,7 @@ class Disk:
     def __init__(self, root: Path, threads: int, check: Callable[[], None]) -> None:
         self.root = root
         self.threads = Threads(threads)
-        self._check = check
+        self.check = check
         self._check_thread = Threads(1)  # a separate thread, so that the readiness check does not wait until downloads are unpacked
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Disk:
         """Call a function with the trial's directory in a thread. ``what`` names the action in the error message. Raises
         StoreError."""
         with as_store_error(f"{key}: {what}"):
-            return await self.threads.run(function, TrialDirectory(self.path(key), self._check))
+            return await self.threads.run(function, TrialDirectory(self.path(key), self.check))
 
     async def stream(self, key: TrialKey, chunks: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
         """Yield the chunks of a blocking generator, which is run in threads."""

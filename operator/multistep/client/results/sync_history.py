@@ -1,0 +1,65 @@
+"""Copies the history of namespaces into the local database. Packs that have not changed are not read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from multistep.api.common.history_address import KEY, LABEL
+from multistep.client.connection import Cluster
+from multistep.client.results.fetch import read_whole
+from multistep.errors import NotFound, StoreError
+from multistep.kube.resources import CONFIG_MAPS
+
+if TYPE_CHECKING:
+    from multistep.report.history_database import HistoryDatabase
+
+_MAX_BYTES: Final = 256 << 20
+_AT_ONCE: Final = 64  # packs per transaction, so that an interrupted copy continues where it stopped
+
+
+async def sync_history(cluster: Cluster, namespace: str | None, database: HistoryDatabase) -> list[str]:
+    """Update the copy of the history of a namespace, or with None of all namespaces, and return warnings.
+
+    Raises ClusterError if the addresses cannot be listed.
+    """
+    warnings = list[str]()
+    async for source, url in _addresses(cluster, namespace):
+        try:
+            await _sync(cluster, source, url, database)
+        except NotFound:
+            warnings.append(f"ConfigMap {source}: nothing answers at its address: delete it if its operator was uninstalled")
+        except StoreError as error:
+            warnings.append(f"ConfigMap {source}: {error}")
+    return warnings
+
+
+async def _addresses(cluster: Cluster, namespace: str | None) -> AsyncIterator[tuple[str, str]]:
+    """Yield the name and the address of each history."""
+    async for found in cluster.iterate(CONFIG_MAPS, namespace, label_selector=f"{LABEL}=true"):
+        if url := (found.get("data") or {}).get(KEY):
+            yield f"{found['metadata']['namespace']}/{found['metadata']['name']}", str(url)
+
+
+async def _sync(cluster: Cluster, source: str, url: str, database: HistoryDatabase) -> None:
+    # The open lines are read first: a line that is packed meanwhile is then in both, but never in none.
+    opened = await read_whole(cluster, url, "/open", _MAX_BYTES)
+    now = _versions(await read_whole(cluster, url, "", _MAX_BYTES))
+    known = database.versions(source)
+    gone = [name for name in known if name not in now]
+    changed = [name for name, version in now.items() if known.get(name) != version]
+    for start in range(0, max(1, len(changed)), _AT_ONCE):
+        packs = {}
+        for name in changed[start : start + _AT_ONCE]:
+            packs[name] = now[name], await read_whole(cluster, url, f"/packs/{quote(name)}", _MAX_BYTES)
+        database.update(source, gone, packs, opened)
+
+
+def _versions(listed: bytes) -> dict[str, str]:
+    try:
+        packs: Any = json.loads(listed)
+        return {str(pack["name"]): str(pack["version"]) for pack in packs}
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"the list of the history's packs is invalid: {error}") from None
