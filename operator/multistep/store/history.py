@@ -92,6 +92,10 @@ class History:
         """Return the directories with lines on the volume."""
         return await self._disk.of_root(lambda: sorted(each for each in self._root.glob("*/*/*") if each.is_dir()))
 
+    def namespace_of(self, group: Path) -> str:
+        """Return the namespace of a directory with lines."""
+        return group.relative_to(self._root).parts[0].partition("=")[2]
+
     async def pack(self, group: Path, before: float) -> int:
         """Move a group's lines that were written before a time (seconds since the epoch) to its pack, and return their number."""
         found = await self._disk.of_root(lambda: _old_lines(group, before))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from multistep.api.trial.trial import parse_status
 from multistep.errors import NotFound, StoreError
 from multistep.reconcile.trial.record_history import HistoryWriter
 from multistep.store.history import History
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_volume import FakeVolume
 from tests.support.world import World
 from tests.unit.reconcile.orphan_cases import Scene
@@ -109,9 +111,7 @@ async def test_an_owner_reference_of_a_user_is_no_path(tmp_path: Path, uid: str)
 
 async def test_rows_are_packed_and_stay_when_everything_else_is_deleted(tmp_path: Path) -> None:
     scene = Sweeps(tmp_path)
-    scene.removal = type(scene.removal)(
-        scene.cluster, scene.volume, scene.removal.settings, scene.metrics, clock=lambda: scene.now, history=scene.history
-    )
+    scene.removal = replace(scene.removal, history=scene.history)
     await scene.row(trial())
     scene.now = 4e9
     await scene.once()
@@ -124,12 +124,32 @@ async def test_rows_are_packed_and_stay_when_everything_else_is_deleted(tmp_path
     assert "ownerReferences" not in address["metadata"]
 
 
+async def test_the_address_of_a_deleted_namespace_is_published_when_it_has_trials_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, asked = Sweeps(tmp_path), list[str]()
+    scene.removal = replace(scene.removal, history=scene.history)
+
+    async def refuse(_: FakeCluster, manifest: dict[str, Any], **options: Any) -> dict[str, Any]:
+        asked.append(manifest["metadata"]["namespace"])
+        raise NotFound("namespace", status=404, reason="NotFound")
+
+    await scene.row(trial())
+    scene.now = 4e9
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeCluster, "create", refuse)
+        await scene.once()
+        await scene.once()
+    assert asked == ["evals"]
+    await scene.row(trial())
+    await scene.once()
+    assert [kind for kind, _, _ in scene.cluster.objects if kind == "ConfigMap"] == ["ConfigMap"]
+
+
 async def test_rows_beyond_the_retention_are_deleted(tmp_path: Path) -> None:
     scene = Sweeps(tmp_path)
     settings = scene.removal.settings.model_copy(update={"history_retention_seconds": 86400.0})
-    scene.removal = type(scene.removal)(
-        scene.cluster, scene.volume, settings, scene.metrics, clock=lambda: scene.now, history=scene.history
-    )
+    scene.removal = replace(scene.removal, settings=settings, history=scene.history)
     await scene.row(trial())
     scene.now = 4e9
     await scene.once()

@@ -63,7 +63,7 @@ class OrphanRemoval:
     builds: Builds | None = None
     """The builds for which trials wait, None if the operator does not build images."""
     _published: set[str] = field(default_factory=set)
-    """Names of the ConfigMaps with addresses of the history that exist."""
+    """Namespaces whose history's address was published, or that did not exist."""
     _wanted: dict[str, str] = field(default_factory=dict)
     """By a pod's UID, the trial's resourceVersion when the trial last needed the pod."""
 
@@ -180,20 +180,23 @@ class OrphanRemoval:
         """Pack the history's lines, delete those that are older than the retention, and publish the addresses of the others."""
         assert self.history is not None
         before, retention = self.clock() - self.settings.orphans_grace_seconds, self.settings.history_retention_seconds
-        await self._each(await self.history.groups(), partial(self.history.pack, before=before), "packing the history")
+        groups = await self.history.groups()
+        await self._each(groups, partial(self.history.pack, before=before), "packing the history")
         if retention is not None:
             day = datetime.fromtimestamp(self.clock() - retention, UTC).date()
             if removed := await self.history.remove_older(day):
                 logger.info("deleted %d packs of the history from before %s", removed, day)
-        await self._each(await self.history.namespaces(), self._publish_history, "publishing the history's address")
+        known = {namespace for namespace in await self.history.namespaces() if namespace not in self._published}
+        current = {self.history.namespace_of(group) for group in groups}  # which may have been deleted and created again
+        await self._each(sorted(known | current), self._publish_history, "publishing the history's address")
 
     async def _publish_history(self, namespace: str) -> None:
-        """Create the ConfigMap with the address of a namespace's history, once. Who may read it may read the history."""
-        manifest = history_address.config_map(namespace, self.volume.access.history_uri(self.settings.results_url, namespace))
-        if manifest["metadata"]["name"] not in self._published:
-            with suppress(AlreadyExists):
-                await self.cluster.create(manifest)
-            self._published.add(manifest["metadata"]["name"])
+        """Create the ConfigMap with the address of a namespace's history, unless it exists or the namespace does not. Who may read
+        the ConfigMap may read the history."""
+        url = self.volume.access.history_uri(self.settings.results_url, namespace)
+        with suppress(AlreadyExists, NotFound):
+            await self.cluster.create(history_address.config_map(namespace, url))
+        self._published.add(namespace)
 
     async def _tidy_volume(self) -> None:
         removed = await self.volume.disk.tidy(self.clock() - self.settings.orphans_grace_seconds)
