@@ -68,6 +68,7 @@ def rows(trials: int, seed: int = 1) -> Iterator[dict[str, object]]:
             "agent_version": f"1.{version}",
             "model": f"provider/model-{agent % 3}",
             "harbor_version": "0.26",
+            "regrade_of": "",
             "branch": "",
             "state": "Complete",
             "outcome": "Excluded" if excluded else "Passed" if score else "NotPassed",

@@ -108,7 +108,7 @@ def history(
     if sql is not None:
         print_rows(_asked(database, sql), output)
     elif parquet is not None:
-        database.export(parquet, *chosen.where(branches=True))
+        database.export(parquet, *chosen.where(every=True))
     elif postgres:
         print_postgres(database, chosen)
     else:

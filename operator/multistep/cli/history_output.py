@@ -34,7 +34,7 @@ def print_rows(rows: Sequence[Row], output: str) -> None:
 
 def print_postgres(database: HistoryDatabase, filters: Filters) -> None:
     """Print the script for psql."""
-    where, parameters = filters.where(branches=True)
+    where, parameters = filters.where(every=True)
     _, rows = database.query(f"SELECT {', '.join(TYPES)} FROM trials WHERE {where}", parameters)
     for piece in script(rows):
         print_bytes(piece.encode(errors="replace"))

@@ -28,12 +28,13 @@ class Filters:
     since: str | None = None
     """A day, YYYY-MM-DD (UTC): trials that were created on this day or later."""
 
-    def where(self, *, branches: bool = False) -> tuple[str, list[object]]:
-        """Return a condition of SQL and its parameters. branches: whether it holds for branches of sweeps, too."""
+    def where(self, *, every: bool = False) -> tuple[str, list[object]]:
+        """Return a condition of SQL and its parameters. every: whether it holds for branches of sweeps and regrades, too, which
+        repeat a part of other trials."""
         named = {name: getattr(self, name) for name in ("namespace", "dataset", "sweep", "task", "agent", "model")}
         terms = {f"{name} = ?": value for name, value in named.items() if value is not None}
         terms |= {"date >= CAST(? AS DATE)": self.since} if self.since else {}
-        return " AND ".join(["true" if branches else "branch = ''", *terms]), list(terms.values())
+        return " AND ".join(["true" if every else "branch = '' AND regrade_of = ''", *terms]), list(terms.values())
 
 
 def leaderboard(database: HistoryDatabase, filters: Filters) -> list[Row]:
@@ -124,7 +125,7 @@ def _regression(key: Sequence[object], scores: Sequence[Sequence[Any]]) -> Row |
 
 def costs(database: HistoryDatabase, filters: Filters, period: Period, label: str = "") -> list[Row]:
     """Return the known costs (USD) and tokens by period and team: the namespace, or the value of a label of trials."""
-    where, parameters = filters.where(branches=True)
+    where, parameters = filters.where(every=True)
     team = "coalesce(labels[?], '')" if label else "namespace"
     return _rows(
         database,

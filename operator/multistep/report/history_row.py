@@ -41,6 +41,7 @@ TYPES: Final[Mapping[str, str]] = {
     "attempt": "INTEGER",
     "number": "INTEGER",
     "retry_of": "INTEGER",
+    "regrade_of": "VARCHAR",
     "branch": "VARCHAR",
     "step": "VARCHAR",
     "state": "VARCHAR",
@@ -75,7 +76,7 @@ _DETAILS: Final = ("steps", "rewards", "labels")  # in the order in which a row 
 _OF_ROW: Final = (
     "attempt", "number", "retry_of", "branch", "step", "state", "outcome", "passed", "failure_class", "reason", "tampering",
     "rewards", "seconds", "failed_attempts", "input_tokens", "output_tokens", "cost_usd", "judge_input_tokens",
-    "judge_output_tokens", "judge_cost_usd", "counted_by", "trial", "task", "agent", "program",
+    "judge_output_tokens", "judge_cost_usd", "counted_by", "trial", "task",
 )  # fmt: skip
 
 
@@ -96,8 +97,10 @@ def history_row(trial: Mapping[str, Any], status: TrialStatus, origin: SweepOrig
     """
     metadata, spec = trial["metadata"], trial.get("spec") or {}
     agent, sweep = spec.get("agent") or {}, owner_of(trial) or ("", "")
+    source = status.regraded.agent if status.regraded else None
     row = row_of(trial, status, origin.scoring)
-    hosted = bool(agent.get("importPath")) or row.program not in BUILT_IN
+    program = source.name if source else row.program
+    hosted = bool(agent.get("importPath")) or program not in BUILT_IN
     own = {
         "uid": metadata["uid"],
         "namespace": metadata["namespace"],
@@ -107,10 +110,13 @@ def history_row(trial: Mapping[str, Any], status: TrialStatus, origin: SweepOrig
         "dataset": origin.dataset,
         "task_digest": row.content,
         "image": status.image_id or "",
-        "agent_version": agent_version or agent.get("version") or ("" if hosted else __version__),
-        "model": agent.get("model") or "",
+        "agent": program if row.agent == row.program else row.agent,
+        "program": program,
+        "agent_version": source.version if source else agent_version or agent.get("version") or ("" if hosted else __version__),
+        "model": (source.model if source else agent.get("model")) or "",
         "harbor_version": HARBOR_VERSION if hosted else "",
         "multistep_version": __version__,
+        "regrade_of": (spec.get("regrade") or {}).get("trial") or "",
         "score": row.counts,
         "steps": [_step(each) for each in row.steps],
         "started": _time(status.start_time),

@@ -93,6 +93,16 @@ def test_an_agent_of_multistep_has_its_version_and_none_of_harbor() -> None:
     assert found["harbor_version"] == ""
 
 
+def test_a_regrade_has_the_agent_of_its_source() -> None:
+    agent = {"name": "claude-code", "version": "1.9", "model": "anthropic/former"}
+    found = trial(agent={"name": "oracle"}, regraded={"trial": "first", "uid": "first-uid", "agent": agent})
+    found["spec"]["regrade"] = {"trial": "first"}
+    del found["metadata"]["annotations"]["multistep.dev/agent"]
+    known = row(found)
+    assert (known["regrade_of"], known["agent_version"], known["model"]) == ("first", "1.9", "anthropic/former")
+    assert (known["agent"], known["program"], known["harbor_version"]) == ("claude-code", "claude-code", "0.26")
+
+
 def test_a_trial_that_never_started_is_a_row_on_the_day_of_its_end() -> None:
     failed = {"type": "Failed", "status": "True", "reason": "InvalidSpec", "message": "bad", "lastTransitionTime": END}
     found = trial() | {"spec": {}, "status": {"phase": "Failed", "conditions": [failed], "completionTime": END}}
@@ -166,6 +176,7 @@ def test_the_leaderboard_averages_tasks_and_leaves_out_excluded_trials(tmp_path:
         scored("z", None, task="two", cost_usd=1.0),
         scored("other", 1.0, agent="codex", agent_version="9"),
         scored("branch", 0.0, branch="Start"),
+        scored("regrade", 0.0, regrade_of="x0"),
     ]
     first, second = leaderboard(copy(tmp_path, lines), Filters())
     assert (first["agent"], first["version"], first["score"]) == ("codex", "9", 1.0)
