@@ -125,7 +125,7 @@ def test_the_capabilities_are_those_of_all_registered_agents() -> None:
     found = capabilities()
     assert sorted(found) == ALL
     assert len(found) == 47
-    able = ("resume", "mcp", "mcpHeaders", "skills", "baseURL", "webTools")
+    able = ("resume", "mcp", "mcpHeaders", "skills", "baseURL", "webTools", "bridge")
     assert found["claude-code"] == {**dict.fromkeys(able, True), "setupSeconds": 360}
     assert found["terminus-2"]["resume"] is False
 
