@@ -189,8 +189,8 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     async def samples(self, rollout: Rollout, credit: Credit = "ToGo") -> Samples:
         """Return the training samples of a trial: the token records of its model requests as sequences with masks.
 
-        credit: which steps' parts of the reward a token is credited with. Raises StoreError if the trial has no results, and
-        ClusterError.
+        credit: which steps' parts of the reward a token is credited with. Raises StoreError if the trial has no results,
+        UsageError if its tokens were not recorded, and ClusterError.
         """
         with tempfile.TemporaryDirectory() as directory:
             for step in rollout.steps:

@@ -88,6 +88,9 @@ class Rollout:
     results: str | None
     """URI of the trial's result files, which ``file`` and ``fetch`` of the client read. It contains an access token: keep it
     private."""
+    captured: bool
+    """Whether the model gateway recorded the tokens of its model requests (spec.agent.capture). If not, a file of token records
+    among its results is the agent's own."""
 
 
 def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
@@ -113,6 +116,7 @@ def rollout(trial: Mapping[str, Any], scoring: Scoring) -> Rollout:
         output_tokens=found.output_tokens,
         cost_usd=found.cost_usd,
         results=status.results,
+        captured=((trial.get("spec") or {}).get("agent") or {}).get("capture") == "Tokens",
     )
 
 

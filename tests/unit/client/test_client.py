@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -256,7 +257,8 @@ async def test_samples_are_read_from_the_token_records_of_the_steps(
     for name in ("one", "two"):
         cluster.trial("s", name, scored(0.5) | {"results": "service://m/o:1/results/x"})
     cluster.finish("s")
-    one, two = await run.results()
+    uncaptured, _ = await run.results()
+    one, two = [replace(each, captured=True) for each in await run.results()]
     writer = Writer(tmp_path / "tokens", {})
     write(writer, 0, [1, 2], [3])
     writer.close()
@@ -267,6 +269,8 @@ async def test_samples_are_read_from_the_token_records_of_the_steps(
     assert (found.reward, found.steps, found.missing) == (0.5, ["only"], {})
     cluster.files = {}
     without = await client.samples(two)
+    with pytest.raises(UsageError, match="set capture to Tokens"):
+        await client.samples(uncaptured)
     assert (without.sequences, without.reward, without.missing) == ([], 0.5, {"only": "the step has no token records"})
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from multistep.client.rollouts.merge_records import samples_of_records
 from multistep.client.rollouts.sample import Credit, Samples
 from multistep.client.run import Rollout
+from multistep.errors import UsageError
 from multistep.token_records.read_file import read
 from multistep.token_records.record import StepRecords
 
@@ -17,7 +18,10 @@ def records_path(step: str) -> str:
 
 
 def read_samples(rollout: Rollout, directory: Path, credit: Credit = "ToGo") -> Samples:
-    """Return the training samples of a trial. directory: its results, as ``fetch`` of the client wrote them. Raises OSError."""
+    """Return the training samples of a trial. directory: its results, as ``fetch`` of the client wrote them. Raises OSError, and
+    UsageError if the tokens of its requests were not recorded."""
+    if not rollout.captured:
+        raise UsageError(f"trial {rollout.name} has no token records: set capture to Tokens in its spec.agent")
     records = {step.name: _read(directory / records_path(step.name)) for step in rollout.steps}
     parts = {step.name: step.part or 0.0 for step in rollout.steps}
     return samples_of_records(records, parts, rollout.reward, credit)
