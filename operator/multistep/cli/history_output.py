@@ -17,7 +17,6 @@ from multistep.report.files import inert
 from multistep.report.history_database import HistoryDatabase
 from multistep.report.history_postgres import script
 from multistep.report.history_questions import Filters, Row
-from multistep.report.history_row import TYPES
 
 
 def print_rows(rows: Sequence[Row], output: str) -> None:
@@ -34,9 +33,7 @@ def print_rows(rows: Sequence[Row], output: str) -> None:
 
 def print_postgres(database: HistoryDatabase, filters: Filters) -> None:
     """Print the script for psql."""
-    where, parameters = filters.where(every=True)
-    _, rows = database.query(f"SELECT {', '.join(TYPES)} FROM trials WHERE {where}", parameters)
-    for piece in script(rows):
+    for piece in script(database.rows(*filters.where(every=True))):
         print_bytes(piece.encode(errors="replace"))
 
 

@@ -24,6 +24,7 @@ _SCHEMA: Final = (
     f"CREATE VIEW IF NOT EXISTS trials AS SELECT {_COLUMNS} FROM stored WHERE NOT shadowed",
 )
 _OPEN: Final = "open"
+_BATCH: Final = 10_000
 _VERSION: Final = 1
 """Changes with the columns: a copy of another version is read again from the cluster."""
 
@@ -87,6 +88,13 @@ class HistoryDatabase:
                 return [column[0] for column in found.description or ()], found.fetchall()
             except duckdb.Error as error:
                 raise UsageError(f"the query failed: {error}") from None
+
+    def rows(self, where: str, parameters: Sequence[object]) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows with all columns, in batches, so that memory is bounded."""
+        with self._opened(read_only=True) as database:
+            found = database.execute(f"SELECT {_COLUMNS} FROM trials WHERE {where}", list(parameters))
+            while batch := found.fetchmany(_BATCH):
+                yield from batch
 
     def export(self, directory: Path, where: str, parameters: Sequence[object]) -> None:
         """Write the rows as Parquet, a directory per namespace and date. Raises UsageError."""
