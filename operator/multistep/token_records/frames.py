@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 from typing import Any, BinaryIO, Final
 
 import msgpack
@@ -12,6 +13,7 @@ MAX_FRAME_BYTES: Final = 64 << 20
 """Maximum bytes of a frame's objects."""
 _PIECE_BYTES: Final = 1 << 10  # a piece decompresses to at most 32 MiB: 4 bytes can stand for a block of 128 KiB
 _MAX_ITEMS: Final = 4096  # of an object and all lists and maps in it: an item of one byte needs up to 100 bytes of memory
+_COMPRESSING: Final = Lock()  # a compressor that two threads use at once hangs or crashes
 _COMPRESSOR: Final = zstandard.ZstdCompressor(level=3, write_checksum=True)  # one for all files: its buffers are about 1 MiB
 
 
@@ -21,7 +23,9 @@ class Damaged(Exception):
 
 def frame_of(objects: Sequence[Mapping[str, Any]]) -> bytes:
     """Return a frame with objects."""
-    return _COMPRESSOR.compress(b"".join(map(msgpack.packb, objects)))
+    content = b"".join(map(msgpack.packb, objects))
+    with _COMPRESSING:
+        return _COMPRESSOR.compress(content)
 
 
 def frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,16 @@ def test_a_forged_file_costs_bounded_memory(tmp_path: Path, kind: str) -> None:
     (tmp_path / "tokens").write_bytes(content)
     done = subprocess.run([sys.executable, "-c", READ, tmp_path / "tokens"], capture_output=True, text=True, check=True)
     assert why in done.stdout
+
+
+def test_files_are_written_in_several_threads_at_once(tmp_path: Path) -> None:
+    def write(number: int) -> bool:
+        path = tmp_path / str(number)
+        writer = Writer(path, {})
+        for start in range(20):
+            writer.prompt(array("I", range(start, start + 20_000)))
+        writer.close()
+        return read(path).complete
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(write, range(8)))
