@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,7 @@ class RequestCapture:
         self._sent_version = ""
         self._versions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
         self._prompt: PromptBlocks | None = None
+        self._prompt_tokens = 0
         self._counted: dict[int, int] = {}  # tokens of each choice whose version is noted
         self._seen: dict[int, int] = {}
         self._mixed = False
@@ -88,7 +90,7 @@ class RequestCapture:
         """The tokens that have arrived, or None if none have."""
         if self._tokens.prompt is None:
             return None
-        return TokenUsage(len(self._tokens.prompt), output=sum(len(choice.ids) for choice in self._tokens.choices.values()))
+        return TokenUsage(self._prompt_tokens, output=sum(len(choice.ids) for choice in self._tokens.choices.values()))
 
     def end(self, state: State, usage: TokenUsage | None = None) -> None:
         """Write the records. Only the first call after ``start`` does. ``usage`` has the server's own counts, if they are known."""
@@ -142,10 +144,13 @@ class RequestCapture:
         self._seen = {index: len(choice.ids) for index, choice in self._tokens.choices.items()}
 
     def _store_prompt(self) -> None:
-        if self._tokens.read_prompt() and self._writer is not None and self._prompt is None:
-            assert self._tokens.prompt is not None
+        if not self._tokens.read_prompt() or self._tokens.prompt is None:
+            return
+        prompt, self._tokens.prompt = self._tokens.prompt, array("I")  # the file has it, so an open stream does not keep it
+        self._prompt_tokens = len(prompt)
+        if self._writer is not None and self._prompt is None:
             try:
-                self._prompt = self._writer.prompt(self._tokens.prompt)
+                self._prompt = self._writer.prompt(prompt)
             except (OSError, ValueError) as error:
                 self._miss(str(error))
 
