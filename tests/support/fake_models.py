@@ -11,7 +11,7 @@ from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.errors import GatewayUnavailable
-from multistep.reconcile.trial.model_gateway import AgentOrUser, ModelUser, Write
+from multistep.reconcile.models.model_gateway import AgentOrUser, ModelUser, Write
 from tests.support.faults import Faults
 
 

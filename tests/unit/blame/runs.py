@@ -18,7 +18,7 @@ from multistep.engine.journal.operations import HostCall
 from multistep.engine.plan.plan import TrialEnv
 from multistep.engine.score import failure_class
 from multistep.gateway.keys.tokens import Keyring
-from multistep.reconcile.trial.model_gateway import ModelGateway
+from multistep.reconcile.models.model_gateway import ModelGateway
 from tests.support.played import IMAGE, outcome, plan, play
 from tests.support.world import manifest
 from tests.unit.gateway.world import Seen, World, world

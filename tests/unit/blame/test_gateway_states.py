@@ -32,7 +32,7 @@ from multistep.engine.plan.plan import TrialEnv, TrialPlan
 from multistep.errors import GatewayError, GatewayUnavailable
 from multistep.gateway.accounting.request_ledger import RequestLedger
 from multistep.gateway.keys.tokens import Keyring
-from multistep.reconcile.trial.model_gateway import ModelGateway
+from multistep.reconcile.models.model_gateway import ModelGateway
 from tests.support.phase_results import DEFAULTS
 from tests.support.played import IMAGE, outcome, plan, play, rewarded
 from tests.support.world import manifest

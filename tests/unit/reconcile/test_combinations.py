@@ -17,6 +17,7 @@ import pytest
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.score.usage_totals import usage_of_all_attempts
 from multistep.errors import StoreError, StreamLost, Unavailable
+from multistep.reconcile.models.model_gateway import AgentOrUser
 from tests.support.fake_models import FakeModels, counted
 from tests.support.fake_runner import Json
 from tests.support.fake_volume import FakeVolume
@@ -34,8 +35,8 @@ class Models(FakeModels):
 
     world: World
 
-    async def close(self, trial: MultiStepTrial, step: str) -> Mapping[str, Any]:
-        await super().close(trial, step)
+    async def close(self, trial: MultiStepTrial, step: str, role: AgentOrUser = "agent") -> Mapping[str, Any]:
+        await super().close(trial, step, role)
         id = f"{trial.status.attempt}/{step}/host/agent"
         return counted((TOKENS, 0, 0)) if id in starts(self.world) else {}
 

@@ -22,7 +22,7 @@ from multistep.engine.script.judge_requests import parse_judge_report
 from multistep.errors import GatewayUnavailable, InvalidSpec, NotFound
 from multistep.gateway.keys.tokens import Keyring, verify_token
 from multistep.gateway.operator_client import GatewayAdmin
-from multistep.reconcile.trial.model_gateway import ModelGateway, connect, with_model_access
+from multistep.reconcile.models.model_gateway import ModelGateway, connect, with_model_access
 from multistep.token_records.read_file import read
 from tests.support.played import plan
 from tests.support.world import manifest

@@ -15,7 +15,7 @@ from multistep.engine.plan.hosted_agent import HostedAgent
 from multistep.engine.plan.plan import TrialEnv
 from multistep.errors import ClusterError, NotFound, Unavailable
 from multistep.gateway.keys.tokens import Keyring
-from multistep.reconcile.trial.model_gateway import ModelGateway
+from multistep.reconcile.models.model_gateway import ModelGateway
 from tests.support.played import plan
 from tests.support.world import KEY, manifest
 from tests.unit.gateway.world import World, world

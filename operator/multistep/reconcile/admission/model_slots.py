@@ -147,7 +147,7 @@ _VERSION: Final = re.compile(r"[-@]\d{3,}")  # start of a version after a model'
 
 
 class Gateway(Protocol):
-    """The part of the model gateway that counts the models' loads. reconcile.trial.model_gateway implements it."""
+    """The part of the model gateway that counts the models' loads. reconcile.models.model_gateway implements it."""
 
     async def loads(self) -> Mapping[str, ModelLoad]:
         """Return the loads since the gateway's start, by requested model. Raises GatewayError."""

@@ -17,7 +17,6 @@ session_blame            whether the pod or the connection caused an error of th
 run_sessions             runs operations in exec sessions
 session_state            state and result of the exec sessions of one reconcile
 sidecar_sessions         sessions with services and the egress sidecar
-model_gateway            tokens and usage of the model gateway
 checkpoint_transfers     stores and restores checkpoints
 presigned_uploads        large files from the pod to the object store
 end_attempt              the end of an attempt

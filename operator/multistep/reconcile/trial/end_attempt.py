@@ -24,11 +24,11 @@ from multistep.errors import Conflict, GatewayError, NotFound, NotLeading, Unava
 from multistep.kube.cluster_protocols import Cluster
 from multistep.kube.resources import TRIALS
 from multistep.pods import pod_identity
+from multistep.reconcile.models.model_gateway import ModelAccess
 from multistep.reconcile.queue.error_outcome import message
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.complete_results import Finisher
-from multistep.reconcile.trial.model_gateway import ModelAccess
 from multistep.reconcile.trial.owned_pods import TrialPods, named_verifiers
 from multistep.reconcile.trial.trial_run import STOP_SECONDS, Continue, FailTrial, Finish, Observed, Result, TrialRun
 from multistep.sources.load.load_trial import TrialLoader

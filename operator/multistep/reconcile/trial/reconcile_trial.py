@@ -24,6 +24,7 @@ from multistep.errors import InvalidSpec
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.logs import also_about
 from multistep.reconcile.admission.admission import Admission
+from multistep.reconcile.models.model_gateway import ModelAccess
 from multistep.reconcile.queue.error_outcome import is_cancelled, message
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, Requeue
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
@@ -33,7 +34,6 @@ from multistep.reconcile.trial.create_pods import adopt, adopt_verifier, create_
 from multistep.reconcile.trial.decide_action import decide
 from multistep.reconcile.trial.end_attempt import clean_up, fail, finish, give_up, interrupt
 from multistep.reconcile.trial.end_in_status import EndInStatus
-from multistep.reconcile.trial.model_gateway import ModelAccess
 from multistep.reconcile.trial.observe import load_task, read_pods
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.run_sessions import Driver

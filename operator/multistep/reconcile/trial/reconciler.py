@@ -24,12 +24,12 @@ from multistep.reconcile.admission.pod_starts import PodStarts
 from multistep.reconcile.admission.quotas import Quotas
 from multistep.reconcile.loading.build_images import Builds
 from multistep.reconcile.loading.load_tasks import Fetches, Reads
+from multistep.reconcile.models.model_gateway import ModelAccess
 from multistep.reconcile.queue.error_outcome import is_of_another_server
 from multistep.reconcile.queue.event_filter import Changed, PodEvent
 from multistep.reconcile.queue.work_queue import AT_NEXT_EVENT, SOON_SECONDS, Requeue
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
 from multistep.reconcile.trial.complete_results import Finisher, Sign
-from multistep.reconcile.trial.model_gateway import ModelAccess
 from multistep.reconcile.trial.owned_pods import TrialPods
 from multistep.reconcile.trial.reconcile_trial import TrialReconciler
 from multistep.reconcile.trial.record_history import HistoryWriter

@@ -52,10 +52,10 @@ from multistep.kube.cluster_protocols import Cluster
 from multistep.pods import agent_host, pod_identity
 from multistep.pods import pod_manifest as pods
 from multistep.reconcile.admission.concurrency_limit import ConcurrencyLimit
+from multistep.reconcile.models.model_gateway import ModelAccess, model_users, with_model_access, with_user_access
 from multistep.reconcile.queue.event_filter import Changed
 from multistep.reconcile.trial import checkpoint_transfers as checkpoints
 from multistep.reconcile.trial.checkpoint_transfers import Checkpointing
-from multistep.reconcile.trial.model_gateway import ModelAccess, model_users, with_model_access, with_user_access
 from multistep.reconcile.trial.presigned_uploads import Direct, FreeSpace, Gathering, marked_as_sent
 from multistep.reconcile.trial.session_state import (
     AgentStillRuns,

@@ -39,7 +39,7 @@ from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
 from multistep.providers import BY_KEY_VARIABLE, Provider, is_name_of, judge_variables, names_of, provider_of
-from multistep.reconcile.trial.judge_doubt import confirmed, is_checked, question, unanswered_cause, with_usage_of
+from multistep.reconcile.models.judge_doubt import confirmed, is_checked, question, unanswered_cause, with_usage_of
 
 ADMIN_TOKEN: Final = "admin-token"  # file with the operator's bearer token, in the same Secret as the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
