@@ -28,11 +28,11 @@ from multistep.pods.pod_facts import pod_facts
 from multistep.reconcile.admission.model_slots import LOAD_SECONDS, Gateway, ModelLoads
 from multistep.reconcile.cluster.garbage_collector import OrphanRemoval
 from multistep.reconcile.cluster.resync import Resync
+from multistep.reconcile.models import model_gateway
 from multistep.reconcile.queue.event_filter import EventFilter
 from multistep.reconcile.queue.work_queue import WorkQueue
 from multistep.reconcile.sweep.decide_at_start import SweepTasks
 from multistep.reconcile.sweep.reconcile_sweep import Sweeps
-from multistep.reconcile.trial import model_gateway
 from multistep.reconcile.trial.reconciler import Reconciler
 from multistep.settings import Settings
 from multistep.sources.load.remote_tasks import RemoteTasks
