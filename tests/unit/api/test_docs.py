@@ -58,7 +58,7 @@ def reachable(model: type[BaseModel], *, whole: bool = False) -> Iterator[type[B
 def test_every_field_has_a_table_and_a_meaning() -> None:
     tables = {found for page in PAGES for found in re.findall(r"<!-- table (\w+) -->", TEXTS[page])}
     assert {model.__name__ for model in MODELS if not model.__name__.startswith("_")} - tables <= {
-        *("BaseModel", "Model", "MultiStepTrial", "TrialSweep", "Metadata", "TrialTemplateSpec"),
+        *("BaseModel", "Model", "RoleSpec", "MultiStepTrial", "TrialSweep", "Metadata", "TrialTemplateSpec"),
         *(model.__name__ for model in set(reachable(MultiStepTrial, whole=True)) - set(reachable(MultiStepTrial))),
     }
     assert not [
