@@ -119,6 +119,16 @@ async def test_a_budget_that_an_outage_used_up_is_no_failure_of_the_step(tmp_pat
         assert (await run.cause(), len(checks(here)) > 0) == (cause, faults != [""])
 
 
+@pytest.mark.parametrize(("first", "cause"), [("say: hello", "Budget"), (None, "Request")])
+async def test_a_budget_without_room_for_any_request_is_wrong_configuration(tmp_path: Path, first: str | None, cause: str) -> None:
+    async with world(tmp_path) as here:
+        run = await Verification(here, spec(here, limits={"inputTokens": 4000})).begin()
+        if first is not None:
+            assert await run.ask(text=first) == 200
+        assert await run.ask(text="say: hello\n" + "x" * 5000) == 400
+        assert (await run.cause(), checks(here)) == (cause, [])
+
+
 @pytest.mark.parametrize("misuse", [lambda run: run.get("openai/v1/x"), lambda run: run.ask("-other-fail-404")])
 async def test_requests_that_no_provider_would_answer_show_no_wrong_key_and_no_outage(
     tmp_path: Path, misuse: Callable[[Verification], Any]

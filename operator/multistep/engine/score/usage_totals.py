@@ -270,7 +270,7 @@ def lost_attempts_used_budget(status: TrialStatus, limits: ModelLimits | None, s
     keys = {f"{attempt}/{step_segment(name)}" for attempt, name in zip(kept, names, strict=False)}
     prefixes = tuple(f"{number}/" for number in (*_run_again(status), status.attempt or 1))
     own = [used for key, used in spent.items() if key in keys or key.startswith(prefixes)]
-    return _exceed(limits, spent.values(), most) and not _exceed(limits, own, most)
+    return exceed(limits, spent.values(), most) and not exceed(limits, own, most)
 
 
 def _run_again(status: TrialStatus) -> list[int]:
@@ -290,10 +290,10 @@ def lost_runs_used_budget(trial: MultiStepTrial, spent: Mapping[str, Amounts], m
     gone = {f"{status.attempt or 1}/{step_segment(name)}" for name in lost}
     own = [used for key, used in spent.items() if int(key.partition("/")[0]) in kept and key not in gone]
     limits = judge.limits if judge is not None else None
-    return _exceed(limits, spent.values(), most) and not _exceed(limits, own, most)
+    return exceed(limits, spent.values(), most) and not exceed(limits, own, most)
 
 
-def _exceed(limits: ModelLimits | None, amounts: Iterable[Amounts], most: Amounts) -> bool:
+def exceed(limits: ModelLimits | None, amounts: Iterable[Amounts], most: Amounts) -> bool:
     """Return whether the amounts and the most that a further request may use exceed a limit."""
     used = [*amounts, most]
     return any(limit is not None and sum(getattr(each, name) for each in used) > limit for name, limit in limits or ModelLimits())

@@ -28,11 +28,14 @@ from multistep.engine.score.usage_totals import parse_report
 JUDGE_FAILED: Final = "JudgeFailedError"
 JUDGE_BUDGET_EXCEEDED: Final = "JudgeBudgetExceededError"
 Cause: TypeAlias = Literal["Configuration", "Request", "Downtime", "Outage", "Provider", "LostBudget", "Budget", "Left"]
-"""Why the judge got no answer to a request. Configuration: key or model is rejected, also in the operator's own request; Request:
-no request was answered, as their path, their model or a missing maximum of tokens is wrong; Downtime: the gateway was down; Outage:
-the provider failed, and answered no request of the operator's, or answered the same content in another run; Provider: it failed,
-but answered that one; LostBudget: the budget is used up, and lost runs and attempts used a part of it; Budget: it is used up; Left:
-the program that asked left the request."""
+"""Why the judge got no answer to a request.
+
+Configuration: key or model is rejected, also in the operator's own request. Request: no request was answered, as their path, their
+model or a missing maximum of tokens is wrong, or as each exceeds the whole budget. Downtime: the gateway was down. Outage: the
+provider failed, and answered no request of the operator's, or answered the same content in another run. Provider: it failed, but
+answered that one. LostBudget: the budget is used up, and lost runs and attempts used a part of it. Budget: it is used up. Left: the
+program that asked left the request.
+"""
 _RUNS: Final[Mapping[Cause, int]] = {"Downtime": MAX_RUNS, "Outage": MAX_RUNS, "Provider": MAX_RUNS, "Left": 3}
 """How many times a verification may run, by the cause for which the last one does not count; 1 for the others."""
 _PAUSES: Final = Backoff(first=10.0, last=120.0)  # without jitter, as the script is deterministic
@@ -63,7 +66,8 @@ class Doubt:
         sent the requests."""
         match self.cause:
             case "Request" if not suspect:
-                return AttemptLost(MODEL_ACCESS_DENIED, f"{self.message}; check what the tests request", final=True)
+                message = f"{self.message}; check what the tests request, and spec.models.judge.limits"
+                return AttemptLost(MODEL_ACCESS_DENIED, message, final=True)
             case "Configuration":
                 return AttemptLost(MODEL_ACCESS_DENIED, f"{self.message}; check spec.models.judge", final=True)
             case "Downtime":

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from multistep.api.trial.trial import MultiStepTrial
-from multistep.engine.score.usage_totals import lost_runs_used_budget
+from multistep.engine.score.usage_totals import exceed, lost_runs_used_budget
 from multistep.engine.script.judge_requests import Cause
 from multistep.gateway.accounting.step_usage import StepUsage
 from multistep.gateway.accounting.unanswered import Unanswered
@@ -47,6 +47,8 @@ def _cause(trial: MultiStepTrial, usage: StepUsage, found: Unanswered, lost: Col
             return "Left" if worked else "Request"
         case "Unbounded" if not worked:
             return "Request"
+        case "Budget" if not worked and judge is not None and exceed(judge.limits, (), found.most):
+            return "Request"  # the whole budget has no room for it
         case "Provider" if found.answered_elsewhere:
             return "Outage"
         case "Budget" | "Unbounded":
