@@ -28,6 +28,7 @@ def end_of(world: World) -> dict[str, Any]:
         "directories": kept.directories,
         "steps": kept.steps,
         "earlier": kept.earlier,
+        "tokens": kept.tokens,
         "starts": [dict(runner.starts) for runner in world.cluster.runners.values() if runner.starts],
         "pods": world.pods,
         "records": list(kept.records),

@@ -178,6 +178,15 @@ SCENARIOS = {
     "an agent of Harbor with the model gateway": Scenario(
         _gateway(_1_a=counted((100, 10, 5)), _1_b=counted((50, 0, 1))), reward=0.75, fail_calls=True
     ),
+    "an agent of Harbor whose tokens are recorded": Scenario(
+        {
+            **_gateway(),
+            "trial": _trial(agent={**WITH_GATEWAY["agent"], "capture": "Tokens", "baseURL": "https://policy.example/v1"}),
+            "models": FakeModels({"1/a": counted((100, 10, 5))}, tokens={"1/a": b"of a", "1/b": b"of b"}),
+        },
+        reward=0.75,
+        fail_calls=True,
+    ),
     "the provider failed once": Scenario(
         _gateway(_1_b=failed("Provider"), _2_a=counted((1, 0, 1))), reward=0.75, attempts=("ProviderFailed",), fail_calls=True
     ),
