@@ -42,12 +42,6 @@ def access_names(step: str, *, apart: bool) -> Iterator[str]:
     return (access_name(step, apart=apart, run=run) for run in range(1, MAX_RUNS + 1))
 
 
-def check_name(access: str) -> str:
-    """Return the name under which the model gateway counts the request with which the operator checks the judge's model after a
-    run of a verification. access: name of the run's access."""
-    return f"{access}/check"
-
-
 def access_name(step: str, *, apart: bool, run: int) -> str:
     """Return the name of the access in one run of a step's verification, counted from 1."""
     base = f"{step}/verifier" if apart else step

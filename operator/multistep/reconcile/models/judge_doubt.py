@@ -64,6 +64,12 @@ def is_checked(cause: Cause, usage: StepUsage) -> bool:
     return cause in _CHECKED or (cause == "Budget" and usage.incomplete > 0)
 
 
+def check_name(access: str) -> str:
+    """Return the name under which the model gateway counts the request with which the operator checks the judge's model after a
+    run of a verification. access: name of the run's access."""
+    return f"{access}/check"
+
+
 def question(provider: Provider, model: str) -> tuple[str, Mapping[str, Any]]:
     """Return the path at the gateway and the body of a short request to the model."""
     messages = [{"role": "user", "content": _TEXT}]

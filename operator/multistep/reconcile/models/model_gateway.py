@@ -26,7 +26,6 @@ from multistep.api.trial.models_spec import JudgeSpec, UserSpec
 from multistep.api.trial.trial import MultiStepTrial
 from multistep.engine.journal.operations import HostCall, Start
 from multistep.engine.plan.hosted_agent import HostedAgent
-from multistep.engine.plan.judge_plan import check_name
 from multistep.engine.plan.plan import TrialPlan
 from multistep.engine.plan.role_plans import JudgePlan, UserPlan
 from multistep.engine.score.usage_totals import MAX_DOWNTIMES, SETUP_ACCESS, FailureKind, lost_attempts_used_budget, step_segment
@@ -39,7 +38,7 @@ from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
 from multistep.providers import BY_KEY_VARIABLE, Provider, is_name_of, judge_variables, names_of, provider_of
-from multistep.reconcile.models.judge_doubt import confirmed, is_checked, question, unanswered_cause, with_usage_of
+from multistep.reconcile.models.judge_doubt import check_name, confirmed, is_checked, question, unanswered_cause, with_usage_of
 
 ADMIN_TOKEN: Final = "admin-token"  # file with the operator's bearer token, in the same Secret as the signing keys
 GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
