@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,22 @@ MADE_OF = {"OutOfMemory": "OutOfMemoryError", "OutOfDisk": "OutOfDiskError"}  # 
 
 def made(*calls: str) -> Iterator[str]:
     """Yield every reason in the first argument of a call of one of these functions in the operator's code."""
+    for call, reasons in first_arguments():
+        if call in calls:
+            yield from reasons
+
+
+@cache
+def first_arguments() -> list[tuple[str, list[str]]]:
+    """Return the name of each function that the operator's code calls, and the reasons in the first argument of the call."""
+    found = []
     for file in [file for each in ("engine", "reconcile", "agents") for file in (OPERATOR / each).rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and re.sub(r".*[._]", "", "." + ast.unparse(node.func)) in calls and node.args:
+            if isinstance(node, ast.Call) and node.args:
                 texts = [str(each.value) for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)]
-                yield from (each for each in texts if re.fullmatch("[A-Z][A-Za-z]{5,}", each))
+                reasons = [each for each in texts if re.fullmatch("[A-Z][A-Za-z]{5,}", each)]
+                found.append((re.sub(r".*[._]", "", "." + ast.unparse(node.func)), reasons))
+    return found
 
 
 def names(*tables: tuple[Failure, ...]) -> set[str]:
