@@ -26,6 +26,8 @@ ALGORITHM: Final = "HS256"
 MIN_SECRET_BYTES: Final = 32  # minimum key length for HS256 (RFC 7518, section 3.2)
 LONGEST_SECONDS: Final = 7 * 86400.0
 """Maximum lifetime of a token."""
+GRACE_SECONDS: Final = 3600.0
+"""A token expires this long after the timeout of the phase that uses it."""
 _SEALED: Final = "sealed"
 _NONCE_BYTES: Final = 12  # as AES-GCM expects
 _KEY_ID: Final = re.compile(r"k([0-9]{1,9})")
@@ -126,6 +128,11 @@ class StepClaims(_Model):
     @property
     def _budgets(self) -> tuple[BudgetLimits, ...]:
         return (self.limits, self.sweep_limits) if self.sweep else (self.limits,)
+
+
+def expires_at(now: float, timeout: float | None) -> int:
+    """Return when a token for a phase that begins now expires, in seconds since the epoch. timeout: the phase's, in seconds."""
+    return int(now + (LONGEST_SECONDS if timeout is None else min(LONGEST_SECONDS, timeout + GRACE_SECONDS)))
 
 
 def sign_token(claims: StepClaims, key: SigningKey) -> str:

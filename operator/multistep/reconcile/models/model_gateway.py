@@ -33,7 +33,7 @@ from multistep.engine.sweep.trial_manifests import owning_sweep
 from multistep.errors import ClusterError, GatewayError, GatewayUnavailable, InvalidSpec, NotFound, StepUnknownToGateway
 from multistep.gateway.accounting.step_usage import LastFailure, StepUsage
 from multistep.gateway.keys.credentials import Credential
-from multistep.gateway.keys.tokens import LONGEST_SECONDS, BudgetLimits, Keyring, Role, SigningKey, StepClaims, StepKey, sign_token
+from multistep.gateway.keys.tokens import BudgetLimits, Keyring, Role, SigningKey, StepClaims, StepKey, expires_at, sign_token
 from multistep.gateway.model_api.routes import STALLS_PATH
 from multistep.gateway.operator_client import GatewayAdmin
 from multistep.gateway.pace import ModelLoad
@@ -41,7 +41,6 @@ from multistep.providers import BY_KEY_VARIABLE, Provider, is_name_of, judge_var
 from multistep.reconcile.models.judge_doubt import check_name, confirmed, is_checked, question, unanswered_cause, with_usage_of
 
 ADMIN_TOKEN: Final = "admin-token"  # file with the operator's bearer token, in the same Secret as the signing keys
-GRACE_SECONDS: Final = 3600.0  # a token expires this long after the agent's timeout
 GetObject = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Reads a sweep or a Secret from the API server, by namespace and name. Raises NotFound."""
 KEPT_SECONDS: Final = 86400.0  # time for which an unused key stays in memory, which is longer than any requeue delay
@@ -125,7 +124,7 @@ class ModelGateway:
         sweep = owning_sweep(trial.metadata.owner_references)
         name_of_sweep = "" if sweep is None else "/".join((trial.metadata.namespace, *sweep))
         limits = await self._sweep_limits(trial)
-        spec, until = trial.spec.agent, self._expiry(call)
+        spec, until = trial.spec.agent, expires_at(self._clock(), call.timeout)
         return self._for_class(
             await self._tokens(
                 trial, hosted, spec, call.model_access, until, limits=spec.limits, sweep=name_of_sweep, sweep_limits=limits
@@ -134,7 +133,7 @@ class ModelGateway:
 
     async def user_variables(self, trial: MultiStepTrial, user: UserPlan, call: HostCall) -> Mapping[str, str]:
         """Register the keys, and return the simulated user's variables. Its requests use its own budget only."""
-        spec, until = user.spec, self._expiry(call)
+        spec, until = user.spec, expires_at(self._clock(), call.timeout)
         return self._for_class(
             await self._tokens(trial, user, spec, call.user_access, until, models=spec.allowed_models, limits=spec.limits)
         )
@@ -150,7 +149,13 @@ class ModelGateway:
         """Register the keys, and return the variables of judge.spec.sources. Their requests use the judge's budget only."""
         found, spec = dict[str, str](), judge.spec
         for name, provider, token in await self._tokens(
-            trial, judge, spec, start.model_access, self._expiry(start), models=spec.allowed_models, limits=spec.limits
+            trial,
+            judge,
+            spec,
+            start.model_access,
+            expires_at(self._clock(), start.timeout),
+            models=spec.allowed_models,
+            limits=spec.limits,
         ):
             url = f"{self._url}{provider.path}"
             found |= {variable: token if is_key else url for variable, is_key in judge_variables(name).items()}
@@ -309,7 +314,7 @@ class ModelGateway:
         budget, but is sent also if the budget is used up.
         """
         check = check_name(access)
-        until = int(self._clock() + GRACE_SECONDS)
+        until = expires_at(self._clock(), 0.0)
         tokens = {provider: token for _, provider, token in await self._tokens(trial, judge, judge.spec, check, until)}
         asked = provider_of(judge.spec.model)
         provider = asked if asked in tokens else next(iter(tokens))
@@ -380,10 +385,6 @@ class ModelGateway:
         Raises GatewayError.
         """
         return await self._admin.loads()
-
-    def _expiry(self, call: HostCall | Start) -> int:
-        """Return when the token of a call expires, in seconds since the epoch."""
-        return int(self._clock() + min(LONGEST_SECONDS, LONGEST_SECONDS if call.timeout is None else call.timeout + GRACE_SECONDS))
 
 
 def connect(
