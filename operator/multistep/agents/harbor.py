@@ -383,28 +383,30 @@ def _environment(scope: Scope, user: str) -> dict[str, Any]:
 def _agent(scope: Scope) -> dict[str, Any]:
     hosted = _hosted(scope)
     spec = hosted.spec
-    agent = {
-        "name": spec.name,
-        "importPath": spec.import_path,
-        "model": spec.model,
-        "version": spec.version,
-        "kwargs": _options(scope, spec),
-        "preinstalled": not spec.installs,
+    request = {
+        "agent": _program(scope, spec, preinstalled=not spec.installs),
+        "mcpServers": list(hosted.mcp_servers),
+        "skillsDir": hosted.skills_dir,
     }
-    request = {"agent": agent, "mcpServers": list(hosted.mcp_servers), "skillsDir": hosted.skills_dir}
     return {**request, **({"user": _simulated_user(scope, scope.plan.user.spec)} if scope.plan.user is not None else {})}
 
 
 def _simulated_user(scope: Scope, spec: UserSpec) -> dict[str, Any]:
-    agent = {
+    preinstalled = spec.name is not None and spec.name == _hosted(scope).spec.name  # the agent's setup installs it
+    agent = _program(scope, spec, preinstalled=preinstalled)
+    return {"agent": agent, "persona": spec.persona, "promptTemplate": spec.prompt_template}
+
+
+def _program(scope: Scope, spec: AgentSpec | UserSpec, *, preinstalled: bool) -> dict[str, Any]:
+    """Return the class, the model and the options of agent or user. preinstalled: whether nothing must be installed for it."""
+    return {
         "name": spec.name,
         "importPath": spec.import_path,
         "model": spec.model,
         "version": spec.version,
         "kwargs": _options(scope, spec),
-        "preinstalled": spec.name is not None and spec.name == _hosted(scope).spec.name,  # the agent's setup installs it
+        "preinstalled": preinstalled,
     }
-    return {"agent": agent, "persona": spec.persona, "promptTemplate": spec.prompt_template}
 
 
 def _options(scope: Scope, spec: AgentSpec | UserSpec) -> dict[str, Any]:

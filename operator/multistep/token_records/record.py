@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, NonNegativeInt, Strict
 
+PATH: Final = "agent/tokens.msgpack.zst"
+"""Path of a step's file in the results of the step."""
 BLOCK_BYTES: Final = 4 * 256
 """Bytes of a block's token ids."""
 State = Literal["Done", "Aborted", "Cut", "Inexact", "Mixed"]

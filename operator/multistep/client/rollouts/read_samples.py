@@ -9,12 +9,12 @@ from multistep.client.rollouts.sample import Credit, Samples
 from multistep.client.run import Rollout
 from multistep.errors import UsageError
 from multistep.token_records.read_file import read
-from multistep.token_records.record import StepRecords
+from multistep.token_records.record import PATH, StepRecords
 
 
 def records_path(step: str) -> str:
     """Return the path of a step's token records in the trial's results."""
-    return f"steps/{step}/agent/tokens.msgpack.zst"
+    return f"steps/{step}/{PATH}"
 
 
 def read_samples(rollout: Rollout, directory: Path, credit: Credit = "ToGo") -> Samples:

@@ -28,9 +28,8 @@ from multistep.store.trial.disk_calls import Disk
 from multistep.store.trial.listing import picked_chunks
 from multistep.store.trial.unpack_download import DownloadFacts, EntryFiles, UnpackedStep, UploadedObject, unpack
 from multistep.store.trial.volume_usage import Collection, Counts, DownloadReservation, VolumeUsage, usage_on_disk, write_note
+from multistep.token_records import record
 
-TOKENS = "agent/tokens.msgpack.zst"
-"""Path of a step's token records in the step's results."""
 _MEMBERS, _POINTERS = "members", "pointers"  # names of hidden files with data about steps (TrialDirectory.store_step_data)
 
 
@@ -65,7 +64,7 @@ def unpack_step(
     with to.work() as work:
         unpacked = unpack(fd, work, () if part == "verifier" else step.artifacts, types, part, sent, received)
         if tokens is not None:
-            unpacked = _with_tokens(unpacked, work / TOKENS, tokens)
+            unpacked = _with_tokens(unpacked, work / record.PATH, tokens)
         if unpacked.pointers or to.step_data(_POINTERS, attempt):
             pointers = {f"{_prefix(step)}{path}": asdict(uploaded) for path, uploaded in unpacked.pointers.items()}
             to.store_step_data(_POINTERS, attempt, step.index, json.dumps(pointers).encode())
@@ -95,7 +94,7 @@ def _with_tokens(unpacked: UnpackedStep, path: Path, fd: int) -> UnpackedStep:
         with path.open("xb") as file, open(fd, "rb", closefd=False) as source:
             source.seek(0)
             shutil.copyfileobj(source, file)
-    pointers = {name: uploaded for name, uploaded in unpacked.pointers.items() if name != TOKENS}
+    pointers = {name: uploaded for name, uploaded in unpacked.pointers.items() if name != record.PATH}
     return replace(unpacked, pointers=pointers, used=unpacked.used + Amount(size, int(size > 0)))
 
 
