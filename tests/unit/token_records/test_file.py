@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from array import array
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -205,14 +206,18 @@ size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesi
 resource.setrlimit(resource.RLIMIT_AS, (size + (320 << 20),) * 2)
 print(read(Path(sys.argv[1])).why)
 """
-HOSTILE = {
-    "zeros": (zstandard.compress(bytes(256 << 20)), "has more than 67108864 bytes"),
-    "many objects": (frame_of([{"t": "head", "v": 1}]) + zstandard.compress(b"\x80" * (60 << 20)), "'t'"),
-    "long list": (zstandard.compress(b"\xdd\xff\xff\xff\xff"), "exceeds max_array_len"),
-    "deep list": (zstandard.compress(b"\x91" * (60 << 20)), "an object is invalid"),
-    "many lists": (frame_of([{"t": "head", "v": 1, "x": [[[0] * 1000] * 1000] * 60}]), "more than 4096 items"),
+A_THOUSAND = b"\xdc\x03\xe8"  # the head of a list of 1,000 items
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "zeros": (lambda: zstandard.compress(bytes(256 << 20)), "has more than 67108864 bytes"),
+    "many objects": (lambda: frame_of([{"t": "head", "v": 1}]) + zstandard.compress(b"\x80" * (60 << 20)), "'t'"),
+    "long list": (lambda: zstandard.compress(b"\xdd\xff\xff\xff\xff"), "exceeds max_array_len"),
+    "deep list": (lambda: zstandard.compress(b"\x91" * (60 << 20)), "an object is invalid"),
+    "many lists": (
+        lambda: zstandard.compress(b"\x81\xa1x\xdc\x00\x3c" + (A_THOUSAND + (A_THOUSAND + bytes(1000)) * 1000) * 60),
+        "more than 4096 items",
+    ),
     "long prompt": (
-        frame_of([{"t": "head", "v": 1}, {"t": "block", "ids": bytes(1024)}, {**RECORD, "blocks": bytes(60 << 20)}]),
+        lambda: frame_of([{"t": "head", "v": 1}, {"t": "block", "ids": bytes(1024)}, {**RECORD, "blocks": bytes(60 << 20)}]),
         "the prompts have too many tokens",
     ),
 }
@@ -221,7 +226,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_forged_file_costs_bounded_memory(tmp_path: Path, kind: str) -> None:
     content, why = HOSTILE[kind]
-    (tmp_path / "tokens").write_bytes(content)
+    (tmp_path / "tokens").write_bytes(content())
     done = subprocess.run([sys.executable, "-c", READ, tmp_path / "tokens"], capture_output=True, text=True, check=True)
     assert why in done.stdout
 
