@@ -66,6 +66,20 @@ _RETRIES_ARE_KEPT = {
     "message": "retries may only get further entries at the end",
     "fieldPath": ".retries",
 }
+# The index of a task determines the numbers of its trials, so tasks must not move. As for `retries`, only the first and the last
+# old entry are compared.
+_TASKS_ARE_KEPT = {
+    "rule": "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || self.tasks == oldSelf.tasks || "
+    "(has(oldSelf.open) && oldSelf.open && self.tasks.size() >= oldSelf.tasks.size() && "
+    "self.tasks[0] == oldSelf.tasks[0] && self.tasks[oldSelf.tasks.size() - 1] == oldSelf.tasks[oldSelf.tasks.size() - 1]))",
+    "message": "tasks may only get further entries at the end, while open is true: create a new sweep",
+    "fieldPath": ".tasks",
+}
+_CLOSES_FOR_GOOD = {
+    "rule": "!has(self.open) || !self.open || (has(oldSelf.open) && oldSelf.open)",
+    "message": "open cannot be set to true later: create a new sweep",
+    "fieldPath": ".open",
+}
 # The status of a new object until an operator reconciles it. With this status, kstatus reports the object as in progress, not as
 # finished, and the message suggests to users what to check.
 _NOT_SEEN_YET = {
@@ -163,10 +177,13 @@ SWEEP: Final = Kind(
         "activeDeadlineSeconds",
         "ttlSecondsAfterFinished",
         "retries",
+        "tasks",
+        "open",
+        "weights",
     ),
     columns=_SWEEP_COLUMNS,
     another="create a new sweep",
-    spec_rules=(_RETRIES_ARE_KEPT,),
+    spec_rules=(_RETRIES_ARE_KEPT, _TASKS_ARE_KEPT, _CLOSES_FOR_GOOD),
     rules=(
         {
             "rule": f"self.metadata.name.size() <= {_LABEL_CHARACTERS}",

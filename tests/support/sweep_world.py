@@ -18,7 +18,7 @@ from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SECRETS
 from multistep.reconcile.loading.load_tasks import Fetches, Run
 from multistep.reconcile.sweep.decide_at_start import SweepTasks
-from multistep.reconcile.sweep.reconcile_sweep import Sweeps
+from multistep.reconcile.sweep.reconcile_sweep import SweepModels, Sweeps
 from multistep.settings import Settings
 from multistep.sources.fetch.fetch_messages import FetchRequest, FetchResult, FetchRules
 from multistep.sources.load.remote_tasks import RemoteTasks
@@ -74,7 +74,8 @@ class SweepWorld:
     """A sweep with its trials, cluster and operator.
 
     events: how watch events of trials are delivered. wrap: function that wraps the cluster. happens: actions to take, by
-    the number of finished trials. fetch: function that fetches remote tasks. made: number of creations by trial name.
+    the number of finished trials. fetch: function that fetches remote tasks. models: the model gateway.
+    made: number of creations by trial name.
     most: peak of active trials; most_at_work: peak of active trials that are not suspended.
     """
 
@@ -85,6 +86,7 @@ class SweepWorld:
     happens: Mapping[int, Callable[[SweepWorld], None]] = field(default_factory=dict)
     fetch: Run = field(default=_nothing_outside)
     settings: Settings = field(default_factory=Settings)
+    models: SweepModels | None = None
 
     def __post_init__(self) -> None:
         self.now = START
@@ -104,7 +106,7 @@ class SweepWorld:
         wrapped = self.wrap(self.cluster) if self.wrap else cast(Cluster, self.cluster)
         fetches = Fetches(self.settings, lambda _: None, self.fetch).of_sweeps(lambda _: self._wake())
         tasks = SweepTasks(wrapped, RemoteTasks(fetches, partial(wrapped.get, SECRETS), self.settings.task_sources), fetches)
-        return Sweeps(wrapped, Metrics(), tasks, clock=lambda: self.now)
+        return Sweeps(wrapped, Metrics(), tasks, models=self.models, clock=lambda: self.now)
 
     def _wake(self) -> None:
         self._woken = True

@@ -131,7 +131,8 @@ class App:
         )
         waited = metrics.queue_wait_seconds.observe
         self.queue = WorkQueue(self.reconciler.reconcile, workers=settings.reconcile_workers, waited=waited, failed=metrics.failed)
-        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard, [limited.model for limited in settings.models])
+        limited_models = [limited.model for limited in settings.models]
+        self.sweeps = Sweeps(client, metrics, self._sweep_tasks(client), self.shard, limited_models, self.models)
         self.sweep_queue = WorkQueue(self.sweeps.reconcile, workers=SWEEP_WORKERS, kind="sweep", failed=metrics.failed)
         self.events = EventRouter(
             self.lease,

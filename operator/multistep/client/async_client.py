@@ -6,20 +6,21 @@ import asyncio
 import logging
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 from multistep.api.common import labels
-from multistep.api.sweep.sweep import parse_sweep
+from multistep.api.sweep.sweep import MAX_PARALLELISM, SweepWeights, parse_sweep
 from multistep.api.trial.status import is_finished
 from multistep.client.connection import open_client
 from multistep.client.objects import existing_sweep
 from multistep.client.options import JudgeOptions, Target
 from multistep.client.reconnecting_watch import WatchingClient
 from multistep.client.results.fetch import download, download_file, read_file
-from multistep.client.rollouts.groups import Group, run_groups
+from multistep.client.rollouts.groups import AsyncRollouts, Submitter
+from multistep.client.rollouts.open_sweep import OpenSweep, with_names_ending
 from multistep.client.rollouts.read_samples import read_samples, records_path
 from multistep.client.rollouts.sample import Credit, Samples
 from multistep.client.run import AsyncRun, Rollout
@@ -38,6 +39,7 @@ _FIELD_MANAGER: Final = "multistep-python"
 TTL_SECONDS: Final = 3600
 """Seconds after which a finished sweep of a training run is deleted."""
 _ARGUMENTS: Final = ("tasks", "agents", "attempts", "parallelism")  # fields of the spec that are arguments of submit
+_OF_ROLLOUTS: Final = ("open", "order", "weights")  # fields of the spec that rollouts sets
 _RENEWALS: Final = 3  # number of renewals per lease duration, so that two of them may fail
 
 Task: TypeAlias = str | Path | Mapping[str, Any]
@@ -122,6 +124,10 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         lease = {"lease": {"seconds": lease_seconds}} if lease_seconds is not None else {}
         fields = {**(spec or {}), **lease, "attempts": attempts, "parallelism": parallelism}
         planned = submission(tasks, agents, fields, name=name, image=image, judge=judge or JudgeOptions())
+        return await self._create(planned, lease_seconds)
+
+    async def _create(self, planned: Submission, lease_seconds: int | None) -> AsyncRun:
+        """Create a sweep, and renew its lease until it has finished. Raises ClusterError."""
         run = AsyncRun(self._cluster, parse_sweep(await submit(self._cluster, planned)))
         if lease_seconds is not None:
             renewal = asyncio.create_task(self._renew(run, lease_seconds / _RENEWALS))
@@ -153,10 +159,11 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
         agent: Agent = "oracle",
         group: int = 8,
         ahead: int = 2,
+        max_staleness: int | None = None,
         image: str | None = None,
         lease_seconds: int = 60,
         spec: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[Group[Task], None]:
+    ) -> AsyncRollouts[Task]:
         """Run each task ``group`` times, and yield the groups as they finish. Active groups are stopped when the loop ends.
 
         Args:
@@ -165,26 +172,28 @@ class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
             group: Trials per task. All trials of a group may be active at once.
             ahead: How many groups may be active, or finished and not yet taken: more keep the cluster busy while the caller trains,
                 with older weights.
-            image, lease_seconds, spec: As for ``submit``. A group's sweep is deleted an hour after its end, unless spec has another
-                ttlSecondsAfterFinished.
+            max_staleness: How often the version of the weights may change before a group that was not taken is dropped. None: no
+                group is dropped.
+            image, lease_seconds, spec: As for ``submit``. Many groups share a sweep, which is deleted an hour after its end, unless
+                spec has another ttlSecondsAfterFinished. A task's name in the sweep ends with the number of its group.
 
-        Raises UsageError if a number is too small, and the errors of ``submit``; NotFound if a group's sweep is deleted.
+        Raises UsageError if an argument is invalid. The loop raises the errors of ``submit``, and NotFound if a sweep is deleted.
         """
         if min(group, ahead) < 1:
             raise UsageError(f"group and ahead must be at least 1: {group}, {ahead}")
+        if wrong := [each for each in (*_ARGUMENTS, *_OF_ROLLOUTS) if each in (spec or {})]:
+            raise UsageError(f"spec: {wrong[0]} is set by rollouts: leave it out")
+        fixed = {"ttlSecondsAfterFinished": TTL_SECONDS, **(spec or {}), "lease": {"seconds": lease_seconds}}
+        fixed |= {"attempts": group, "parallelism": min(group * ahead, MAX_PARALLELISM), "open": True, "order": "Tasks"}
 
-        async def submit_group(task: Task) -> AsyncRun:
-            return await self.submit(
-                [task],
-                agents=[agent],
-                attempts=group,
-                parallelism=group,
-                image=image,
-                lease_seconds=lease_seconds,
-                spec={"ttlSecondsAfterFinished": TTL_SECONDS, **(spec or {})},
-            )
+        def plan(task: Task, ending: str, sweep: str | None, weights: SweepWeights | None) -> Submission:
+            fields = {**fixed, **({} if weights is None else {"weights": weights.model_dump()})}
+            return with_names_ending(submission([task], [agent], fields, name=sweep, image=image), ending)
 
-        return run_groups(tasks, submit_group, ahead)
+        async def start(planned: Submission) -> OpenSweep:
+            return OpenSweep(self._cluster, await self._create(planned, lease_seconds), planned)
+
+        return AsyncRollouts(tasks, Submitter(plan, start), ahead, max_staleness)
 
     async def samples(self, rollout: Rollout, credit: Credit = "ToGo") -> Samples:
         """Return the training samples of a trial: the token records of its model requests as sequences with masks.

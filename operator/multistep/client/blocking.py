@@ -6,11 +6,12 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from multistep.client.async_client import AsyncClient
+from multistep.client.rollouts.groups import ActiveGroup, AsyncRollouts, Group
 from multistep.client.run import AsyncRun, Rollout
 
 _T = TypeVar("_T")
@@ -41,14 +42,26 @@ def _run_of_client(
     return blocking
 
 
-def _iterator_of_client(
-    method: Callable[Concatenate[AsyncClient, _P], AsyncGenerator[_T, None]],
-) -> Callable[Concatenate[Client, _P], Iterator[_T]]:
-    """Do the same for a method that returns an asynchronous generator: the blocking method returns an iterator."""
+def _rollouts_of_client(
+    method: Callable[Concatenate[AsyncClient, _P], AsyncRollouts[_T]],
+) -> Callable[Concatenate[Client, _P], Rollouts[_T]]:
+    """Do the same for the method that returns ``AsyncRollouts``: the blocking method returns ``Rollouts``."""
 
     @functools.wraps(method)
-    def blocking(client: Client, /, *args: _P.args, **options: _P.kwargs) -> Iterator[_T]:
-        return _iterate(client, method(client._client, *args, **options))
+    def blocking(client: Client, /, *args: _P.args, **options: _P.kwargs) -> Rollouts[_T]:
+        return Rollouts(client, method(client._client, *args, **options))
+
+    return blocking
+
+
+def _of_rollouts(
+    method: Callable[Concatenate[AsyncRollouts[Any], _P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Rollouts[Any], _P], None]:
+    """Return the blocking method of ``Rollouts`` with the parameters and docstring of a method of ``AsyncRollouts``."""
+
+    @functools.wraps(method)
+    def blocking(rollouts: Rollouts[Any], /, *args: _P.args, **options: _P.kwargs) -> None:
+        rollouts._client._wait(method(rollouts._rollouts, *args, **options))
 
     return blocking
 
@@ -90,7 +103,7 @@ class Client(AbstractContextManager["Client"]):
     file = _of_client(AsyncClient.file)
     fetch = _of_client(AsyncClient.fetch)
     samples = _of_client(AsyncClient.samples)
-    rollouts = _iterator_of_client(AsyncClient.rollouts)
+    rollouts = _rollouts_of_client(AsyncClient.rollouts)
 
     def __enter__(self) -> Self:
         self._connect()
@@ -166,6 +179,31 @@ class Run:
     results = _of_run(AsyncRun.results)
     stop = _of_run(AsyncRun.stop)
     delete = _of_run(AsyncRun.delete)
+
+
+class Rollouts(Generic[_T]):
+    """Groups of rollouts. ``for group in rollouts`` yields the groups as they finish, and stops active ones when it ends."""
+
+    def __init__(self, client: Client, rollouts: AsyncRollouts[_T]) -> None:
+        self._client, self._rollouts = client, rollouts
+
+    def __iter__(self) -> Iterator[Group[_T]]:
+        return _iterate(self._client, self._rollouts.__aiter__())
+
+    @property
+    def active(self) -> Sequence[ActiveGroup[_T]]:
+        """Return the groups that were submitted and not yet taken, in the order of their submission."""
+        return self._rollouts.active
+
+    @property
+    def dropped(self) -> int:
+        """Return the number of groups that ``max_staleness`` dropped."""
+        return self._rollouts.dropped
+
+    cancel = _of_rollouts(AsyncRollouts.cancel)
+    pause = _of_rollouts(AsyncRollouts.pause)
+    resume = _of_rollouts(AsyncRollouts.resume)
+    set_version = _of_rollouts(AsyncRollouts.set_version)
 
 
 def _iterate(client: Client, found: AsyncGenerator[_T, None]) -> Iterator[_T]:

@@ -114,19 +114,13 @@ class GatewayAdmin:
         """Delete the token records of a closed step. The call is idempotent. Raises GatewayUnavailable."""
         await self._call("DELETE", f"{_path(step)}/capture", _TIMEOUT_SECONDS)
 
-    async def set_weights(self, credential: str, version: str) -> None:
-        """Set the version of the weights that answer a credential's requests from now on. Raises GatewayUnavailable."""
-        await self._call("PUT", f"{_lane(credential)}/weights", _TIMEOUT_SECONDS, json={"version": version})
+    async def set_weights(self, sweep: str, version: str, *, paused: bool) -> int:
+        """Set the version of the weights that answer the requests of a sweep's agents, and hold these requests while ``paused``.
 
-    async def pause_lane(self, credential: str, seconds: float) -> int:
-        """Hold a credential's requests that are not sent yet. Return how many requests are in flight after at most ``seconds``. The
-        call is idempotent. Raises GatewayUnavailable."""
-        answer = await self._call("PUT", f"{_lane(credential)}/pause", seconds + _TIMEOUT_SECONDS, json={"seconds": seconds})
+        ``sweep`` is NAMESPACE/NAME/UID. Return the number of requests in flight. The call is idempotent. Raises GatewayUnavailable.
+        """
+        answer = await self._call("PUT", f"/sweeps/{sweep}/weights", _TIMEOUT_SECONDS, json={"version": version, "paused": paused})
         return int(answer["inFlight"])
-
-    async def resume_lane(self, credential: str) -> None:
-        """Send a credential's requests that wait. The call is idempotent. Raises GatewayUnavailable."""
-        await self._call("PUT", f"{_lane(credential)}/resume", _TIMEOUT_SECONDS)
 
     async def _call(self, method: str, path: str, seconds: float, *, json: Any = None) -> Any:
         limit = ClientTimeout(total=seconds)
@@ -139,10 +133,6 @@ class GatewayAdmin:
 
 def _path(step: StepKey) -> str:
     return "/steps/" + "/".join(quote(part, safe="") for part in step)
-
-
-def _lane(credential: str) -> str:
-    return f"/lanes/{quote(credential, safe='')}"
 
 
 async def _result(answer: ClientResponse, path: str) -> Any:

@@ -88,6 +88,9 @@ def test_tasks_may_come_from_elsewhere() -> None:
             {"branch": {}, "template": {"spec": {"resumeTrajectory": True}}},
             "spec: template.spec.resumeTrajectory must not be true with spec.branch: branches need checkpoints",
         ),
+        ({"open": True}, "spec: open needs tasks and order Tasks"),
+        ({"open": True, "order": "Tasks", "retries": [0]}, "spec: open needs tasks and order Tasks"),
+        ({"weights": {"version": "1"}}, "spec: weights needs the model gateway: agent 'first' must have access Gateway"),
     ],
 )
 def test_errors_name_their_field(spec: dict[str, Any], message: str) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from multistep.errors import GatewayError
 from multistep.gateway.accounting.step_usage import CaptureFacts
+from multistep.gateway.capture import weights
 from multistep.token_records.read_file import read
 from multistep.token_records.record import Record, StepRecords
 from tests.support.vllm_answers import logprob_of, prompt_of, tokens_of
@@ -21,6 +23,7 @@ from tests.unit.gateway.world import REAL_KEYS, Seen, World, documents, request_
 MODEL = "policy-vllm"
 PARAMETERS = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": PARAMETERS}}]
+SWEEP = "default/training/sweep-uid"
 SAY, RUN = "say: hello world", "run: echo hello > hello.txt"
 
 
@@ -36,7 +39,7 @@ async def ask(
     **more: Any,
 ) -> Seen:
     """Send a chat completion with these further members. After so many pieces of the answer, disconnect or call ``then``."""
-    path, headers, body = request_of("chat", model, token_for("chat", uid=uid, captures=captures), text=text)
+    path, headers, body = request_of("chat", model, token_for("chat", uid=uid, captures=captures, sweep=SWEEP), text=text)
     got, pieces = b"", 0
     async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json={**body, **more}) as answer:
         try:
@@ -168,8 +171,8 @@ async def test_a_record_beyond_the_limit_makes_the_file_incomplete(tmp_path: Pat
 
 async def test_tokens_of_a_stream_have_the_version_of_the_weights(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
-        await it.admin.set_weights("openai", "7")
-        change = partial(it.admin.set_weights, "openai", "8")
+        await it.admin.set_weights(SWEEP, "7", paused=False)
+        change = partial(it.admin.set_weights, SWEEP, "8", paused=False)
         await ask(it, "say: " + "word " * 20, model=MODEL + "-slow-20", stream=True, after=8, then=change)
         _, found = await records(it)
     (record,) = found.records
@@ -180,30 +183,49 @@ async def test_tokens_of_a_stream_have_the_version_of_the_weights(tmp_path: Path
 
 async def test_a_whole_answer_during_which_the_weights_changed_is_mixed(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
-        await it.admin.set_weights("openai", "7")
+        await it.admin.set_weights(SWEEP, "7", paused=False)
         await ask(it)
         call = await held(it)
-        await it.admin.set_weights("openai", "8")
+        await it.admin.set_weights(SWEEP, "8", paused=False)
         it.model.open.set()
         await call
         _, found = await records(it)
     assert [(each.state, each.versions) for each in found.records] == [("Done", [(0, "7")]), ("Mixed", [(0, "7")])]
 
 
-async def test_a_pause_holds_requests_until_it_ends(tmp_path: Path) -> None:
+async def test_a_pause_holds_the_requests_of_its_sweep_until_it_ends(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         running = await held(it)
-        assert await it.admin.pause_lane("openai", 0.0) == 1
+        assert await it.admin.set_weights(SWEEP, "", paused=True) == 1
         waiting = asyncio.create_task(ask(it))
-        drained = asyncio.create_task(it.admin.pause_lane("openai", 30.0))
         it.model.open.set()
-        assert await drained == 0
         assert (await running).status == 200
-        await it.admin.set_weights("openai", "2")
-        await it.admin.resume_lane("openai")
+        while await it.admin.set_weights(SWEEP, "", paused=True):
+            await asyncio.sleep(0.01)
+        path, headers, body = request_of("chat", MODEL, token_for("chat", uid="uid-2"))
+        async with it.http.post(f"http://127.0.0.1:{it.port}{path}", headers=headers, json=body) as answer:
+            assert answer.status == 200, "a trial of no sweep is not held"
+        assert await it.admin.set_weights(SWEEP, "2", paused=False) in (0, 1)
         assert (await waiting).status == 200
         _, found = await records(it)
     assert [each.versions for each in found.records] == [[], [(0, "2")]]
+
+
+def test_weights_outlast_a_restart_and_the_oldest_sweeps_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_MAX_SWEEPS", 2)
+    file = tmp_path / "weights.json"
+    of = weights.Weights(file)
+    for number, name in enumerate(("n/a/1", "n/b/2", "n/c/3")):
+        of.set(name, str(number), paused=name == "n/c/3")
+    again = weights.Weights(file)
+    assert [again.version(name) for name in ("n/a/1", "n/b/2", "n/c/3")] == ["", "1", "2"]
+    assert [again.is_paused(name) for name in ("n/a/1", "n/b/2", "n/c/3")] == [False, False, True]
+
+
+async def test_weights_without_a_version_are_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        with pytest.raises(GatewayError, match="must have version"):
+            await it.admin.set_weights(SWEEP, "v" * 101, paused=False)
 
 
 async def test_a_file_is_kept_until_it_is_deleted(tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ def resume_later(world: SweepWorld) -> None:
     world.each_round = resume
 
 
+def append(world: SweepWorld) -> None:
+    """Append a task to the open sweep, as its client does."""
+    tasks = world.cluster.objects["TrialSweep", *KEY]["spec"]["tasks"]
+    world.change(tasks=[*tasks, {**tasks[0], "name": f"t{len(tasks)}"}])
+
+
 BRANCHED = sweep(agents=[{"name": "a", "agent": {"name": "nop"}}], attempts=1, branch={"at": ["b", "c"]})
 SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -51,6 +57,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "branches": {"manifest": BRANCHED},
     "a retry while trials run": {"happens": {6: lambda world: world.change(retries=[4])}},
     "retries of a finished sweep": {"happens": {8: lambda world: world.change(retries=[4, 4])}},
+    "tasks appended until it is closed": {
+        "manifest": sweep(open=True, order="Tasks", agents=[{"name": "a", "agent": {"name": "nop"}}]),
+        "happens": {1: append, 4: append, 8: lambda world: world.change(open=False)},
+    },
     "branches, suspended before they are planned": {"manifest": BRANCHED, "happens": {1: suspend}},
 }
 FAULTS: dict[str, Callable[[], BaseException]] = {

@@ -110,6 +110,7 @@ class SweepLeaseStatus(Model):
 SWEEP_KIND = "TrialSweep"
 SWEEP_PLURAL = "trialsweeps"
 MAX_RETRIES = 10_000
+MAX_PARALLELISM = 10_000
 MAX_TRIALS = 50_000  # maximum per sweep, because the operator keeps 200 bytes per trial in memory
 
 
@@ -182,6 +183,22 @@ class StopWhen(Model):
     """Tolerated number of failed trials, scored or excluded, by failure class. One more stops the sweep."""
 
 
+class SweepWeights(Model):
+    """The weights of the model that a trainer updates while the sweep's agents call it by the model gateway."""
+
+    version: Annotated[str, Field(max_length=100)] = ""
+    """Version of the weights that answer now. Recorded tokens are stamped with it."""
+    paused: bool = False
+    """If true, the model gateway holds the agents' requests that it has not sent yet."""
+
+
+class SweepWeightsStatus(SweepWeights):
+    """The weights that the model gateway knows."""
+
+    in_flight: int = 0
+    """Number of the agents' requests that the model server had not answered when paused was last observed. 0 if not paused."""
+
+
 class SweepBudget(Model):
     """Budget of the model requests of all trials of a sweep together."""
 
@@ -225,14 +242,26 @@ class Scoring(Model):
     cause too are no evidence."""
 
 
+_OPEN_NEEDS = "open needs tasks and order Tasks, so that trials keep their numbers, and excludes branch, regrade and retries"
+
+
 class SweepSpec(Model):
     """Desired state of the sweep. Immutable except suspend, stop, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds,
-    the TTL, and retries, which may get more entries."""
+    the TTL, weights, open, which may become false, retries, which may get more entries, and tasks, which may do so while open."""
 
-    model_config = cel(("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"))
+    model_config = cel(
+        ("has(self.tasks) != has(self.tasksFrom)", "must have exactly one of tasks and tasksFrom"),
+        (
+            "!has(self.open) || !self.open || (has(self.tasks) && has(self.order) && self.order == 'Tasks' && "
+            "!has(self.branch) && !has(self.regrade) && (!has(self.retries) || self.retries.size() == 0))",
+            _OPEN_NEEDS,
+        ),
+    )
 
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""
+    open: bool = False
+    """If true, tasks may get more entries, and the sweep does not finish before open is set to false, which is final."""
     tasks_from: TasksSource | None = None
     """Source of the tasks: all tasks of one source, sorted by name, or of a dataset, in the dataset's order. The source is resolved
     once, when the sweep starts."""
@@ -242,7 +271,7 @@ class SweepSpec(Model):
     """Number of trials per task and agent."""
     regrade: SweepRegrade | None = None
     """Verify the trials of another sweep again instead of running agents. The agents must be nop. See docs/how-to/regrade.md."""
-    parallelism: Annotated[int, Field(ge=1, le=10_000)] = 10
+    parallelism: Annotated[int, Field(ge=1, le=MAX_PARALLELISM)] = 10
     """Maximum number of active trials. A lower value stops no trial."""
     prestart: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of further trials, beyond parallelism, whose pods are created early. They are suspended before their first step."""
@@ -261,6 +290,9 @@ class SweepSpec(Model):
     budget: SweepBudget | None = None
     """Budget of the trials' model requests. The model gateway refuses a request that might exceed the budget. The sweep is then
     suspended until the budget is raised. Every agent with a model needs access Gateway."""
+    weights: SweepWeights | None = None
+    """Version of the weights of the agents' model, and whether the agents' requests are held while a trainer updates them. Every
+    agent needs access Gateway."""
     scoring: Scoring = Scoring()
     """How trials are scored."""
     active_deadline_seconds: DeadlineSeconds | None = None
@@ -283,6 +315,18 @@ class SweepSpec(Model):
     def _one_kind_of_tasks(self) -> Self:
         if bool(self.tasks) == (self.tasks_from is not None):
             raise ValueError("must have exactly one of tasks and tasksFrom")
+        return self
+
+    @model_validator(mode="after")
+    def _appended_tasks_keep_numbers(self) -> Self:
+        if self.open and (not self.tasks or self.order != "Tasks" or self.branch or self.regrade or self.retries):
+            raise ValueError(_OPEN_NEEDS)
+        return self
+
+    @model_validator(mode="after")
+    def _gateway_has_the_weights(self) -> Self:
+        if self.weights is not None and (direct := [each.name for each in self.agents if not each.agent.uses_gateway]):
+            raise ValueError(f"weights needs the model gateway: agent {shown(direct[0])} must have access Gateway")
         return self
 
     @model_validator(mode="after")
@@ -458,6 +502,8 @@ class SweepStatus(Model):
     """The budget in effect. Unset without spec.budget."""
     lease: SweepLeaseStatus | None = None
     """The last renewal of the lease. Unset without spec.lease."""
+    weights: SweepWeightsStatus | None = None
+    """The weights that the model gateway knows. Unset without spec.weights."""
 
 
 class TrialSweep(Model):

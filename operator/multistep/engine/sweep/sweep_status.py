@@ -18,6 +18,7 @@ from multistep.api.sweep.sweep import (
     SweepStatus,
     SweepTasksStatus,
     SweepTrials,
+    SweepWeightsStatus,
     TrialSweep,
 )
 from multistep.api.trial.values import FINISHED_PHASES, Phase
@@ -106,8 +107,12 @@ def decide_sweep(
     error: CreationError | None = None,
     *,
     watched_since: float = 0.0,
+    weights: SweepWeightsStatus | None = None,
 ) -> SweepDecision:
-    """Return the next actions of an active sweep. ``watched_since`` is the time at which this process first read the sweep."""
+    """Return the next actions of an active sweep.
+
+    ``watched_since`` is the time at which this process first read the sweep. ``weights`` are those that the model gateway knows.
+    """
     counts = count_trials(plan.grid, created, trials, now, plan.spec.scoring)
     limits = _limits(sweep, now, watched_since)
     halted = halt_reason(counts, limits, now)
@@ -125,7 +130,7 @@ def decide_sweep(
         resume=waiting[:room],
         stop=[trial.number for trial in active if not trial.stop] if halted and halted.stops else [],
         plan_branches=counts.unplanned and counts.planned_finished and not stopped,
-        status=_reached(sweep, plan, counts, halted, error, budget, now),
+        status=_reached(sweep, plan, counts, halted, error, budget, now).model_copy(update={"weights": weights}),
         seconds=_due(counts, limits, now, suspended=suspended),
     )
 
@@ -222,7 +227,7 @@ def to_json(status: SweepStatus) -> dict[str, Any]:
 def urgent_fields(status: SweepStatus) -> object:
     """Return the status fields whose changes are written immediately. Writes of other fields (counts, messages) are throttled."""
     holds = [(condition.type, condition.status, condition.reason) for condition in status.conditions]
-    return status.phase, status.observed_generation, holds, status.start_time, status.completion_time
+    return status.phase, status.observed_generation, holds, status.start_time, status.completion_time, status.weights
 
 
 def _limits(sweep: TrialSweep, now: float, watched_since: float) -> SweepLimits:
@@ -300,7 +305,7 @@ def _reached(
 def _where(sweep: TrialSweep, counts: TrialCounts, halted: Halt | None, budget: SweepBudgetStatus | None) -> tuple[Phase, str, str]:
     """Return the sweep's phase, reason and message. A sweep that stopped some of its trials is Failed, not Complete."""
     cut_off = halted is not None and halted.stops and counts.stopped
-    if counts.all_finished and not cut_off:
+    if counts.all_finished and not cut_off and not sweep.spec.open:
         return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_retried(counts)}{_unknown(sweep)}"
     if halted is not None and not counts.active:
         return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
@@ -314,6 +319,7 @@ def _where(sweep: TrialSweep, counts: TrialCounts, halted: Halt | None, budget: 
     if spent:
         return "Suspended", COST_BUDGET_SPENT, spent
     follow = "; the branches follow when they have finished" if counts.unplanned else ""
+    follow = "; spec.tasks may get more entries (spec.open)" if sweep.spec.open else follow
     return "Running", "Running", f"{counts.created} of {counts.total} trials were created{_retried(counts)}{follow}"
 
 

@@ -107,15 +107,15 @@ class Exchange:
     # -- waiting for the turn
 
     async def _send(self) -> web.StreamResponse:
-        weights, credential = self._services.weights, self._allowed.claims.credential
+        weights, sweep = self._services.weights, self._allowed.claims.sweep
         while True:
             await self._enter()
-            if weights.is_paused(credential):
+            if weights.is_paused(sweep):
                 self._lane.give_back(self._step.uid)
                 async with self._services.stalls.waiting(self._step):
-                    await weights.wait_while_paused(credential)
+                    await weights.wait_while_paused(sweep)
                 continue
-            with weights.sending(credential):
+            with weights.sending(sweep):
                 response = await self._attempt()
             if response is not None:
                 return response
@@ -224,7 +224,7 @@ class Exchange:
 
     def _new_capture(self) -> RequestCapture:
         weights, claims = self._services.weights, self._allowed.claims
-        version = partial(weights.version, claims.credential)
+        version = partial(weights.version, claims.sweep)
         return RequestCapture(self._services.files, self._step, self._outcome.row.id, self._allowed.parsed, version)
 
     async def _refuse_uncaptured(self) -> None:

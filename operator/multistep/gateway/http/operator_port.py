@@ -25,7 +25,6 @@ _OPEN_PATH: Final = "/metrics"
 MARGIN_SECONDS: Final = 10.0
 """When the operator closes a step, the gateway waits for the step's open requests for drain_seconds and this time."""
 _ABANDON_SECONDS: Final = 5.0  # time in which cancelled requests record their end
-_MAX_PAUSE_SECONDS: Final = 60.0
 _NO_TLS: Final = "must start with https://, unless the chart's gateway.settings.plainUpstreams is true"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -41,17 +40,13 @@ class Opening(BaseModel):
     """Fingerprint of the signing key."""
 
 
-class WeightVersion(BaseModel):
-    """The body of the request that sets the version of a model's weights."""
+class SweepWeights(BaseModel):
+    """The body of the request that sets the weights of a sweep's agents."""
 
     version: str = Field(max_length=100)
-
-
-class Pause(BaseModel):
-    """The body of the request that holds a credential's requests."""
-
-    seconds: float = Field(default=0.0, ge=0, le=_MAX_PAUSE_SECONDS)
-    """Maximum time to wait until no request is in flight. 0 if the server itself pauses its streams."""
+    """Version with which the tokens of answers are stamped from now on."""
+    paused: bool
+    """Whether requests that are not sent yet are held."""
 
 
 class OperatorPort:
@@ -78,9 +73,7 @@ class OperatorPort:
         app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/missed", self._missed)
         app.router.add_get("/steps/{uid}/{attempt}/{step}/{role}/capture", self._send_capture)
         app.router.add_delete("/steps/{uid}/{attempt}/{step}/{role}/capture", self._delete_capture)
-        app.router.add_put("/lanes/{credential}/weights", self._set_weights)
-        app.router.add_put("/lanes/{credential}/pause", self._pause)
-        app.router.add_put("/lanes/{credential}/resume", self._resume)
+        app.router.add_put("/sweeps/{namespace}/{name}/{uid}/weights", self._set_weights)
         app.router.add_post("/ask", self._ask)
         return app
 
@@ -192,28 +185,15 @@ class OperatorPort:
         return web.Response(status=204)
 
     async def _set_weights(self, request: web.Request) -> web.Response:
-        """Set the version with which the tokens of a credential's answers are stamped from now on."""
+        """Set the weights of a sweep's agents. Answer with the number of their requests in flight. The call is idempotent."""
         try:
-            version = WeightVersion.model_validate_json(await request.read()).version
+            wanted = SweepWeights.model_validate_json(await request.read())
         except ValidationError:
-            return _error(400, "the body must have version, a text of at most 100 characters")
-        self._services.weights.set_version(request.match_info["credential"], version)
-        return web.Response(status=204)
-
-    async def _pause(self, request: web.Request) -> web.Response:
-        """Hold a credential's requests that are not sent yet. Answer with the number of requests that are in flight after at most
-        ``seconds``."""
-        try:
-            seconds = Pause.model_validate_json(await request.read()).seconds
-        except ValidationError:
-            return _error(400, f"the body must have seconds, from 0 to {_MAX_PAUSE_SECONDS:g}")
-        credential = request.match_info["credential"]
-        self._services.weights.pause(credential)
-        return web.json_response({"inFlight": await self._services.weights.drained(credential, seconds)})
-
-    async def _resume(self, request: web.Request) -> web.Response:
-        self._services.weights.resume(request.match_info["credential"])
-        return web.Response(status=204)
+            return _error(400, "the body must have version, a text of at most 100 characters, and paused, true or false")
+        names, weights = request.match_info, self._services.weights
+        sweep = f"{names['namespace']}/{names['name']}/{names['uid']}"
+        weights.set(sweep, wanted.version, paused=wanted.paused)
+        return web.json_response({"inFlight": weights.in_flight(sweep)})
 
     async def _usage(self, step: StepKey, rows: Sequence[RequestRow]) -> StepUsage:
         services = self._services

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import aiohttp
 from pydantic import SecretStr, ValidationError
 
+from multistep.api.common.base_model import Metadata
 from multistep.api.common.problems import shown
 from multistep.api.trial.agent_spec import AgentSpec, ModelLimits
 from multistep.api.trial.models_spec import JudgeSpec, UserSpec
@@ -202,6 +203,11 @@ class ModelGateway:
             )
             found.append((name, provider, sign_token(claims, signing)))
         return found
+
+    async def set_weights(self, sweep: Metadata, version: str, *, paused: bool) -> int:
+        """Set the version of the weights that answer a sweep's agents, and hold or send their requests. Return the number of
+        requests in flight. The call is idempotent. Raises GatewayUnavailable."""
+        return await self._admin.set_weights(f"{sweep.namespace}/{sweep.name}/{sweep.uid}", version, paused=paused)
 
     async def _sweep_limits(self, trial: MultiStepTrial) -> BudgetLimits:
         """Return the current budget of the trial's sweep, so that a raised budget applies from the next step on.

@@ -11,11 +11,19 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from multistep.api.common import labels
 from multistep.api.common.base_model import Metadata
-from multistep.api.sweep.sweep import SweepStatus, SweepTasksStatus, TrialSweep, parse_sweep, parse_sweep_status
+from multistep.api.sweep.sweep import (
+    SweepStatus,
+    SweepTasksStatus,
+    SweepWeights,
+    SweepWeightsStatus,
+    TrialSweep,
+    parse_sweep,
+    parse_sweep_status,
+)
 from multistep.api.trial.status import holds, is_finished
 from multistep.api.trial.values import FETCHING, FINISHED_PHASES
 from multistep.engine.status.status_size import bounded
@@ -23,7 +31,7 @@ from multistep.engine.sweep import sweep_status
 from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.sweep_status import CreationError
 from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep
-from multistep.errors import Conflict, InvalidSpec, NotFound, SourceError
+from multistep.errors import Conflict, GatewayUnavailable, InvalidSpec, NotFound, SourceError
 from multistep.kube.cluster_protocols import Cluster, Object
 from multistep.kube.resources import SWEEPS, TRIALS
 from multistep.kube.shard import Shard
@@ -42,6 +50,15 @@ from multistep.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 REJECTED_RETRY_SECONDS: Final = 30.0  # delay before the creation of a rejected trial is retried
+DRAIN_SECONDS: Final = 0.5  # interval at which a paused sweep's requests in flight are counted
+
+
+class SweepModels(Protocol):
+    """The call to the model gateway that a reconcile of a sweep makes."""
+
+    async def set_weights(self, sweep: Metadata, version: str, *, paused: bool) -> int:
+        """Set the version of the weights that answer the sweep's agents, and hold or send their requests. Return the number of
+        requests in flight. The call is idempotent. Raises GatewayUnavailable."""
 
 
 @dataclass
@@ -55,6 +72,8 @@ class Sweeps:
     """Selects the sweeps to reconcile."""
     limited_models: Collection[str] = ()
     """The models whose number of active trials is limited."""
+    models: SweepModels | None = None
+    """The model gateway, if the chart has one."""
     clock: Callable[[], float] = time.time
     """Returns seconds since the epoch."""
     cache: SweepCache = field(default_factory=SweepCache)
@@ -143,6 +162,8 @@ class Sweeps:
         await change_trials(run, plan, due.suspend, {"suspend": True}, name)
         await change_trials(run, plan, due.resume, {"suspend": None}, None)
         await change_trials(run, plan, due.stop, {"stop": True})
+        if due.status.phase in ("Running", "Suspended"):  # a sweep that halts does not depend on the gateway
+            entry.weights = await self._sent_weights(run)
         failure = await create_trials(run, plan, due.create, due.early, self.limited_models, self.metrics.sweep_trials)
         reached = _decide(run, plan, failure)
         if is_finished(reached.status):
@@ -151,7 +172,18 @@ class Sweeps:
             await run.write(reached.status)
             return Requeue(0.0)
         waits = await run.write_throttled(reached.status)
-        return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None])
+        drains = DRAIN_SECONDS if entry.weights is not None and entry.weights.in_flight else None
+        return earliest([waits, reached.seconds, REJECTED_RETRY_SECONDS if failure else None, drains])
+
+    async def _sent_weights(self, run: SweepRun) -> SweepWeightsStatus | None:
+        """Send spec.weights to the model gateway, unless this process has sent them. Return what the gateway knows."""
+        wanted, known = run.sweep.spec.weights, run.entry.weights
+        if wanted is None or (known is not None and not known.in_flight and _is_same(wanted, known)):
+            return known
+        if self.models is None:
+            raise GatewayUnavailable("spec.weights: the operator has no model gateway (the chart's value gateway.enabled)")
+        found = await self.models.set_weights(run.sweep.metadata, wanted.version, paused=wanted.paused)
+        return SweepWeightsStatus(version=wanted.version, paused=wanted.paused, in_flight=found if wanted.paused else 0)
 
     # -- errors (reconcile.queue.error_outcome)
 
@@ -225,7 +257,12 @@ def _decide(run: SweepRun, plan: SweepPlan, failure: CreationError | None) -> sw
     trials, known = run.entry.of(_members(run, plan)), run.sweep.status.trials
     created = max(run.entry.created, known.created + known.retried)
     since = run.entry.since or 0.0
-    return sweep_status.decide_sweep(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since)
+    weights = run.entry.weights or run.sweep.status.weights
+    return sweep_status.decide_sweep(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since, weights=weights)
+
+
+def _is_same(wanted: SweepWeights, known: SweepWeightsStatus) -> bool:
+    return (wanted.version, wanted.paused) == (known.version, known.paused)
 
 
 async def _reopen(run: SweepRun) -> Requeue:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from multistep.api.sweep.sweep import Scoring
+from multistep.api.sweep.sweep import Scoring, SweepWeightsStatus
 from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.trial_manifests import SweepPlan, owner_of, trial_facts
@@ -43,6 +43,8 @@ class SweepEntry:
     """Time of the first reconcile."""
     version: str = ""
     """The newest observed resourceVersion of the sweep."""
+    weights: SweepWeightsStatus | None = None
+    """What this process last sent to the model gateway."""
     warned: set[str] = field(default_factory=set)
     """Names of the foreign trials that were reported."""
 
