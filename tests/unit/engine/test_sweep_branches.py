@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from multistep.api.sweep.sweep import SweepBranch, TrialSweep, parse_sweep
 from multistep.api.trial.trial import parse_trial
+from multistep.engine.sweep.next_sweep_action import next_sweep_action
 from multistep.engine.sweep.next_trials import SweepLimits, TrialFacts, count_trials, numbers_to_create
 from multistep.engine.sweep.plan_branches import (
     StepCheckpoints,
@@ -25,7 +26,7 @@ from multistep.engine.sweep.plan_branches import (
     step_checkpoints,
     unknown_steps,
 )
-from multistep.engine.sweep.sweep_status import branches_planned, decide_sweep, started_status
+from multistep.engine.sweep.sweep_status import branches_planned, started_status
 from multistep.engine.sweep.trial_grid import Branch, Order, TrialCell, TrialGrid
 from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep, trial_manifest, with_branches
 from multistep.errors import InvalidSpec
@@ -186,21 +187,21 @@ def test_branches_are_planned_when_the_ordinary_trials_have_finished_and_the_swe
     base = plan_sweep(found, found.spec.tasks)
     found = found.model_copy(update={"status": started_status(found, base, NOW)})
     finished = [done(number) for number in range(4)]
-    early = decide_sweep(found, base, 4, [*finished[:3], TrialFacts(3, "Active")], NOW)
+    early = next_sweep_action(found, base, 4, [*finished[:3], TrialFacts(3, "Active")], NOW)
     assert (early.plan_branches, early.status.phase) == (False, "Running")
     assert early.status.conditions[0].message == "4 of 4 trials were created; the branches follow when they have finished"
-    due = decide_sweep(found, base, 4, finished, NOW)
+    due = next_sweep_action(found, base, 4, finished, NOW)
     assert (due.plan_branches, due.status.phase, due.create) == (True, "Running", range(4, 4))
     stopped = found.model_copy(update={"spec": found.spec.model_copy(update={"suspend": True})})
-    assert not decide_sweep(stopped, base, 4, finished, NOW).plan_branches
+    assert not next_sweep_action(stopped, base, 4, finished, NOW).plan_branches
     states = states_of(base.grid, left(tx=["a"]))
     whole = with_branches(found, base, states)
     status = branches_planned(whole, states, "record", "sha256:1")
     assert (status.trials, status.missing, status.unknown) == (2 * (4 + 3), 2 + 3 - 2, [])
     found = found.model_copy(update={"status": found.status.model_copy(update={"branches": status})})
-    after = decide_sweep(found, whole, 4, finished, NOW)
+    after = next_sweep_action(found, whole, 4, finished, NOW)
     assert (after.plan_branches, after.create, after.status.trials.total) == (False, range(4, 18), 18)
-    end = decide_sweep(found, whole, 18, [*finished, *(done(number, 0.0) for number in range(4, 18))], NOW)
+    end = next_sweep_action(found, whole, 18, [*finished, *(done(number, 0.0) for number in range(4, 18))], NOW)
     assert (end.status.phase, end.status.trials.counted) == ("Complete", 18)
     assert [(each.mean, each.counted, each.finished) for each in end.status.agents] == [(1.0, 2, 2), (1.0, 2, 2)]
 
@@ -209,7 +210,7 @@ def test_a_sweep_that_halts_before_its_branches_are_planned_has_failed() -> None
     found = sweep(attempts=1, stopWhen={"failures": {"Task": 0}})
     base = plan_sweep(found, found.spec.tasks)
     failed = [TrialFacts(number, "Failed", failure_class="Task") for number in range(4)]
-    due = decide_sweep(found, base, 4, failed, NOW)
+    due = next_sweep_action(found, base, 4, failed, NOW)
     assert (due.plan_branches, due.status.phase, due.status.conditions[0].reason) == (False, "Failed", "TooManyFailures")
 
 
@@ -218,7 +219,7 @@ def test_a_finished_sweep_names_steps_that_no_task_has() -> None:
     base = plan_sweep(found, found.spec.tasks)
     states = states_of(base.grid, left(tx=["a"]))
     status = found.status.model_copy(update={"branches": branches_planned(base, states, "record", "sha256:1")})
-    end = decide_sweep(
+    end = next_sweep_action(
         found.model_copy(update={"status": status}), with_branches(found, base, states), 4, [done(n) for n in range(4)], NOW
     )
     assert end.status.conditions[0].message == "4 of 4 trials count; no task has the steps 'x' of spec.branch.at"

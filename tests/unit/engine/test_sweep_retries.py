@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from multistep.api.sweep.sweep import SweepStatus, TrialSweep
 from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_sweep_action import next_sweep_action, reopens
 from multistep.engine.sweep.next_trials import TrialFacts, count_trials, trials_that_count
-from multistep.engine.sweep.sweep_status import decide_sweep
 from multistep.engine.sweep.trial_grid import Retry, TrialCell, TrialGrid, retries_of, unknown_numbers
 from multistep.engine.sweep.trial_manifests import RegradedSweep, SweepPlan, retry_of, trial_manifest
 
@@ -31,7 +31,7 @@ def with_retries(*numbers: int) -> TrialGrid:
 def finished(trials: list[TrialFacts], **spec: Any) -> TrialSweep:
     """Return a sweep that finished at generation 1 and whose spec was then changed to ``spec``, so it has generation 2."""
     found = started()
-    status = decide_sweep(found, plan_of(found), 4, trials, NOW + 10).status
+    status = next_sweep_action(found, plan_of(found), 4, trials, NOW + 10).status
     assert is_finished(status)
     return sweep(status, generation=2, **spec)
 
@@ -92,29 +92,29 @@ def test_an_active_retry_takes_a_slot() -> None:
 def test_a_finished_sweep_continues_when_it_gets_retries() -> None:
     trials = [*done(0, 2, 3), LOST]
     found = finished(trials, retries=[1])
-    assert sweep_status.reopens(found)
+    assert reopens(found)
     status = sweep_status.reopened_status(found, NOW + 100)
     assert (status.phase, status.completion_time, status.suspended_seconds) == ("Running", None, 90)
     assert status.conditions[0].message == "1 trial runs again"
     again = sweep(status, generation=2, retries=[1])
-    after = decide_sweep(again, plan_of(again), 4, trials, NOW + 100)
+    after = next_sweep_action(again, plan_of(again), 4, trials, NOW + 100)
     assert (list(after.create), after.status.phase) == ([4], "Running")
     assert "4 of 4 trials were created, 0 of 1 retries were created" in after.status.conditions[0].message
-    over = decide_sweep(again, plan_of(again), 5, [*trials, *done(4)], NOW + 200).status
+    over = next_sweep_action(again, plan_of(again), 5, [*trials, *done(4)], NOW + 200).status
     assert (over.phase, over.trials.retried, over.trials.counted) == ("Complete", 1, 4)
-    assert not sweep_status.reopens(sweep(over, generation=3, retries=[1]))
+    assert not reopens(sweep(over, generation=3, retries=[1]))
 
 
 @pytest.mark.parametrize("spec", [{}, {"retries": []}, {"retries": [4]}])
 def test_it_does_not_continue_without_retries_to_create(spec: dict[str, Any]) -> None:
-    assert not sweep_status.reopens(finished(done(0, 1, 2, 3), **spec))
+    assert not reopens(finished(done(0, 1, 2, 3), **spec))
 
 
 def test_it_continues_only_after_a_change_of_its_spec_and_only_if_it_ever_started() -> None:
     status = finished([*done(0, 2, 3), LOST]).status
-    assert not sweep_status.reopens(sweep(status, generation=1, retries=[1]))
+    assert not reopens(sweep(status, generation=1, retries=[1]))
     failed = sweep_status.failed_status(sweep(), "InvalidSpec", "no", NOW)
-    assert not sweep_status.reopens(sweep(failed, generation=2, retries=[1]))
+    assert not reopens(sweep(failed, generation=2, retries=[1]))
 
 
 def test_a_sweep_whose_end_is_unknown_continues_too() -> None:
@@ -134,14 +134,14 @@ def test_time_before_the_end_of_a_clock_that_was_wrong_counts_as_none() -> None:
 def test_the_status_has_no_empty_maps_because_the_api_server_would_make_them_null() -> None:
     status = finished([*done(0, 2, 3), LOST]).status
     assert sweep_status.to_json(status)["excluded"] == {"Infrastructure": 1}
-    over = decide_sweep(started(), plan_of(started()), 4, done(0, 1, 2, 3), NOW).status
+    over = next_sweep_action(started(), plan_of(started()), 4, done(0, 1, 2, 3), NOW).status
     assert {"excluded", "scoredFailures"}.isdisjoint(sweep_status.to_json(over))
 
 
 def test_numbers_of_no_trial_are_named() -> None:
     found = sweep(SweepStatus(), retries=[7, 8])
     running = sweep(sweep_status.started_status(found, plan_of(found), NOW), retries=[7, 8])
-    status = decide_sweep(running, plan_of(running), 4, done(0, 1, 2, 3), NOW).status
+    status = next_sweep_action(running, plan_of(running), 4, done(0, 1, 2, 3), NOW).status
     assert status.conditions[0].message == "4 of 4 trials count; the sweep has no trials 7, 8 of spec.retries"
 
 

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from multistep.api.sweep.sweep import SweepStatus, TrialSweep, parse_sweep
 from multistep.api.trial.status import is_finished
 from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_sweep_action import (
+    BUDGET_CHECK_SECONDS,
+    SweepDecision,
+    is_suspended_before_start,
+    next_sweep_action,
+)
 from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.sweep_status import (
-    BUDGET_CHECK_SECONDS,
     CreationError,
-    SweepDecision,
-    decide_sweep,
     to_json,
     urgent_fields,
 )
@@ -48,7 +51,7 @@ def started(**spec: Any) -> TrialSweep:
 def next_of(
     found: TrialSweep, trials: Sequence[TrialFacts] = (), at: float = 0.0, error: CreationError | None = None
 ) -> SweepDecision:
-    return decide_sweep(found, plan_of(found), found.status.trials.created, trials, NOW + at, error)
+    return next_sweep_action(found, plan_of(found), found.status.trials.created, trials, NOW + at, error)
 
 
 def holding(status: SweepStatus) -> set[str]:
@@ -75,10 +78,7 @@ def test_a_sweep_of_tasks_elsewhere_that_is_suspended_from_its_start_has_not_sta
     status = sweep_status.suspended_before_start(found, NOW)
     assert why(status) == ("Suspended", "Suspended", "spec.suspend is true; set it to false to start")
     assert (holding(status), status.start_time) == ({"Reconciling", "Suspended"}, None)
-    waits = [
-        sweep_status.is_suspended_before_start(each)
-        for each in (found, sweep(**elsewhere), sweep(suspend=True), started(suspend=True))
-    ]
+    waits = [is_suspended_before_start(each) for each in (found, sweep(**elsewhere), sweep(suspend=True), started(suspend=True))]
     assert waits == [True, False, False, False]
 
 
@@ -308,7 +308,7 @@ def test_no_trial_is_created_twice_or_beyond_the_limit_and_a_finished_sweep_has_
     trials: list[TrialFacts], made: int, suspend: bool, stop_when: Any, deadline: int | None, at: float, prestart: int
 ) -> None:
     found = started(attempts=3, suspend=suspend, stopWhen=stop_when, activeDeadlineSeconds=deadline, prestart=prestart)
-    due = decide_sweep(found, plan_of(found), made, trials, NOW + at)
+    due = next_sweep_action(found, plan_of(found), made, trials, NOW + at)
     active = {each.number for each in trials if each.state == "Active"}
     assert not {each.number for each in trials} & set(due.create) and min(due.create, default=made) >= made
     assert len(active) + len(due.create) <= max(3 + prestart, len(active))

@@ -17,6 +17,7 @@ from multistep.engine.journal.journal import Journal, StepRun
 from multistep.engine.status import trial_status
 from multistep.engine.status.status_size import to_json
 from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_sweep_action import next_sweep_action
 from multistep.engine.sweep.next_trials import TrialFacts
 from multistep.engine.sweep.sweep_status import CreationError
 from multistep.engine.sweep.trial_manifests import plan_sweep
@@ -103,7 +104,7 @@ SWEEP = parse_sweep(
 def reached(trials: Sequence[TrialFacts] = (), fault: CreationError | None = None, **spec: Any) -> Object:
     sweep = SWEEP.model_copy(update={"spec": SWEEP.spec.model_copy(update=spec)})
     found = plan_sweep(sweep, sweep.spec.tasks)
-    return sweep_status.to_json(sweep_status.decide_sweep(sweep, found, 0, trials, NOW, fault).status)
+    return sweep_status.to_json(next_sweep_action(sweep, found, 0, trials, NOW, fault).status)
 
 
 DONE = TrialFacts(0, "Complete", 0.5)

@@ -1,10 +1,10 @@
-"""Decides a sweep's next actions and its status, from its spec, its trials and the current time. All functions are pure."""
+"""A sweep's status, from its spec, its trials and the current time. All functions are pure."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -18,7 +18,6 @@ from multistep.api.sweep.sweep import (
     SweepStatus,
     SweepTasksStatus,
     SweepTrials,
-    SweepWeightsStatus,
     TrialSweep,
 )
 from multistep.api.trial.values import FINISHED_PHASES, Phase
@@ -28,12 +27,7 @@ from multistep.engine.status.trial_status import conditions, time
 from multistep.engine.sweep import plan_branches
 from multistep.engine.sweep.next_trials import (
     Halt,
-    SweepLimits,
     TrialCounts,
-    TrialFacts,
-    count_trials,
-    halt_reason,
-    numbers_to_create,
 )
 from multistep.engine.sweep.plan_branches import States
 from multistep.engine.sweep.trial_grid import retries_of, unknown_numbers
@@ -52,21 +46,6 @@ def lease_status(sweep: TrialSweep, now: float) -> SweepLeaseStatus | None:
     return known if known is not None and known.renewal == renewal else SweepLeaseStatus(renewal=renewal, renew_time=time(now))
 
 
-def expires_at(sweep: TrialSweep, now: float, watched_since: float) -> float | None:
-    """Return the time at which the lease expires if it is not renewed, in seconds since the epoch, or None without spec.lease.
-
-    ``watched_since`` is the time at which this process first read the sweep. While the API server is unavailable, the client cannot
-    renew the lease, and the operator's process ends. So the lease's duration restarts at ``watched_since``, unless the lease had
-    already expired.
-    """
-    held = lease_status(sweep, now)
-    if held is None or sweep.spec.lease is None:
-        return None
-    expired = any(condition.reason == "LeaseExpired" for condition in sweep.status.conditions)
-    return max(held.renew_time.timestamp(), 0.0 if expired else watched_since) + sweep.spec.lease.seconds
-
-
-BUDGET_CHECK_SECONDS: Final = 30.0  # interval of reconciles that check a budget of pod-hours while trials run
 COST_BUDGET_SPENT: Final = "CostBudgetSpent"
 """Reason with which a sweep is suspended because the rest of spec.budget.costUSD is too small for a model request."""
 MAX_COLUMN_CHARACTERS: Final = 60
@@ -79,60 +58,6 @@ class CreationError:
 
     reason: str
     message: str
-
-
-@dataclass(frozen=True)
-class SweepDecision:
-    """The next actions, with the numbers of the trials that they concern, and the status if all actions succeed."""
-
-    create: range
-    early: int
-    """Trials from this number on are created suspended, with spec.prestart."""
-    suspend: Collection[int]
-    resume: Collection[int]
-    stop: Collection[int]
-    plan_branches: bool
-    """Whether to plan the branches now."""
-    status: SweepStatus
-    seconds: float | None
-    """Seconds until the next reconcile. If None, only a watch event causes one."""
-
-
-def decide_sweep(
-    sweep: TrialSweep,
-    plan: SweepPlan,
-    created: int,
-    trials: Collection[TrialFacts],
-    now: float,
-    error: CreationError | None = None,
-    *,
-    watched_since: float = 0.0,
-    weights: SweepWeightsStatus | None = None,
-) -> SweepDecision:
-    """Return the next actions of an active sweep.
-
-    ``watched_since`` is the time at which this process first read the sweep. ``weights`` are those that the model gateway knows.
-    """
-    counts = count_trials(plan.grid, created, trials, now, plan.spec.scoring)
-    limits = _limits(sweep, now, watched_since)
-    halted = halt_reason(counts, limits, now)
-    budget = _budget(sweep, now)
-    suspended = sweep.spec.suspend or _is_spent(budget, counts)
-    stopped = halted is not None or suspended
-    active = [trial for trial in trials if trial.state == "Active"]
-    waiting = sorted(trial.number for trial in active if trial.suspend and trial.by_sweep)
-    room = 0 if suspended else max(0, limits.parallelism - (len(active) - len(waiting)))
-    create = range(0) if stopped else numbers_to_create(counts, limits)
-    return SweepDecision(
-        create=create,
-        early=create.start + max(0, room - len(waiting)),
-        suspend=[trial.number for trial in active if suspended and not trial.suspend],
-        resume=waiting[:room],
-        stop=[trial.number for trial in active if not trial.stop] if halted and halted.stops else [],
-        plan_branches=counts.unplanned and counts.planned_finished and not stopped,
-        status=_reached(sweep, plan, counts, halted, error, budget, now).model_copy(update={"weights": weights}),
-        seconds=_due(counts, limits, now, suspended=suspended),
-    )
 
 
 def started_status(sweep: TrialSweep, plan: SweepPlan, now: float, tasks: SweepTasksStatus | None = None) -> SweepStatus:
@@ -161,11 +86,6 @@ def branches_planned(plan: SweepPlan, states: States, config_map: str, digest: s
     )
 
 
-def is_suspended_before_start(sweep: TrialSweep) -> bool:
-    """Return whether a sweep with spec.tasksFrom is suspended before its start, so that spec.tasksFrom is not resolved yet."""
-    return sweep.spec.suspend and sweep.status.start_time is None and sweep.spec.tasks_from is not None
-
-
 def suspended_before_start(sweep: TrialSweep, now: float) -> SweepStatus:
     """Return the status of a sweep that is suspended before its start."""
     return _with(sweep, "Suspended", "Suspended", "spec.suspend is true; set it to false to start", now)
@@ -186,17 +106,6 @@ def error_status(sweep: TrialSweep, reason: str, message: str, now: float) -> Sw
 def failed_status(sweep: TrialSweep, reason: str, message: str, now: float) -> SweepStatus:
     """Return the status of a sweep that cannot run."""
     return _with(sweep, "Failed", reason, message, now, completion_time=time(now))
-
-
-def reopens(sweep: TrialSweep) -> bool:
-    """Return whether a finished sweep continues: it has retries that were not created yet, and its spec was changed since it
-    finished.
-
-    Without a change of the spec, the limit that stopped the sweep would stop it again.
-    """
-    status = sweep.status
-    changed = status.start_time is not None and status.observed_generation != sweep.metadata.generation
-    return changed and len(retries_of(sweep.spec.retries, status.trials.total)) > status.trials.retried
 
 
 def reopened_status(sweep: TrialSweep, now: float) -> SweepStatus:
@@ -230,18 +139,7 @@ def urgent_fields(status: SweepStatus) -> object:
     return status.phase, status.observed_generation, holds, status.start_time, status.completion_time, status.weights
 
 
-def _limits(sweep: TrialSweep, now: float, watched_since: float) -> SweepLimits:
-    spec, start = sweep.spec, sweep.status.start_time
-    deadline = None
-    if spec.active_deadline_seconds is not None and start is not None:
-        deadline = start.timestamp() + suspended_seconds(sweep.status, now) + spec.active_deadline_seconds
-    stop_when, lease_end = spec.stop_when, expires_at(sweep, now, watched_since)
-    return SweepLimits(
-        spec.parallelism, stop_when.pod_hours, stop_when.failures, deadline, spec.prestart, lease=lease_end, stop=spec.stop
-    )
-
-
-def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
+def budget_status(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
     """Return the budget in effect. A changed budget starts now, so model requests that the former budget refused do not count."""
     if sweep.spec.budget is None:
         return None
@@ -249,7 +147,7 @@ def _budget(sweep: TrialSweep, now: float) -> SweepBudgetStatus | None:
     return known if known is not None and known.cost_usd == limit else SweepBudgetStatus(cost_usd=limit, since=time(now))
 
 
-def _is_spent(budget: SweepBudgetStatus | None, counts: TrialCounts) -> bool:
+def is_spent(budget: SweepBudgetStatus | None, counts: TrialCounts) -> bool:
     """Return whether the budget in effect refused a model request of a step.
 
     A step that started in the same second as the budget does not count, because the former budget may have refused its request. If
@@ -259,17 +157,7 @@ def _is_spent(budget: SweepBudgetStatus | None, counts: TrialCounts) -> bool:
     return budget is not None and counts.refused_at is not None and counts.refused_at > budget.since.timestamp()
 
 
-def _due(counts: TrialCounts, limits: SweepLimits, now: float, *, suspended: bool) -> float | None:
-    running = limits.deadline is not None and not suspended  # a suspension postpones the deadline
-    times = [limits.deadline - now] if running and limits.deadline is not None and now < limits.deadline else []
-    if limits.lease is not None and now < limits.lease:
-        times.append(limits.lease - now)
-    if limits.pod_hours is not None and counts.active:
-        times.append(BUDGET_CHECK_SECONDS)
-    return min(times, default=None)
-
-
-def _reached(
+def active_status(
     sweep: TrialSweep,
     plan: SweepPlan,
     counts: TrialCounts,
@@ -278,6 +166,7 @@ def _reached(
     budget: SweepBudgetStatus | None,
     now: float,
 ) -> SweepStatus:
+    """Return the status of an active sweep after its next actions. ``error`` is why the next trial could not be created."""
     phase, reason, message = _where(sweep, counts, halted, budget)
     if error is not None and phase == "Running":
         reason, message = error.reason, error.message
@@ -309,7 +198,7 @@ def _where(sweep: TrialSweep, counts: TrialCounts, halted: Halt | None, budget: 
         return "Complete", "SweepComplete", f"{counts.counted} of {counts.total} trials count{_retried(counts)}{_unknown(sweep)}"
     if halted is not None and not counts.active:
         return "Failed", halted.reason, f"{halted.message}; {counts.created} of {counts.total} trials were created"
-    spent = _spent_text(budget, counts) if budget is not None and _is_spent(budget, counts) else ""
+    spent = _spent_text(budget, counts) if budget is not None and is_spent(budget, counts) else ""
     if halted is not None:
         active = f"{plural(counts.active, 'trial is', 'trials are')} still active"
         return "Halting", halted.reason, "; ".join(filter(None, [halted.message, active, spent]))

@@ -28,6 +28,7 @@ from multistep.api.trial.status import holds, is_finished
 from multistep.api.trial.values import FETCHING, FINISHED_PHASES
 from multistep.engine.status.status_size import bounded
 from multistep.engine.sweep import sweep_status
+from multistep.engine.sweep.next_sweep_action import SweepDecision, is_suspended_before_start, next_sweep_action, reopens
 from multistep.engine.sweep.own_trials import SweepMembers
 from multistep.engine.sweep.sweep_status import CreationError
 from multistep.engine.sweep.trial_manifests import SweepPlan, plan_sweep
@@ -133,8 +134,8 @@ class Sweeps:
 
     async def _next_action(self, run: SweepRun) -> Requeue:
         if is_finished(run.sweep.status):
-            return await (_reopen(run) if sweep_status.reopens(run.sweep) else run.clean_up())
-        if sweep_status.is_suspended_before_start(run.sweep):
+            return await (_reopen(run) if reopens(run.sweep) else run.clean_up())
+        if is_suspended_before_start(run.sweep):
             return await run.wait(sweep_status.suspended_before_start(run.sweep, run.clock()), AT_NEXT_EVENT)
         starts = not run.started
         if starts and (why := await unfinished_source(run.cluster, run.sweep, run.clock())):
@@ -253,12 +254,12 @@ def _members(run: SweepRun, plan: SweepPlan) -> SweepMembers:
     return SweepMembers(run.sweep.metadata.uid, plan.names)
 
 
-def _decide(run: SweepRun, plan: SweepPlan, failure: CreationError | None) -> sweep_status.SweepDecision:
+def _decide(run: SweepRun, plan: SweepPlan, failure: CreationError | None) -> SweepDecision:
     trials, known = run.entry.of(_members(run, plan)), run.sweep.status.trials
     created = max(run.entry.created, known.created + known.retried)
     since = run.entry.since or 0.0
     weights = run.entry.weights or run.sweep.status.weights
-    return sweep_status.decide_sweep(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since, weights=weights)
+    return next_sweep_action(run.sweep, plan, created, trials, run.clock(), failure, watched_since=since, weights=weights)
 
 
 def _is_same(wanted: SweepWeights, known: SweepWeightsStatus) -> bool:
