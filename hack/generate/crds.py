@@ -30,20 +30,18 @@ Column = tuple[str, str, str, int, str]  # name, type, path, priority (1 is show
 class Kind:
     """A kind of resource.
 
-    Users may change the ``mutable`` fields of the spec. ``another`` is advice in the error message about a change of another field.
-    ``spec_rules`` and ``rules`` are additional validation rules of the spec and of the whole resource.
+    ``another`` is advice in the error message about a change of a field that is not in ``spec.mutable``. ``rules`` are validation
+    rules of the whole resource.
     """
 
     kind: str
     plural: str
     short: str
     whole: type[BaseModel]
-    spec: type[BaseModel]
+    spec: type[TrialSpec | SweepSpec]
     status: type[BaseModel]
-    mutable: tuple[str, ...]
     columns: tuple[Column, ...]
     another: str
-    spec_rules: tuple[Schema, ...] = ()
     rules: tuple[Schema, ...] = ()
 
     @property
@@ -52,34 +50,6 @@ class Kind:
         return f"{GROUP}_{self.plural}.yaml"
 
 
-_STOPS_FOR_GOOD = {
-    "rule": "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
-    "message": "stop cannot be set back to false: create a new trial",
-    "fieldPath": ".stop",
-}
-# The index of an entry of `retries` determines the name and the number of the retry's trial, so entries must not move. The rule
-# compares only the first and the last old entry, because comparing all entries would exceed CEL's cost limit.
-_RETRIES_ARE_KEPT = {
-    "rule": "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
-    "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "
-    "self.retries[oldSelf.retries.size() - 1] == oldSelf.retries[oldSelf.retries.size() - 1])",
-    "message": "retries may only get further entries at the end",
-    "fieldPath": ".retries",
-}
-# The index of a task determines the numbers of its trials, so tasks must not move. As for `retries`, only the first and the last
-# old entry are compared.
-_TASKS_ARE_KEPT = {
-    "rule": "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || self.tasks == oldSelf.tasks || "
-    "(has(oldSelf.open) && oldSelf.open && self.tasks.size() >= oldSelf.tasks.size() && "
-    "self.tasks[0] == oldSelf.tasks[0] && self.tasks[oldSelf.tasks.size() - 1] == oldSelf.tasks[oldSelf.tasks.size() - 1]))",
-    "message": "tasks may only get further entries at the end, while open is true: create a new sweep",
-    "fieldPath": ".tasks",
-}
-_CLOSES_FOR_GOOD = {
-    "rule": "!has(self.open) || !self.open || (has(oldSelf.open) && oldSelf.open)",
-    "message": "open cannot be set to true later: create a new sweep",
-    "fieldPath": ".open",
-}
 # The status of a new object until an operator reconciles it. With this status, kstatus reports the object as in progress, not as
 # finished, and the message suggests to users what to check.
 _NOT_SEEN_YET = {
@@ -147,18 +117,8 @@ TRIAL: Final = Kind(
     MultiStepTrial,
     TrialSpec,
     TrialStatus,
-    mutable=(
-        "suspend",
-        "suspendPolicy",
-        "prestart",
-        "stop",
-        "activeDeadlineSeconds",
-        "podTTLSecondsAfterFinished",
-        "ttlSecondsAfterFinished",
-    ),
     columns=_TRIAL_COLUMNS,
     another="create a new trial",
-    spec_rules=(_STOPS_FOR_GOOD,),
 )
 SWEEP: Final = Kind(
     SWEEP_KIND,
@@ -167,23 +127,8 @@ SWEEP: Final = Kind(
     TrialSweep,
     SweepSpec,
     SweepStatus,
-    mutable=(
-        "suspend",
-        "stop",
-        "parallelism",
-        "prestart",
-        "stopWhen",
-        "budget",
-        "activeDeadlineSeconds",
-        "ttlSecondsAfterFinished",
-        "retries",
-        "tasks",
-        "open",
-        "weights",
-    ),
     columns=_SWEEP_COLUMNS,
     another="create a new sweep",
-    spec_rules=(_RETRIES_ARE_KEPT, _TASKS_ARE_KEPT, _CLOSES_FOR_GOOD),
     rules=(
         {
             "rule": f"self.metadata.name.size() <= {_LABEL_CHARACTERS}",
@@ -219,9 +164,9 @@ def crd(kind: Kind = TRIAL) -> Schema:
 def openapi_schema(kind: Kind = TRIAL) -> Schema:
     """Return the structural schema of the resource."""
     spec = _structural(kind.spec, nullable=False)
-    fixed = [name for name in spec["properties"] if name not in kind.mutable]
+    fixed = [name for name in spec["properties"] if name not in kind.spec.mutable]
     immutable = [_immutable(name, spec["required"], kind.another) for name in fixed]
-    spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", ()), *immutable, *kind.spec_rules]
+    spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", ()), *immutable]
     rules = {"x-kubernetes-validations": list(kind.rules)} if kind.rules else {}
     return {
         "type": "object",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import (
@@ -54,12 +55,14 @@ class Model(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
-def cel(*rules: tuple[str, str]) -> ConfigDict:
+def cel(*rules: tuple[str, str], changes: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> ConfigDict:
     """Return CEL validation rules for the CRD, from pairs of rule and message.
 
-    The models check the same rules in Python, for specs that are read from files.
+    The models check the same ``rules`` in Python, for specs that are read from files. ``changes`` are rules for changes of an
+    object, by the name of the field that they restrict.
     """
     validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in rules]
+    validations += [{"rule": rule, "message": message, "fieldPath": f".{name}"} for name, (rule, message) in changes.items()]
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
 
 

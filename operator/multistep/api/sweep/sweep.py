@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -245,6 +245,28 @@ class Scoring(Model):
 _OPEN_NEEDS = "open needs tasks and order Tasks, so that trials keep their numbers, and excludes branch, regrade and retries"
 
 
+# The index of an entry of `retries` determines the name and the number of the retry's trial, so entries must not move. The rule
+# compares only the first and the last old entry, because comparing all entries would exceed CEL's cost limit.
+_RETRIES_ARE_KEPT = (
+    "!has(oldSelf.retries) || oldSelf.retries.size() == 0 || (has(self.retries) && "
+    "self.retries.size() >= oldSelf.retries.size() && self.retries[0] == oldSelf.retries[0] && "
+    "self.retries[oldSelf.retries.size() - 1] == oldSelf.retries[oldSelf.retries.size() - 1])",
+    "retries may only get further entries at the end",
+)
+# The index of a task determines the numbers of its trials, so tasks must not move. As for `retries`, only the first and the last
+# old entry are compared.
+_TASKS_ARE_KEPT = (
+    "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || self.tasks == oldSelf.tasks || "
+    "(has(oldSelf.open) && oldSelf.open && self.tasks.size() >= oldSelf.tasks.size() && "
+    "self.tasks[0] == oldSelf.tasks[0] && self.tasks[oldSelf.tasks.size() - 1] == oldSelf.tasks[oldSelf.tasks.size() - 1]))",
+    "tasks may only get further entries at the end, while open is true: create a new sweep",
+)
+_CLOSES_FOR_GOOD = (
+    "!has(self.open) || !self.open || (has(oldSelf.open) && oldSelf.open)",
+    "open cannot be set to true later: create a new sweep",
+)
+
+
 class SweepSpec(Model):
     """Desired state of the sweep. Immutable except suspend, stop, parallelism, prestart, stopWhen, budget, activeDeadlineSeconds,
     the TTL, weights, open, which may become false, retries, which may get more entries, and tasks, which may do so while open."""
@@ -256,7 +278,23 @@ class SweepSpec(Model):
             "!has(self.branch) && !has(self.regrade) && (!has(self.retries) || self.retries.size() == 0))",
             _OPEN_NEEDS,
         ),
+        changes={"retries": _RETRIES_ARE_KEPT, "tasks": _TASKS_ARE_KEPT, "open": _CLOSES_FOR_GOOD},
     )
+    mutable: ClassVar[tuple[str, ...]] = (
+        "suspend",
+        "stop",
+        "parallelism",
+        "prestart",
+        "stopWhen",
+        "budget",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+        "retries",
+        "tasks",
+        "open",
+        "weights",
+    )
+    """Names of the fields that users may change."""
 
     tasks: Annotated[list[SweepTask], Field(min_length=1, max_length=1000)] = []
     """Tasks, with unique names."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -207,10 +207,26 @@ class _TaskAndAgent(Model):
     """What follows exceptions of the trial's steps. Trials of a sweep have the sweep's."""
 
 
+_STOPS_FOR_GOOD = (
+    "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
+    "stop cannot be set back to false: create a new trial",
+)
+
+
 class TrialSpec(TrialTemplateSpec, _TaskAndAgent):
     """Desired state of the trial. Immutable except suspend, suspendPolicy, prestart, stop, activeDeadlineSeconds and the TTLs."""
 
-    model_config = cel(("!has(self.from) || !has(self.fromStep)", _ONE_START))
+    model_config = cel(("!has(self.from) || !has(self.fromStep)", _ONE_START), changes={"stop": _STOPS_FOR_GOOD})
+    mutable: ClassVar[tuple[str, ...]] = (
+        "suspend",
+        "suspendPolicy",
+        "prestart",
+        "stop",
+        "activeDeadlineSeconds",
+        "podTTLSecondsAfterFinished",
+        "ttlSecondsAfterFinished",
+    )
+    """Names of the fields that users may change."""
 
     from_: Annotated[FromSpec | None, Field(alias="from")] = None
     """Start after a step of another trial, from its checkpoint. The steps up to it are not run again and keep their rewards."""
