@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, inf, sqrt
+from math import ceil, inf, log, sqrt
 from statistics import fmean, variance
 from typing import Final
 
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
     BETTER = "Better"
     """The candidate's mean score is higher, and the difference is significant."""
     NO_WORSE = "NoWorse"
-    """The interval of the difference excludes a drop of more than the tolerance."""
+    """The interval of the difference, or the bound in place of one, excludes a drop of more than the tolerance."""
     WORSE = "Worse"
     """The candidate's mean score is lower by more than the tolerance, and the difference is significant."""
     NOT_ENOUGH_DATA = "NotEnoughData"
@@ -77,27 +77,39 @@ def judge(candidate: Scores, baseline: Scores, max_drop: float, excluded: Collec
     that the baseline has: a candidate must not pass because its trials of difficult tasks failed.
     """
     found = paired_difference(candidate, baseline)
-    verdict = _verdict(found, max_drop)
-    if verdict in PASSES and (lacking := {task: [0.0] for task in excluded if task in baseline}):
-        least = _verdict(paired_difference({**candidate, **lacking}, baseline), max_drop)
-        if least not in PASSES:
-            return GateResult(Verdict.NOT_ENOUGH_DATA, found, max_drop, lacking=len(lacking))
-    need = _need(candidate, baseline, max_drop) if verdict is Verdict.NOT_ENOUGH_DATA else None
+    verdict = _verdict(candidate, baseline, max_drop)
+    lacking = {task: [0.0] for task in excluded if task in baseline}
+    if verdict in PASSES and lacking and _verdict({**candidate, **lacking}, baseline, max_drop) not in PASSES:
+        return GateResult(Verdict.NOT_ENOUGH_DATA, found, max_drop, lacking=len(lacking))
+    need = _need(candidate, baseline, found, max_drop) if verdict is Verdict.NOT_ENOUGH_DATA else None
     return GateResult(verdict, found, max_drop, need)
 
 
-def _verdict(found: Difference | None, max_drop: float) -> Verdict:
+def _verdict(candidate: Scores, baseline: Scores, max_drop: float) -> Verdict:
+    found = paired_difference(candidate, baseline)
     if found is None or found.estimate.tasks < FEWEST:
         return Verdict.NOT_ENOUGH_DATA
     value = found.estimate.value
-    low = value if found.estimate.low is None else found.estimate.low
     if found.is_real and value > 0:
         return Verdict.BETTER
     if found.is_real and value < -max_drop:
         return Verdict.WORSE
-    if low >= -max_drop:
-        return Verdict.NO_WORSE
-    return Verdict.NOT_ENOUGH_DATA
+    low = found.estimate.low
+    if low is None:  # all tasks have the same difference, which says nothing about its variance
+        others = _share_of_others(found.estimate.tasks)
+        low = (1 - others) * value - others * _range_of_scores(candidate, baseline)
+    return Verdict.NO_WORSE if low >= -max_drop else Verdict.NOT_ENOUGH_DATA
+
+
+def _share_of_others(tasks: int) -> float:
+    """Return the largest share of all tasks that may differ otherwise, if these differ by the same (Clopper and Pearson, 1934)."""
+    return 1 - float(stats.binomtest(tasks, tasks).proportion_ci(CONFIDENCE, method="exact").low)
+
+
+def _range_of_scores(candidate: Scores, baseline: Scores) -> float:
+    """Return the most by which scores can differ: 1, or more if scores outside of 0 to 1 were seen."""
+    seen = [score for side in (candidate, baseline) for of_task in side.values() for score in of_task]
+    return max(1.0, *seen) - min(0.0, *seen)
 
 
 def smallest_drop(tasks: int, attempts: int) -> float:
@@ -126,18 +138,20 @@ def too_small(tasks: int, attempts: int, drop: float) -> str:
     )
 
 
-def _need(candidate: Scores, baseline: Scores, max_drop: float) -> Need:
+def _need(candidate: Scores, baseline: Scores, found: Difference | None, max_drop: float) -> Need:
     """Return the size at which the gate would come to a verdict: that a lower candidate is worse, if the difference is as observed,
     and otherwise that the candidate is no worse, if it equals the baseline.
 
     The variance of a task's difference has two parts: that between attempts, which shrinks with their number, and the rest, which
     is how much the difference itself varies between tasks and which only more tasks average out.
     """
+    if found is None or found.estimate.tasks < FEWEST:
+        return Need(None, FEWEST)
+    mean = found.estimate.value
+    if found.estimate.low is None:
+        return Need(None, _tasks_for(mean, max_drop, _range_of_scores(candidate, baseline)))
     shared = task_differences(candidate, baseline)
     deltas = list(shared.values())
-    if len(deltas) < FEWEST:
-        return Need(None, FEWEST)
-    mean = fmean(deltas)
     distance = -mean if mean < -max_drop else max_drop + max(0.0, mean)
     if distance == 0:
         return Need(None, None)
@@ -150,6 +164,12 @@ def _need(candidate: Scores, baseline: Scores, max_drop: float) -> Need:
     between = total - within
     attempts = ceil(most * within / (allowed - between)) if allowed > between else None
     return Need(attempts and max(attempts, most + 1), max(len(deltas) + 1, ceil(len(deltas) * total / allowed)))
+
+
+def _tasks_for(difference: float, max_drop: float, most: float) -> int | None:
+    """Return how many tasks decide the gate if all have this difference; None if no number does. most: as of _range_of_scores."""
+    share = (max_drop + difference) / (most + difference)
+    return ceil(log((1 - CONFIDENCE) / 2) / log(1 - share)) if share > 0 else None
 
 
 def _variance_of_mean(scores: Sequence[float]) -> float:

@@ -14,9 +14,9 @@ from tests.unit.cli.test_sweep_report import put
 Scores = dict[tuple[str, str], list[float | str | None]]
 
 
-def scores(of_task: float, tasks: int = 10, agent: str = "mine") -> Scores:
-    """Return the scores of a sweep of one agent, which differ a little between tasks."""
-    return {(f"t{number}", agent): [of_task + number / 1000] for number in range(tasks)}
+def scores(of_task: float, tasks: int = 10, agent: str = "mine", spread: float = 0.001) -> Scores:
+    """Return the scores of a sweep of one agent. spread: by how much the score of a task is higher than that of the one before."""
+    return {(f"t{number}", agent): [of_task + number * spread] for number in range(tasks)}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_the_exit_code_is_that_of_the_verdict(
     invoke: Invoke, cluster: CliCluster, candidate: float, code: int, verdict: str
 ) -> None:
     put(cluster, "candidate", scores(candidate))
-    put(cluster, "main", scores(0.5))
+    put(cluster, "main", scores(0.5, spread=0.002))
     result = invoke("gate", "candidate", "--against", "main")
     assert (result.exit_code, result.stdout.split(":")[0]) == (code, verdict), result.stderr
 
@@ -39,9 +39,17 @@ def test_too_few_tasks_exit_with_a_code_of_their_own_and_say_how_many_are_needed
     assert (result.exit_code, found["verdict"], found["need"]) == (5, "NotEnoughData", {"attempts": None, "tasks": 6})
 
 
+def test_equal_scores_in_few_tasks_are_not_enough_and_the_output_says_how_many_are(invoke: Invoke, cluster: CliCluster) -> None:
+    for name in ("candidate", "main"):
+        put(cluster, name, scores(0.5))
+    result = invoke("gate", "candidate", "--against", "main")
+    assert (result.exit_code, result.stdout.split(":")[0]) == (5, "not enough data"), result.stderr
+    assert "about 183 tasks would" in result.stdout
+
+
 def test_excluded_tasks_of_the_candidate_are_named_as_the_reason(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "candidate", {**scores(0.5), **{(f"t{number}", "mine"): ["Infrastructure"] for number in range(6, 10)}})
-    put(cluster, "main", scores(0.5))
+    put(cluster, "main", scores(0.5, spread=0.002))
     result = invoke("gate", "candidate", "--against", "main")
     assert (result.exit_code, result.stdout.split(":")[0]) == (5, "not enough data"), result.stderr
     assert "The candidate's trials of 4 tasks are all excluded" in result.stdout
@@ -49,7 +57,7 @@ def test_excluded_tasks_of_the_candidate_are_named_as_the_reason(invoke: Invoke,
 
 def test_a_tolerated_drop_passes(invoke: Invoke, cluster: CliCluster) -> None:
     put(cluster, "candidate", scores(0.45))
-    put(cluster, "main", scores(0.5))
+    put(cluster, "main", scores(0.5, spread=0.002))
     assert invoke("gate", "candidate", "--against", "main").exit_code == 1
     assert invoke("gate", "candidate", "--against", "main", "--max-drop", "0.1").exit_code == 0
 
@@ -74,8 +82,8 @@ def test_a_sweep_that_has_not_finished_is_rejected(invoke: Invoke, cluster: CliC
 
 
 def test_a_gate_of_several_agents_asks_for_one(invoke: Invoke, cluster: CliCluster) -> None:
-    for name in ("candidate", "main"):
-        put(cluster, name, {**scores(0.5), **scores(0.6, agent="other")})
+    for name, spread in (("candidate", 0.001), ("main", 0.002)):
+        put(cluster, name, {**scores(0.5, spread=spread), **scores(0.6, agent="other")})
     assert "name it, as SWEEP/AGENT" in invoke("gate", "candidate", "--against", "main").stderr
     assert invoke("gate", "candidate/mine", "--against", "main/mine").exit_code == 0
 

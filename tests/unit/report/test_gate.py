@@ -72,18 +72,45 @@ def test_more_attempts_do_not_help_if_the_difference_varies_between_tasks() -> N
     assert need.tasks > 8
 
 
-def test_equal_scores_in_each_task_are_no_worse() -> None:
-    scores = {f"t{index}": [1.0, 0.0] for index in range(6)}
-    assert judge(scores, scores, 0.0).verdict is Verdict.NO_WORSE
+def same(tasks: int, difference: float = 0.0) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return scores of a candidate and of a baseline with the same difference in each task."""
+    baseline = {f"t{index}": [1.0] for index in range(tasks)}
+    return {name: [1.0 + difference] for name in baseline}, baseline
+
+
+@pytest.mark.parametrize("tasks", [6, 12])
+def test_a_candidate_that_is_worse_seldom_passes_although_its_scores_are_mostly_equal(tasks: int) -> None:
+    seed = random.Random(tasks)
+    pairs = [(sweep([0.85] * tasks, 1, seed), sweep([1.0] * tasks, 1, seed)) for _ in range(300)]
+    assert sum(candidate == baseline for candidate, baseline in pairs) > 0.1 * len(pairs)
+    assert share([judge(*pair, 0.1) for pair in pairs], Verdict.NO_WORSE) <= 0.025
+
+
+def test_equal_scores_are_no_worse_only_in_as_many_tasks_as_the_gate_asks_for() -> None:
+    found = judge(*same(6), TOLERANCE)
+    assert (found.verdict, found.need) == (Verdict.NOT_ENOUGH_DATA, Need(None, 183))
+    assert judge(*same(182), TOLERANCE).verdict is Verdict.NOT_ENOUGH_DATA
+    assert judge(*same(183), TOLERANCE).verdict is Verdict.NO_WORSE
+    assert judge(*same(1000), 0.0).need == Need(None, None)
+
+
+def test_the_same_difference_in_each_task_is_bounded_by_the_range_of_the_scores() -> None:
+    found = judge(*same(20, -0.1), 0.2)
+    assert found.verdict is Verdict.NOT_ENOUGH_DATA
+    assert found.need is not None
+    assert found.need.tasks is not None
+    assert judge(*same(found.need.tasks, -0.1), 0.2).verdict is Verdict.NO_WORSE
+    wide = {f"t{index}": [100.0, -50.0] for index in range(found.need.tasks)}
+    assert judge(wide, wide, 0.2).verdict is Verdict.NOT_ENOUGH_DATA
 
 
 def test_a_candidate_does_not_pass_because_its_trials_of_difficult_tasks_are_excluded() -> None:
     baseline = {f"t{index}": [1.0] for index in range(10)}
     candidate = {f"t{index}": [1.0] for index in range(6)}
-    found = judge(candidate, baseline, TOLERANCE, excluded=["t6", "t7", "t8", "t9", "not in the baseline"])
+    found = judge(candidate, baseline, 0.5, excluded=["t6", "t7", "t8", "t9", "not in the baseline"])
     assert (found.verdict, found.lacking) == (Verdict.NOT_ENOUGH_DATA, 4)
-    assert judge(candidate, baseline, TOLERANCE).verdict is Verdict.NO_WORSE  # it runs a part of the tasks
-    assert judge(candidate, baseline, TOLERANCE, excluded=["not in the baseline"]).verdict is Verdict.NO_WORSE
+    assert judge(candidate, baseline, 0.5).verdict is Verdict.NO_WORSE  # it runs a part of the tasks
+    assert judge(candidate, baseline, 0.5, excluded=["not in the baseline"]).verdict is Verdict.NO_WORSE
 
 
 def test_a_drop_in_each_of_six_tasks_is_worse() -> None:
@@ -92,7 +119,7 @@ def test_a_drop_in_each_of_six_tasks_is_worse() -> None:
 
 
 def test_a_real_drop_within_the_tolerance_is_no_worse() -> None:
-    candidate = {f"t{index}": [0.99] for index in range(20)}
+    candidate = {f"t{index}": [0.99 - index / 10_000] for index in range(20)}
     assert judge(candidate, {name: [1.0] for name in candidate}, TOLERANCE).verdict is Verdict.NO_WORSE
 
 
